@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.support.commands import cellgate
-from tests.support.server import GatewayProcess, until
+from tests.support.server import GatewayProcess
 
 
 def add_user(gateway: GatewayProcess, name: str) -> None:
@@ -15,14 +15,10 @@ def add_user(gateway: GatewayProcess, name: str) -> None:
 
 
 def create_token(gateway: GatewayProcess, user: str, *options: str) -> tuple[str, str]:
-    """A new token's id, and the token.
-
-    The gateway reads what has changed in turn, so each token that a test uses must be waited for: that
-    it knows one of them says nothing about the next.
-    """
+    """A new token's id, and the token, which the gateway knows."""
     made = cellgate("token", "create", "--user", user, *options, "--json", "--data-dir", gateway.data_dir)
     assert made.returncode == 0, made.stderr
     found = json.loads(made.stdout)
     text = str(found["token"])
-    until(lambda: gateway.get("/v1/info", token=text).status == 200, f"a token of {user} is not known")
+    assert gateway.get("/v1/info", token=text).status == 200
     return str(found["id"]), text

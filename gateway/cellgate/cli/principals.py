@@ -1,6 +1,6 @@
 """What ``cellgate user`` and ``cellgate token`` share: the file of a data folder, and its lists.
 
-They work on the file itself, so a gateway need not be running; one that is notices within a second.
+They work on the file itself, so a gateway need not be running; for one that is, a change counts at once.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class SecretApp(PrincipalsApp):
     actions = {"set": "NAME", "list": "", "remove": "NAME"}  # noqa: RUF012
     forms = tuple(f"{action} {words}".strip() for action, words in actions.items())
     description = """
-        Secrets of a user of the gateway with this data folder, which need not be running; one that is notices
-        within a second. The one administrator of a gateway without users is `default`.
+        Secrets of a user of the gateway with this data folder, which need not be running; one that is needs
+        no restart. The one administrator of a gateway without users is `default`.
 
         `set` reads the value from stdin; one newline at its end is cut. A session that names the secret has
         it as an environment variable, and its outputs and its record show [secret NAME] where the whole value

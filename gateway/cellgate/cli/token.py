@@ -25,8 +25,8 @@ class TokenApp(PrincipalsApp):
     forms = tuple(f"{action} {words}".strip() for action, words in actions.items())
     description = """
         Tokens of users. `create` prints the token on stdout, alone on its line and never again: only a digest
-        is kept. Its id, on stderr, is what `list` shows and `revoke` takes. A gateway that is running notices
-        within a second, and closes the connections of a revoked token.
+        is kept. Its id, on stderr, is what `list` shows and `revoke` takes. A change counts for the next
+        request; a gateway that is running closes the connections of a revoked token within a second.
 
         Scopes limit what a token may do: `run` cells and end sessions, `read` results and records, work with
         `files` and `packages`; administrators and auditors also have `metrics`. A token with a prefix is for

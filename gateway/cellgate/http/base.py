@@ -151,9 +151,19 @@ class BaseHandler(RequestHandler):
     def prepare(self) -> Awaitable[None] | None:
         """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained.
 
-        It must be awaited for a token that somebody else has to be asked about, and for a refusal that is
-        held back.
+        It must be awaited where a command has just changed who may do what, for a token that somebody else
+        has to be asked about, and for a refusal that is held back.
         """
+        directory = self.services.access.authentication.directory
+        return self._prepare_after(directory.catch_up()) if directory.is_behind() else self._prepare()
+
+    async def _prepare_after(self, caught_up: Awaitable[None]) -> None:
+        await caught_up
+        later = self._prepare()
+        if later is not None:
+            await later
+
+    def _prepare(self) -> Awaitable[None] | None:
         try:
             self._check_sender()
             if not self._needs_token:

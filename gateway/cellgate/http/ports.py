@@ -78,11 +78,8 @@ class ProgramHandler(BaseHandler):
         self._tasks = Supervisor()
         self._upgrade = False
 
-    def prepare(self) -> Awaitable[None]:
-        """Let the request in, and pass its head on; a refusal waits until the body has been drained."""
-        return self._prepare()
-
     async def _prepare(self) -> None:
+        """Let the request in, and pass its head on."""
         try:
             self._check_name()
             if self._redirect() or self._redeem():

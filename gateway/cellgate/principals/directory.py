@@ -1,8 +1,8 @@
 """Who a token belongs to, and which secrets there are: the file's content, in memory, as it is now.
 
-A gateway asks `login` for every request, so a look-up is one hash and one dictionary. A supervised task looks
-at the file twice a second and reads it again when a command has changed it; logins that ended are told to
-`ended`, so that open connections end too. It never writes the file (``store``).
+A gateway asks `login` for every request, so a look-up is one hash and one dictionary, after `is_behind` has
+asked the system whether a command has changed the file. A supervised task looks at the file twice a second,
+too, and tells of logins that ended, so that open connections end. It never writes the file (``store``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,8 @@ from cellgate_kernels.threads import Lane
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+TICK_NS = 50_000_000
+"""Longer than a tick of the clock by which a system stamps files: 4 ms, or 10."""
 REMOVED_SECONDS = 60.0
 PATIENCE_SECONDS = 30.0
 """How long a file that can't be read any more is taken for unchanged; then its tokens open nothing."""
@@ -81,10 +84,13 @@ class PrincipalDirectory:
         self._monotonic = monotonic
         self._known = _Known()
         self._told_of = self._known
+        self._listener: DirectoryListener | None = None
         self.generation = 0
         """How often the content of the file has changed."""
         self._store: PrincipalStore | None = None
         self._seen: tuple[int, ...] | None = None
+        self._stamp: tuple[int, ...] | None = None
+        """That of the file when it was last read, or tried to be; empty if the next write may have it too."""
         self._failed_since: float | None = None
         self._told = ""
         self._removed: dict[str, float] = {}
@@ -163,9 +169,28 @@ class PrincipalDirectory:
 
     # Following the file
 
+    def is_behind(self) -> bool:
+        """Whether the file has been written since it was last read, or tried to be; `refresh` reads it.
+
+        One system call, so that each request can ask: a token works, and a disabled user's does not, from the
+        moment on that the command has returned.
+        """
+        return self._stamp_of_file() != self._stamp
+
+    async def catch_up(self) -> None:
+        """Read the file if it has changed, and tell who follows it: what a login had opened is closed then.
+
+        What can't be read is the matter of the next look.
+        """
+        with suppress(CellgateError):
+            await self.refresh()
+        if self._listener is not None:
+            self._tell_of_changes(self._listener)
+
     def follow(self, listener: DirectoryListener) -> None:
         """Look at the file from now on, and tell the listener."""
         self._told_of = self._known
+        self._listener = listener
         self._tasks.repeat(lambda: self._look(listener), "users and tokens", pause=LOOK_SECONDS)
 
     async def close(self) -> None:
@@ -195,12 +220,15 @@ class PrincipalDirectory:
             self._told = ""
         except CellgateError as error:
             self._failed(error)
+        self._tell_of_changes(listener)
+        return LOOK_SECONDS
+
+    def _tell_of_changes(self, listener: DirectoryListener) -> None:
         # Not what was known before this look: somebody who looks for a secret reads the file too.
         former = self._told_of
         if self._known is not former or self._clock() >= former.next_end:
             self._tell(former, listener)
             self._told_of = self._known
-        return LOOK_SECONDS
 
     def _failed(self, error: CellgateError) -> None:
         now = self._monotonic()
@@ -235,6 +263,7 @@ class PrincipalDirectory:
 
     def _read_if_changed(self) -> _Known | None:
         """The content of the file, or None if it is as it was. Raises StorageError."""
+        self._stamp = self._lasting_stamp()  # before it is read: what is written meanwhile is another state
         try:
             found = self._path.stat()
         except OSError as error:
@@ -257,6 +286,20 @@ class PrincipalDirectory:
         known = replace(known, **self._read_secrets(self._store))
         self._seen = seen
         return known
+
+    def _stamp_of_file(self) -> tuple[int, ...] | None:
+        """Changes when the file is written or replaced; None while there is none, or none can be seen."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _lasting_stamp(self) -> tuple[int, ...] | None:
+        """The stamp, or an empty one right after a write: another may follow within the same tick."""
+        stamp = self._stamp_of_file()
+        young = stamp is not None and 0 <= time.time_ns() - stamp[-1] < TICK_NS
+        return () if young else stamp
 
     def _state_of_key(self) -> tuple[int, ...]:
         """Changes when the key of the secrets does: it may be put back from a backup."""

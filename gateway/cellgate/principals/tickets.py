@@ -60,24 +60,32 @@ class _Kept(Generic[G]):
         self._seconds = seconds
         self._clock = clock
         self._entries: OrderedDict[str, _Entry[G]] = OrderedDict()
+        self._owned: dict[str, dict[str, str]] = {}
+        """The secrets of each principal, the oldest first, and the ids of the logins that they are for."""
 
     def put(self, secret: str, grant: G) -> None:
         now = self._clock()
-        for each, entry in tuple(self._entries.items()):
-            if entry.until <= now or not entry.grant.is_open:
-                del self._entries[each]
+        while self._entries and next(iter(self._entries.values())).until <= now:
+            self._remove(next(iter(self._entries)))
         name = grant.login.principal.name
-        own = {
-            each: entry.grant.login.id
-            for each, entry in self._entries.items()
-            if entry.grant.login.principal.name == name
-        }
+        for each in tuple(self._owned.get(name, ())):
+            if not self._entries[each].grant.is_open:
+                self._remove(each)
+        own = self._owned.get(name, {})
         if len(own) >= MOST_OF_PRINCIPAL:
             ((largest, _),) = Counter(own.values()).most_common(1)
-            del self._entries[next(each for each, login in own.items() if login == largest)]
+            self._remove(next(each for each, login in own.items() if login == largest))
         if len(self._entries) >= MOST:
-            self._entries.popitem(last=False)
+            self._remove(next(iter(self._entries)))
         self._entries[secret] = _Entry(grant, now + self._seconds, now)
+        self._owned.setdefault(name, {})[secret] = grant.login.id
+
+    def _remove(self, secret: str) -> None:
+        name = self._entries.pop(secret).grant.login.principal.name
+        own = self._owned[name]
+        del own[secret]
+        if not own:
+            del self._owned[name]
 
     def find(self, secret: str) -> G | None:
         entry = self._entries.get(secret)
@@ -89,7 +97,8 @@ class _Kept(Generic[G]):
 
     def take(self, secret: str) -> G | None:
         grant = self.find(secret)
-        self._entries.pop(secret, None)
+        if secret in self._entries:
+            self._remove(secret)
         return grant
 
     def used_since(self, seconds: float) -> Iterator[G]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from cellgate.principals.directory import PATIENCE_SECONDS, PrincipalDirectory
+from cellgate.principals.directory import PATIENCE_SECONDS, TICK_NS, PrincipalDirectory
 from cellgate.principals.principal import GRANTED, Reach, Role
 from cellgate.principals.store import PRINCIPALS, opened
 from cellgate.principals.tokens import digest
@@ -62,6 +64,11 @@ async def user_with_token(path: Path, directory: PrincipalDirectory) -> bytes:
     return digest(text)
 
 
+def written(path: Path, ago_ns: int) -> None:
+    """Let the file be one that was last written so many nanoseconds ago."""
+    os.utime(path, ns=(0, time.time_ns() - ago_ns))
+
+
 def damage(path: Path) -> Path:
     """Put something else in the place of the file; where the file is now."""
     aside = path.rename(path.with_name("aside"))
@@ -89,6 +96,58 @@ async def test_a_change_that_a_request_has_read_already_is_told(
     assert (told.looks, told.gone) == (1, [("ada", "user_disabled")])
     await directory._look(told)
     assert told.looks == 1
+
+
+async def test_it_is_behind_from_a_write_to_the_next_reading(
+    path: Path, directory: PrincipalDirectory
+) -> None:
+    assert not directory.is_behind()
+    given = await user_with_token(path, directory)
+    written(path, ago_ns=2 * TICK_NS)
+    await directory.catch_up()
+    assert not directory.is_behind()
+    with opened(path) as store:
+        store.set_disabled("ada", disabled=True)
+    assert directory.is_behind()
+    assert directory.login(given) is not None
+    await directory.catch_up()
+    assert directory.login(given) is None
+
+
+async def test_who_follows_is_told_before_a_request_goes_on(
+    path: Path, directory: PrincipalDirectory
+) -> None:
+    """So that nothing that a login opened is served after a request has found that it has ended."""
+    await user_with_token(path, directory)
+    told = Told()
+    directory.follow(told)
+    with opened(path) as store:
+        store.set_disabled("ada", disabled=True)
+    await directory.catch_up()
+    assert (told.looks, told.gone) == (1, [("ada", "user_disabled")])
+
+
+async def test_it_is_behind_while_another_write_might_not_show(
+    path: Path, directory: PrincipalDirectory
+) -> None:
+    """The system stamps two writes of the same moment alike."""
+    await user_with_token(path, directory)
+    written(path, ago_ns=0)
+    await directory.catch_up()
+    assert directory.is_behind()
+    written(path, ago_ns=2 * TICK_NS)
+    await directory.catch_up()
+    assert not directory.is_behind()
+
+
+async def test_what_can_not_be_read_is_tried_once(path: Path, directory: PrincipalDirectory) -> None:
+    given = await user_with_token(path, directory)
+    damage(path)
+    written(path, ago_ns=2 * TICK_NS)
+    assert directory.is_behind()
+    await directory.catch_up()
+    assert not directory.is_behind()
+    assert directory.login(given) is not None
 
 
 async def test_a_file_that_can_not_be_read_for_long_shuts_out_and_removes_nobody(

@@ -22,7 +22,7 @@ from cellgate.http.routes import CONSOLE, JUPYTER, TABLE
 from cellgate.principals.principal import Permission, Reach, Role
 from cellgate.principals.store import PRINCIPALS, opened
 from tests.conftest import serving
-from tests.support.server import GatewayProcess, Response, until
+from tests.support.server import GatewayProcess, Response
 
 RUN, READ, FILES, PACKAGES, METRICS = Permission
 WEBSOCKET = {
@@ -202,9 +202,6 @@ class World:
                 rest = frozenset(Permission) - frozenset(row.needs)
                 if rest not in self._scoped:
                     self._scoped[rest] = store.create_token("alice", scopes=rest, reach=Reach())[1]
-        until(
-            lambda: gateway.get("/v1/sessions", token=self.tokens["elsewhere"]).status == 200, "no users yet"
-        )
         self.values = self.session("alice")
 
     def without(self, row: Row) -> str:

@@ -17,7 +17,7 @@ from tests.gateway.cli.test_mcp import call
 from tests.gateway.cli.test_mcp_http import INITIALIZE, McpServer, connected, session_of
 from tests.support.channels import channels, text
 from tests.support.commands import cellgate
-from tests.support.server import GatewayProcess, until
+from tests.support.server import GatewayProcess
 
 SECRET = "value-that-nobody-else-may-see"
 
@@ -34,7 +34,6 @@ class Users:
                 self.tokens[name] = store.create_token(name, reach=Reach())[1]
             scopes = frozenset({Permission.RUN, Permission.READ})
             self.tokens["limited"] = store.create_token("ada", scopes=scopes, reach=Reach("agent-"))[1]
-        until(lambda: gateway.get("/v1/me", token=self.tokens["limited"]).status == 200, "no users yet")
 
 
 @pytest.fixture(scope="module")

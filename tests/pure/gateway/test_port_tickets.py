@@ -73,6 +73,26 @@ def test_what_a_login_opened_ends_with_it(world: World) -> None:
     assert world.tickets.redeem(unused) is None
 
 
+def test_a_new_ticket_looks_at_no_grant_of_others(world: World) -> None:
+    """There may be thousands, and everybody waits meanwhile."""
+    looked_at: list[str] = []
+
+    def issue(name: str) -> str:
+        def signed_in() -> bool:
+            looked_at.append(name)
+            return True
+
+        grant = world.grant(Login.of(Principal(name), token=name))
+        return world.tickets.issue(replace(grant, signed_in=signed_in))
+
+    for number in range(1000):
+        issue(f"user-{number}")
+    issue("alice")
+    looked_at.clear()
+    issue("alice")
+    assert set(looked_at) == {"alice"}
+
+
 async def test_what_was_opened_of_a_session_ends_with_it(world: World) -> None:
     redeemed = world.tickets.redeem(world.tickets.issue(world.grant()))
     unused = world.tickets.issue(world.grant())
