@@ -11,7 +11,7 @@ KERNEL_LISTS := kernels/cellgate_kernels/image
 GATEWAY_LOCK := deploy/requirements.lock
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt tests/clients/programs/package.json
 
-.PHONY: run setup test test-fast test-all test-nightly fuzz clients check bench lock vendor reference clean
+.PHONY: run setup test test-fast test-slow test-all test-nightly fuzz clients check bench lock vendor reference clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
@@ -69,28 +69,33 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 AT_ONCE ?= $(shell expr 2 '*' $(PROCESSORS))
 # Runs pytest for each part, and failed tests again on a quiet machine.
-RUN = $(BIN)/python -m tests.run --reports $(VENV)/test-reports
+RUN = $(BIN)/python -m tests.run --reports $(VENV)/test-reports/$@
 FAST := tests/pure tests/core
 LOCAL := tests/gateway tests/fuzz
 OTHER := tests/containers tests/clients
 # Of random examples a tenth; the nightly run has all.
 FEW_EXAMPLES = CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1}
 # Tests start hundreds of processes; each would compile the gateway anew.
-test test-fast test-all test-nightly fuzz: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-slow test-all test-nightly fuzz: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP) ## all tests that need neither a container engine nor Jupyter's clients
+	@echo "All tests that need neither containers nor Jupyter's clients: half an hour on two processors, less with more."
+	@command -v bwrap >/dev/null || echo "bubblewrap is missing: what needs it is skipped. Install it: sudo apt-get install bubblewrap"
 	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
 	echo "Left out: $(OTHER). All tests, with a container engine and after make clients: make test-all"; exit $$result
 
 test-fast: $(STAMP) ## tests of values and of parts, without a kernel
 	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(FAST)" -- $(ARGS)
 
-test-all: $(STAMP) ## all tests there are
+test-slow: $(STAMP) ## all tests but those of test-fast and of test-nightly
+	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
+
+test-all: $(STAMP) ## all tests but those of test-nightly
 	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(FAST)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
 
 COVERAGE = --cov=cellgate --cov=cellgate_kernels --cov-report=html:$(VENV)/coverage
-test-nightly: $(STAMP) ## all tests with all random examples, and the gate of coverage
-	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
+test-nightly: $(STAMP) ## all tests there are with all random examples, and the gate of coverage
+	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- --nightly $(ARGS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS per target: frames, messages, journal files, notebooks, paths, requests

@@ -6,11 +6,13 @@ import asyncio
 import gc
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import hypothesis
 import psutil
@@ -27,8 +29,10 @@ from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.threads import Lane
 from tests.fuzz.budget import Fuzz
+from tests.support import leftovers
 from tests.support.commands import INSTALLED
 from tests.support.free_ports import free_port
+from tests.support.place import Place, abandoned
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
@@ -43,9 +47,11 @@ StartGateway = Callable[..., GatewayProcess]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
     parser.addoption("--crash-rounds", type=int, default=2, help="how often the gateway is killed under load")
+    parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
 
 
+BROWSED = "tests/clients/console/"
 LONG = ("tests/containers/", "tests/clients/")
 """Folders of tests that take many times as long as others: they start an engine's containers, or browsers."""
 
@@ -56,11 +62,15 @@ def is_short(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A fuzz target may take its seconds on top of the usual timeout.
+    """Leave out what is for the night; a fuzz target may take its seconds on top of the usual timeout.
 
     Tests that take long come first, else in their random order: of those that run side by side none has much
     left to do when the others have nothing.
     """
+    if not config.getoption("--nightly"):
+        left_out = [item for item in items if item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=left_out)
     items.sort(key=is_short)
     seconds, usual = config.getoption("--fuzz-seconds"), float(config.getini("timeout"))
     for item in items:
@@ -81,6 +91,9 @@ class TogetherWhereShared(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
+        if module.startswith(BROWSED):
+            # One browser for half of them: with one for all, they would end last.
+            return f"{BROWSED}{crc32(module.encode()) % 2}"
         if module not in self._shares:
             text = (self.config.rootpath / module).read_text()
             self._shares[module] = 'fixture(scope="module"' in text
@@ -142,6 +155,46 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     item.config.stash[_OPEN] = _open_files()
     if left:
         pytest.fail("\n".join(["the test left behind:", *left]), pytrace=False)
+
+
+_PLACE = pytest.StashKey[Place]()
+_REMOVED = pytest.StashKey[list[str]]()
+_WENT_WELL = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Enter a place of the run's own: the first process, before pytest asks for folders and starts others."""
+    if hasattr(config, "workerinput"):
+        return
+    removed = [(each, leftovers.remove(each)) for each in abandoned(Path(tempfile.gettempdir()))]
+    config.stash[_REMOVED] = [
+        f"removed what an earlier run left: {', '.join([str(each), *found])}" for each, found in removed
+    ]
+    place = config.stash[_PLACE] = Place()
+    place.enter()
+    if config.option.basetemp is None:
+        config.option.basetemp = str(place.folder / "t")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Where the run takes place, and what was removed of earlier ones."""
+    place = config.stash.get(_PLACE, None)
+    return [] if place is None else [*config.stash[_REMOVED], f"place: {place.folder}"]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remember how it went."""
+    session.config.stash[_WENT_WELL] = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave nothing of a run that went well; what may tell why one did not stays until the next."""
+    place = config.stash.get(_PLACE, None)
+    if place is not None:
+        place.let_go()
+        if config.stash.get(_WENT_WELL, False):
+            leftovers.remove(place.folder)
 
 
 def pytest_configure() -> None:

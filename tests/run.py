@@ -21,11 +21,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from tests.support.outcomes import PASSED, SKIPPED, Outcomes, read
 
@@ -33,6 +36,9 @@ TRIES = 3
 MOST_TRIED_AGAIN = 10
 """Of all parts; with more of them something is wrong with the machine or the code."""
 SLOWEST = 40
+GIB = 2**30
+LEAST_DISK, LEAST_MEMORY = 4 * GIB, 2 * GIB
+"""Free where temporary files are, and available, at the start: with less, tests fail and can't say why."""
 NOTHING_COLLECTED = 5
 """The exit code of pytest when no test fits the arguments: no fault of a part, but one of the whole."""
 
@@ -157,13 +163,30 @@ def tell(run: Run, code: int, seconds: float) -> None:
     _say(f"{told} in {int(seconds) // 60}:{int(seconds) % 60:02}")
 
 
+def too_little(disk: int, memory: int) -> str | None:
+    """Say what the machine has too little of, in bytes free and available; None if it has enough."""
+    for what, found, least in (
+        (f"disk in {tempfile.gettempdir()}", disk, LEAST_DISK),
+        ("memory", memory, LEAST_MEMORY),
+    ):
+        if found < least:
+            return f"too little {what}: {found / GIB:.1f} GiB are free, and the tests need {least // GIB} GiB"
+    return None
+
+
 def main(arguments: list[str]) -> int:
-    """Run all parts. The exit code is 0, that of the part that failed, or pytest's 5 when no test ran."""
+    """Run all parts. The exit code is 0, that of the part that failed, pytest's 5 when no test ran, or 2 if
+    the machine has too little for them.
+    """
     split = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__.splitlines()[0])
     parser.add_argument("--reports", type=Path, required=True, help="the folder of reports, made anew")
     parser.add_argument("parts", nargs="+", metavar="PART", help="arguments of one call of pytest")
     asked = parser.parse_args(arguments[:split])
+    lacking = too_little(shutil.disk_usage(tempfile.gettempdir()).free, psutil.virtual_memory().available)
+    if lacking is not None:
+        _say(lacking)
+        return 2
     shutil.rmtree(asked.reports, ignore_errors=True)
     asked.reports.mkdir(parents=True)
     run, begun, code = Run(asked.reports.resolve(), arguments[split + 1 :]), time.monotonic(), 0

@@ -10,11 +10,10 @@ import pytest
 from nbformat import NotebookNode
 
 from tests.clients.processes import run_client
-from tests.support.requirements import require
+from tests.support.browser import program
 from tests.support.server import GatewayProcess
 
 ARTIFACTS = Path(__file__).parents[2] / "artifacts"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -29,11 +28,8 @@ def shown(cell: NotebookNode) -> list[NotebookNode]:
 @pytest.mark.timeout(300)
 def test_a_notebook_in_jupyterlab(jupyter: GatewayProcess, tmp_path: Path) -> None:
     """Plot, JSON, updates, cleared output, a question, an error, a reload, a restart; recorded as saved."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        require("browser", "there is no Chromium; with apt-get: chromium")
     try:
-        happened = run_client(jupyter, "lab.py", tmp_path, browser, deadline=240)
+        happened = run_client(jupyter, "lab.py", tmp_path, program(), deadline=240)
     finally:
         if (tmp_path / "lab.png").exists():
             ARTIFACTS.mkdir(exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.pure.record.test_html_frame import ALIVE, UNFINISHED, exported, replayed
-from tests.support.requirements import require
+from tests.support.browser import program
 from tests.support.server import until
 
 PATIENCE = 100
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
@@ -48,12 +46,9 @@ def answered() -> Iterator[tuple[str, list[str]]]:
 
 def browser(profile: Path) -> list[str]:
     """The command of a browser without a window."""
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        require("browser", "there is no Chromium; with apt-get: chromium")
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
     quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
-    return [program, *options, *quiet, f"--user-data-dir={profile}"]
+    return [program(), *options, *quiet, f"--user-data-dir={profile}"]
 
 
 def opened(file: Path, profile: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.test_pages import BROWSERS, PATIENCE
+from tests.clients.test_pages import PATIENCE
 from tests.conftest import serving
 from tests.gateway.ports.conftest import Ports, base_of
-from tests.support.requirements import require
+from tests.support.browser import program
 from tests.support.server import GatewayProcess, until
 
 PROGRAM = """
@@ -85,14 +84,11 @@ def browsing(url: str, profile: Path) -> Iterator[None]:
     """A browser that shows the page, for as long as it takes: in its own time it might be over before a busy
     machine has let it ask for anything.
     """
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        require("browser", "there is no Chromium; with apt-get: chromium")
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
     quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
     names = "--host-resolver-rules=MAP elsewhere.test 127.0.0.1"
     own = (f"--user-data-dir={profile}", "--remote-debugging-port=0")
-    command = [program, *options, *quiet, names, *own, url]
+    command = [program(), *options, *quiet, names, *own, url]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
         try:
             yield

@@ -9,13 +9,49 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
-from tests.support.kernels import CONTAINERS
+from tests.support.kernels import EACH_CONTAINER
 from tests.support.server import GatewayProcess
 
 Containers = Callable[[GatewayProcess], set[str]]
 
+AT_EACH_CHANGE = frozenset(
+    {
+        # Modules: the contract with the engine's usual runtime, the core of it on gVisor, and all walls.
+        "test_provisioner_contract",
+        "test_gvisor",
+        "test_hostile",
+        "test_hostile_languages",
+        "test_forged_environments",
+        "test_walls",
+        "test_egress",
+        "test_disk_limits",
+        # One test of each thing that is there in sandboxes, too.
+        "test_a_cell_runs_and_state_is_kept",
+        "test_a_session_of_another_language_is_a_session",
+        "test_a_sleeping_kernel_gives_its_memory_back_and_loses_nothing",
+        "test_a_web_server_that_a_cell_started_is_seen_in_a_browser",
+        "test_cells_run_as_in_python",
+        "test_each_cell_can_be_undone",
+        "test_each_goes_its_own_way",
+        "test_everything_is_as_it_was",
+        "test_installed_packages_are_there_at_once_and_after_a_restart",
+        "test_no_door_shows_a_value",
+        "test_variables_have_types_and_summaries",
+    }
+)
+"""Of the tests that are imported from where they run on this machine's own backends; the rest is nightly."""
 
-@pytest.fixture(params=CONTAINERS)
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave to the night what an imported test would find once more."""
+    if not isinstance(item, pytest.Function):
+        return
+    imported = item.function.__module__ != item.module.__name__
+    if imported and not {item.path.stem, item.originalname} & AT_EACH_CHANGE:
+        item.add_marker(pytest.mark.nightly)
+
+
+@pytest.fixture(params=EACH_CONTAINER)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each runtime, for tests that come from where they are run on this machine's own backends."""
     request.getfixturevalue(request.param)

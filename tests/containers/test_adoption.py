@@ -29,7 +29,11 @@ Start = Callable[..., GatewayProcess]
 
 
 KINDS = {"ipc": {}, "tcp": {"transport": "tcp"}, "gvisor": {"runtime": "runsc"}}
-every_kind = pytest.mark.parametrize("start", KINDS, indirect=True)
+every_kind = pytest.mark.parametrize(
+    "start",
+    ["ipc", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("tcp", "gvisor"))],
+    indirect=True,
+)
 
 
 @pytest.fixture

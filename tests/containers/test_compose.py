@@ -51,7 +51,7 @@ def port() -> int:
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
     """A folder whose name is short enough for sockets, below which containers may be given folders."""
-    folder = Path(tempfile.mkdtemp(prefix="cg-compose-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="cg-compose-"))
     yield folder
     shutil.rmtree(folder)
 

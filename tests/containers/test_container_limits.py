@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartGateway, serving
+from tests.support.kernels import EACH_CONTAINER
 from tests.support.server import GatewayProcess, surviving
 
 MIB = 1024 * 1024
 
 
-@pytest.fixture(scope="module", params=["docker", "gvisor"])
+@pytest.fixture(scope="module", params=EACH_CONTAINER)
 def contained(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:

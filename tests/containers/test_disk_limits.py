@@ -12,11 +12,11 @@ from tests.gateway.files.test_disk_limits import (
     test_a_kernel_that_prints_much_keeps_its_spool,
     test_what_a_kernel_keeps_is_bounded,
 )
-from tests.support.kernels import CONTAINERS
+from tests.support.kernels import CONTAINERS, EACH_CONTAINER
 from tests.support.server import GatewayProcess
 
 
-@pytest.fixture(scope="module", params=CONTAINERS)
+@pytest.fixture(scope="module", params=EACH_CONTAINER)
 def bounded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:

@@ -20,11 +20,11 @@ from tests.gateway.egress.test_egress import (
     test_nothing_else_is_reached,
     test_nothing_went_wrong_in_the_gateway,
 )
-from tests.support.kernels import CONTAINERS
+from tests.support.kernels import CONTAINERS, EACH_CONTAINER
 from tests.support.requirements import require
 
 
-@pytest.fixture(scope="module", params=CONTAINERS)
+@pytest.fixture(scope="module", params=EACH_CONTAINER)
 def seen(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What was seen there, with each runtime."""
     request.getfixturevalue(request.param)

@@ -14,12 +14,12 @@ from tests.gateway.packages.test_forged_environments import (
     test_a_forged_environment_reaches_no_installer,
     test_a_session_s_variables_tell_nothing_of_its_environment,
 )
-from tests.support.kernels import CONTAINERS
+from tests.support.kernels import CONTAINERS, EACH_CONTAINER
 from tests.support.server import GatewayProcess
 from tests.support.wheels import Index
 
 
-@pytest.fixture(scope="module", params=CONTAINERS)
+@pytest.fixture(scope="module", params=EACH_CONTAINER)
 def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, index: Index
 ) -> Iterator[GatewayProcess]:

@@ -13,6 +13,7 @@ def test_a_gateway_with_containers_lives_with_all_of_it(start_gateway: StartGate
     lives_with_traps(start_gateway(backend="docker", pool_size=0), "s")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("gvisor")
 def test_a_gateway_with_gvisor_lives_with_all_of_it(start_gateway: StartGateway) -> None:
     lives_with_traps(start_gateway(backend="docker", pool_size=0, runtime="runsc"), "s")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from tests.support.server import PATIENCE, TOKEN, GatewayProcess
 
 CLIENTS = Path(__file__).parents[2] / ".venv" / "clients"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WITHOUT_WINDOW = "chromium-headless-shell"
+"""Chromium's pages without what is around them in a window: it starts, and draws, for half the price."""
 OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 360, "height": 740}
@@ -36,19 +38,40 @@ def driver() -> Any:
     return sync_api
 
 
-@contextmanager
-def launched() -> Iterator[Any]:
-    """A browser without a window, for as long as the context lasts."""
-    sync_api = driver()
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
+def program(*, whole: bool = False) -> str:
+    """The path of a browser; skips the test where there is none.
+
+    `whole`: with all that one with windows has; else without, where that is installed.
+    """
+    wanted = BROWSERS if whole else (WITHOUT_WINDOW, *BROWSERS)
+    found = next(filter(None, map(shutil.which, wanted)), None)
+    if found is None:
         require("browser", "there is no Chromium; with apt-get: chromium")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
-        try:
-            yield browser
-        finally:
-            browser.close()
+    return found
+
+
+class Browsers:
+    """Playwright, and the browsers that it has launched: one of each kind, when it is first asked for."""
+
+    def __init__(self) -> None:
+        sync_api = driver()
+        sync_api.expect.set_options(timeout=1000 * PATIENCE)
+        self._stack = ExitStack()
+        self._playwright = self._stack.enter_context(sync_api.sync_playwright())
+        self._launched: dict[str, Any] = {}
+
+    def get(self, *, whole: bool = False) -> Any:
+        """A browser, as `program` has it."""
+        path = program(whole=whole)
+        if path not in self._launched:
+            browser = self._playwright.chromium.launch(executable_path=path, args=list(OPTIONS))
+            self._stack.callback(browser.close)
+            self._launched[path] = browser
+        return self._launched[path]
+
+    def close(self) -> None:
+        """End them all."""
+        self._stack.close()
 
 
 @contextmanager

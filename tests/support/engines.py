@@ -52,7 +52,7 @@ class OwnEngine:
 
     def __init__(self, *, live_restore: bool, runtimes: Sequence[str] = ()) -> None:
         _check_machine(runtimes)
-        self.folder = Path(tempfile.mkdtemp(prefix="cg-engine-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="cg-engine-"))
         self.url = f"unix://{self.folder}/docker.sock"
         self._daemon: subprocess.Popen[bytes] | None = None
         self._containerd: subprocess.Popen[bytes] | None = None

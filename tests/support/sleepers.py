@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from tests.support.server import GatewayProcess, until
 
 MIB = 1024 * 1024
 SWAP = 1024 * MIB
-_SWAP_LOCK = Path(tempfile.gettempdir()) / "cellgate-tests-swap.lock"
+_SWAP_LOCK = Path("/tmp/cellgate-tests-swap.lock")
+"""Of all runs on this machine: its swap is one."""
 AFTER = 1.0
 """Seconds after which kernels sleep in these tests."""
 

@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from tests.conftest import serving
-from tests.support.browser import complaints, driver, launched, link, opened
-from tests.support.server import PATIENCE, GatewayProcess
+from tests.support.browser import Browsers, complaints, link, opened
+from tests.support.server import GatewayProcess
+
+_BROWSERS = pytest.StashKey[Browsers]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the browsers after the last test in a row of this folder: Playwright has the thread's loop."""
+    stash = item.config.stash
+    if _BROWSERS in stash and (nextitem is None or nextitem.path.parent != item.path.parent):
+        stash[_BROWSERS].close()
+        del stash[_BROWSERS]
 
 
 @pytest.fixture(scope="session")
@@ -20,11 +31,17 @@ def console(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One browser for the tests of a module; each has a profile of its own in it."""
-    with launched() as running:
-        driver().expect.set_options(timeout=1000 * PATIENCE)
-        yield running
+def browsers(pytestconfig: pytest.Config) -> Browsers:
+    """Those of all tests of this folder that run in a row: a start costs more than most tests do."""
+    if _BROWSERS not in pytestconfig.stash:
+        pytestconfig.stash[_BROWSERS] = Browsers()
+    return pytestconfig.stash[_BROWSERS]
+
+
+@pytest.fixture(scope="module")
+def browser(browsers: Browsers) -> Any:
+    """A browser; each test has a profile of its own in it."""
+    return browsers.get()
 
 
 @pytest.fixture

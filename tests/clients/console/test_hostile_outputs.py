@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from tests.clients.console.attacks import NAVIGATING, READING, SENDING, script
 from tests.clients.console.listeners import Listeners
 from tests.clients.console.mounting import display, framed, markup, mount, stream, wait_until
-from tests.support.browser import BROWSERS, OPTIONS, link, opened
+from tests.support.browser import OPTIONS, Browsers, link, opened, program
 from tests.support.server import PATIENCE, GatewayProcess, until
 
 UDP = {
@@ -37,6 +36,12 @@ def document(code: str) -> str:
 
 def attempts(listeners: Listeners, ways: dict[str, str]) -> str:
     return script({name: (listeners.url(name), code) for name, code in ways.items()}) + DONE
+
+
+@pytest.fixture(scope="module")
+def browser(browsers: Browsers) -> Any:
+    """All that users have: what is tried here may be a matter of any part of it."""
+    return browsers.get(whole=True)
 
 
 @pytest.fixture
@@ -134,11 +139,10 @@ def test_no_name_is_looked_up(browser: Any, console: GatewayProcess, tmp_path: P
     (profile / "Default" / "Preferences").write_text(json.dumps(LOOKS_AHEAD))
     options = [each for each in OPTIONS if each != AHEAD]
     options += [f"--log-net-log={log}", "--net-log-capture-mode=Everything"]
-    program = next(filter(None, map(shutil.which, BROWSERS)))
     with (
         closing(
             browser.browser_type.launch_persistent_context(
-                profile, executable_path=program, args=options, ignore_default_args=[AHEAD]
+                profile, executable_path=program(whole=True), args=options, ignore_default_args=[AHEAD]
             )
         ) as context,
         Listeners(["server"], {"/": document(script({"names": ("control.example.org", NAMES)}))}) as server,

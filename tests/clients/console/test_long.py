@@ -1,4 +1,4 @@
-"""A session of 10,000 cells: what is in the document, and whether everything can be reached.
+"""A session of 1,000 cells, at night 10,000: what is in the document, and whether everything can be reached.
 
 Times are not asserted; ``pytest -s`` shows them.
 """
@@ -14,7 +14,7 @@ from tests.support.server import GatewayProcess, until
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(600)]
 
-COUNT = 10_000
+COUNT, AT_NIGHT = 1_000, 10_000
 """Cells of the session at first; a test adds one of the same form, whenever its turn is."""
 AT_ONCE = 60
 MOST_DRAWN = 80
@@ -57,10 +57,11 @@ def count(console: GatewayProcess) -> int:
 
 
 @pytest.fixture(scope="module")
-def long(console: GatewayProcess) -> str:
+def long(console: GatewayProcess, pytestconfig: pytest.Config) -> str:
     """The key of a session of so many cells."""
-    for start in range(0, COUNT, AT_ONCE):
-        numbers = range(start, min(COUNT, start + AT_ONCE))
+    total = AT_NIGHT if pytestconfig.getoption("--nightly") else COUNT
+    for start in range(0, total, AT_ONCE):
+        numbers = range(start, min(total, start + AT_ONCE))
         blocks = [{"language": "python", "code": code(n)} for n in numbers]
         answer = console.post("/v1/sessions/long/execute-blocks", {"blocks": blocks}, timeout=120)
         assert answer.status == 200, answer.body
@@ -123,7 +124,7 @@ def test_any_part_of_it_is_a_moment_away(
     assert visible(page)
     told = page.evaluate(TOLD)
     with capsys.disabled():
-        print(f"\n10,000 cells, jumps and wheel: {told}")
+        print(f"\n{total:,} cells, jumps and wheel: {told}")
     assert told["drawn"] < MOST_DRAWN
 
 

@@ -146,7 +146,7 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def roots() -> Iterator[Roots]:
     """Where paths are short enough for sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="cg-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="cg-"))
     made = Roots(folder / "run", folder / "work", folder / "sites")
     for each in (made.runtime, made.workspaces, made.packages):
         assert each is not None

@@ -34,7 +34,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["process", "sandbox"])
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder whose path is short enough for sockets, so that all is below it."""
-    with tempfile.TemporaryDirectory(prefix="cg-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="cg-") as folder:
         yield Path(folder) / "data"
 
 

@@ -27,7 +27,7 @@ SESSIONS = 50
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data folder whose path is short enough for the kernels' sockets to be in it."""
-    with tempfile.TemporaryDirectory(prefix="cg-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="cg-") as folder:
         yield Path(folder) / "data"
 
 
