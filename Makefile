@@ -85,7 +85,7 @@ test: $(STAMP) ## all tests that need neither a container engine nor Jupyter's c
 	echo "Left out: $(OTHER). All tests, with a container engine and after make clients: make test-all"; exit $$result
 
 test-fast: $(STAMP) ## tests of values and of parts, without a kernel
-	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(FAST)" -- $(ARGS)
+	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(FAST)" -- $(ARGS)
 
 test-slow: $(STAMP) ## all tests but those of test-fast and of test-nightly
 	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)

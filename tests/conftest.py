@@ -10,6 +10,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -183,18 +184,23 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [] if place is None else [*config.stash[_REMOVED], f"place: {place.folder}"]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Remember how it went."""
-    session.config.stash[_WENT_WELL] = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    """Remember how it went, and say what runs on: the processes with the tests have ended by now."""
+    config = session.config
+    config.stash[_WENT_WELL] = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    place, reporter = config.stash.get(_PLACE, None), config.pluginmanager.get_plugin("terminalreporter")
+    if place is not None and reporter is not None:
+        for line in leftovers.still_running(place.folder):
+            reporter.write_line(f"the tests left running: {line}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave nothing of a run that went well; what may tell why one did not stays until the next."""
     place = config.stash.get(_PLACE, None)
-    if place is not None:
-        place.let_go()
-        if config.stash.get(_WENT_WELL, False):
-            leftovers.remove(place.folder)
+    if place is not None and config.stash.get(_WENT_WELL, False):
+        # At this process's very end: multiprocessing removes its own folder, which is in there, with -100.
+        Finalize(None, leftovers.remove, args=(place.folder,), exitpriority=-200)
 
 
 def pytest_configure() -> None:

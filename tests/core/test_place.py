@@ -91,6 +91,38 @@ def test_processes_of_a_killed_run_are_ended_and_no_others(place: Path, processe
     assert not place.exists()
 
 
+def test_what_runs_on_at_the_end_is_told(
+    place: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "END_SECONDS", 0.1)
+    left = processes.start(TMPDIR=str(place / "tmp"))
+    processes.start("from multiprocessing.forkserver import main", TMPDIR=str(place / "tmp"))
+    processes.start()
+    (told,) = leftovers.still_running(place)
+    assert told.startswith(f"{left.pid} {sys.executable}")
+
+
+def test_a_place_that_another_run_took_for_abandoned_is_not_used(
+    around: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run looks for abandoned places in the moment between a new one's folder and its lock."""
+    taken: list[Path] = []
+
+    def make(**options: str) -> str:
+        made = around / f"{options['prefix']}{len(taken)}"
+        made.mkdir()
+        taken.append(made)
+        if len(taken) < 3:
+            (found,) = [*abandoned(around)]
+            leftovers.remove(found)
+        return str(made)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    place = Place()
+    place.let_go()
+    assert place.folder == taken[2]
+
+
 def test_frozen_processes_and_their_groups_are_removed(place: Path, processes: Processes) -> None:
     data = place / "t" / "data"
     (data / "workspaces").mkdir(parents=True)

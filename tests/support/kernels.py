@@ -173,6 +173,9 @@ each_backend = pytest.mark.parametrize("backend", ["process", "sandbox"], indire
 FORK = "fork"
 """The sandbox, where kernels are forked."""
 
+FORKS_FIRST = [FORK, pytest.param("sandbox", marks=pytest.mark.nightly)]
+"""Parameters for what does not depend on how a sandbox came to be: before each change, as most of them do."""
+
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:

@@ -99,6 +99,26 @@ def _end_processes(place: Path, groups: Iterable[Path]) -> int:
     return len(ours)
 
 
+def still_running(place: Path) -> list[str]:
+    """The command lines of what was started with something of the place and does not end, as far as it is no
+    helper of Python's own, which ends with this process.
+    """
+    ours = [process for process in psutil.process_iter() if _is_of(process, place)]
+    ours = [process for process in ours if not _is_helper(process)]
+    _, alive = psutil.wait_procs(ours, timeout=END_SECONDS)
+    return [_in_words(process) for process in alive]
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    return "multiprocessing" in _in_words(process)
+
+
+def _in_words(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return f"{process.pid} {' '.join(process.cmdline())}"[:200]
+    return str(process.pid)
+
+
 def _is_of(process: psutil.Process, place: Path) -> bool:
     if process.pid == os.getpid():
         return False

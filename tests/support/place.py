@@ -25,10 +25,9 @@ class Place:
     """A new place, this process's for as long as it lives or until it is let go."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self.folder, self._lock = _made()
         # Some tests are other users, and pass through.
         self.folder.chmod(0o755)
-        self._lock = _lock(self.folder)
         temporary, home = self.folder / "tmp", self.folder / "home"
         temporary.mkdir()
         temporary.chmod(0o1777)
@@ -54,8 +53,7 @@ class Place:
 
     def let_go(self) -> None:
         """Let others remove it."""
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
 
 
 def abandoned(around: Path) -> Iterator[Path]:
@@ -69,6 +67,18 @@ def abandoned(around: Path) -> Iterator[Path]:
         if lock is not None:
             with lock:
                 yield folder
+
+
+def _made() -> tuple[Path, IO[bytes]]:
+    """Make a new folder and its lock; another one if a run took it for abandoned before it was locked."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        with suppress(FileNotFoundError):
+            lock = _lock(folder)
+            if lock is not None:
+                if os.fstat(lock.fileno()).st_nlink:
+                    return folder, lock
+                lock.close()
 
 
 def _lock(folder: Path) -> IO[bytes] | None:

@@ -64,6 +64,15 @@ class _Known:
     key: SecretKey | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a reading found. `stamp`: of the file as it was before; `error`: why `content` is an older one."""
+
+    stamp: tuple[int, ...] | None
+    content: _Known
+    error: StorageError | None = None
+
+
 class PrincipalDirectory:
     """Logins by token. `refresh` it once before use, then `follow`; `close` it at the end.
 
@@ -82,7 +91,8 @@ class PrincipalDirectory:
         self._own = None if token is None else digest(token)
         self._clock = clock
         self._monotonic = monotonic
-        self._known = _Known()
+        self._read = self._content = self._known = _Known()
+        """What the thread has read last, what of it counts since, and that with what time has changed."""
         self._told_of = self._known
         self._listener: DirectoryListener | None = None
         self.generation = 0
@@ -200,11 +210,18 @@ class PrincipalDirectory:
         self._lane.close()
 
     async def refresh(self) -> None:
-        """Read the file if it has changed. Raises StorageError."""
-        known = await self._lane.run(self._read_if_changed)
-        if known is not None:
-            self._known = known
+        """Read the file if it has changed. Raises StorageError.
+
+        It counts as read only when its content counts: who asks meanwhile waits for a reading, too. The
+        content of a reading whose caller was cancelled comes with the next.
+        """
+        reading = await self._lane.run(self._look_at_file)
+        self._stamp = reading.stamp
+        if reading.content is not self._content:
+            self._content = self._known = reading.content
             self.generation += 1
+        if reading.error is not None:
+            raise reading.error
 
     async def acts(self, after: int, limit: int) -> list[Act]:
         """The acts after the one with this number, in order; none without a file. Raises StorageError."""
@@ -261,9 +278,19 @@ class PrincipalDirectory:
             # A token has expired; the next look need not tell again.
             self._known = replace(former, next_end=_next_end(former.logins.values(), self._clock()))
 
+    # In the lane's thread
+
+    def _look_at_file(self) -> _Reading:
+        stamp = self._lasting_stamp()  # before it is read: what is written meanwhile is another state
+        error = None
+        try:
+            self._read = self._read_if_changed() or self._read
+        except StorageError as raised:
+            error = raised
+        return _Reading(stamp, self._read, error)
+
     def _read_if_changed(self) -> _Known | None:
         """The content of the file, or None if it is as it was. Raises StorageError."""
-        self._stamp = self._lasting_stamp()  # before it is read: what is written meanwhile is another state
         try:
             found = self._path.stat()
         except OSError as error:

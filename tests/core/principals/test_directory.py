@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +113,56 @@ async def test_it_is_behind_from_a_write_to_the_next_reading(
         store.set_disabled("ada", disabled=True)
     assert directory.is_behind()
     assert directory.login(given) is not None
+    await directory.catch_up()
+    assert directory.login(given) is None
+
+
+class SlowReading:
+    """A directory's reading of the file, held up for as long as the test likes."""
+
+    def __init__(self, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self._read = directory._read_if_changed
+        monkeypatch.setattr(directory, "_read_if_changed", self)
+
+    def __call__(self) -> Any:
+        found = self._read()
+        self.begun.set()
+        assert self.go_on.wait(30)
+        return found
+
+
+async def test_a_request_that_comes_while_another_reads_waits_for_what_is_read(
+    path: Path, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = await user_with_token(path, directory)
+    with opened(path) as store:
+        store.set_disabled("ada", disabled=True)
+    slow = SlowReading(directory, monkeypatch)
+    first = asyncio.ensure_future(directory.catch_up())
+    await asyncio.to_thread(slow.begun.wait, 30)
+    assert directory.is_behind()
+    second = asyncio.ensure_future(directory.catch_up())
+    slow.go_on.set()
+    await second
+    assert directory.login(given) is None
+    await first
+
+
+async def test_a_change_read_for_a_request_that_is_gone_counts_for_the_next(
+    path: Path, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = await user_with_token(path, directory)
+    with opened(path) as store:
+        store.set_disabled("ada", disabled=True)
+    slow = SlowReading(directory, monkeypatch)
+    gone = asyncio.ensure_future(directory.catch_up())
+    await asyncio.to_thread(slow.begun.wait, 30)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    slow.go_on.set()
+    assert directory.is_behind()
     await directory.catch_up()
     assert directory.login(given) is None
 

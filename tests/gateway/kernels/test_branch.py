@@ -33,12 +33,12 @@ from tests.gateway.kernels.test_kernel import (
     until,
 )
 from tests.support.branch_cells import PACKAGES, PLAIN, Thing
-from tests.support.kernels import FORK
+from tests.support.kernels import FORKS_FIRST
 
 __all__ = ["folders", "new_launcher"]  # fixtures
 
 
-@pytest.fixture(params=["sandbox", FORK])
+@pytest.fixture(params=FORKS_FIRST)
 def backend(request: pytest.FixtureRequest) -> str:
     request.getfixturevalue("sandbox")
     return str(request.param)

@@ -14,7 +14,7 @@ import pytest
 from cellgate_kernels.errors import KernelDied, PortUnanswered
 from cellgate_kernels.ports import PortStreams, connect_port
 from cellgate_kernels.programs import Program, ProgramSpec, start_program
-from tests.support.kernels import FORK, RunningKernel, StartKernel
+from tests.support.kernels import FORKS_FIRST, RunningKernel, StartKernel
 
 Connect = Callable[[int], Awaitable[PortStreams]]
 PATIENCE = 60.0
@@ -41,7 +41,7 @@ while True:
 """
 
 
-@pytest.fixture(params=["sandbox", FORK, "process"])
+@pytest.fixture(params=[*FORKS_FIRST, "process"])
 def backend(request: pytest.FixtureRequest) -> str:
     if request.param != "process":
         request.getfixturevalue("sandbox")

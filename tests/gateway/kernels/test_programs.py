@@ -24,13 +24,13 @@ from cellgate_kernels.programs import (
     end_other_kernels,
     start_program,
 )
-from tests.support.kernels import FORK, RunningKernel, StartKernel
+from tests.support.kernels import FORKS_FIRST, RunningKernel, StartKernel
 
 Start = Callable[..., Awaitable[Program]]
 STARTED = struct.pack(">BII", 33, 4, 7)
 
 
-@pytest.fixture(params=["sandbox", FORK, "process"])
+@pytest.fixture(params=[*FORKS_FIRST, "process"])
 def backend(request: pytest.FixtureRequest) -> str:
     if request.param != "process":
         request.getfixturevalue("sandbox")

@@ -36,6 +36,7 @@ from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
+from cellgate.http.listener.turns import Turns
 from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.errors import in_words
@@ -48,6 +49,12 @@ ACCEPTS_A_TURN = 2
 """Connections accepted before requests of the existing ones are read; must be fewer than the limit.
 
 A cell takes about ten turns of the loop, and in a burst each of them is longer by so many connections.
+"""
+
+CHUNKS_A_TURN = 32
+"""Chunks of bodies that are read in a turn of the loop, of all connections together.
+
+A read can bring ten thousand, and tornado would parse them without a turn in between.
 """
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -82,6 +89,7 @@ class Listener(HTTPServer):
         self._received = self._sent = 0
         self._listening: dict[int, socket.socket] = {}
         self.memory = ByteBudget(settings.memory, largest)
+        self.turns = Turns(CHUNKS_A_TURN)
         self._pause = 0.0
         self._resume: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None

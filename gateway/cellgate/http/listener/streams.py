@@ -23,6 +23,7 @@ import msgspec
 from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.listener.turns import Turns
 from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget
 from cellgate_kernels.tasks import guarded
@@ -60,9 +61,13 @@ class Late(StrEnum):
 
 
 class Owner(Protocol):
-    """The server as a stream sees it. `memory`: the budget that all clients share."""
+    """The server as a stream sees it.
+
+    `memory`: the budget that all clients share. `turns`: those in which their chunks are read.
+    """
 
     memory: ByteBudget
+    turns: Turns
 
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""
@@ -370,6 +375,17 @@ class ClientStream(IOStream):
         if self.pieces is None:
             return super().read_bytes(min(num_bytes, PART), partial=True)
         return self._read_piece(next(self.pieces)[:num_bytes])
+
+    async def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> bytes:
+        """Tornado reads the length of each chunk of a body by this: it waits for a place in a turn."""
+        place = self._owner.turns.take()
+        if place is not None:
+            self.busy = True  # the client waits for us
+            try:
+                await place
+            finally:
+                self.busy = False
+        return await super().read_until(delimiter, max_bytes)
 
     async def _read_piece(self, piece: memoryview) -> bytes:
         # Tornado's own buffer would cost two more copies of each byte.

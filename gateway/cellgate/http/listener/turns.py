@@ -1,0 +1,50 @@
+"""Places in the turns of the loop, for work of which a single read can bring thousands of pieces.
+
+Tornado parses the chunks of a body that a read brought without a turn of the loop in between (frames of a
+WebSocket it takes turns for itself), so that chunks of one byte would keep all others waiting. It knows no
+connection and no protocol: ``listener.streams`` asks it for a place before each chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+
+from cellgate_kernels.tasks import guarded
+
+
+class Turns:
+    """`most` places in each turn of the loop, for all who ask together, in the order in which they asked."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._counts = False
+        self._guarded_next = guarded(self._next, "turns")
+
+    def take(self) -> Awaitable[None] | None:
+        """Take a place in this turn; if there is none left, return what to await for one in a later turn."""
+        loop = asyncio.get_running_loop()
+        if not self._counts:
+            self._counts = True
+            loop.call_soon(self._guarded_next)
+        if self._left and not self._waiting:
+            self._left -= 1
+            return None
+        place = loop.create_future()
+        self._waiting.append(place)
+        return place
+
+    def _next(self) -> None:
+        """Begin a turn: those that have waited longest come first."""
+        left = self._most
+        while left and self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():  # it may have been cancelled
+                place.set_result(None)
+                left -= 1
+        self._counts = left < self._most
+        self._left = left
+        if self._counts:
+            asyncio.get_running_loop().call_soon(self._guarded_next)
