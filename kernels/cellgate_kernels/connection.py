@@ -28,6 +28,7 @@ import zmq
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import MessageMasker
 from cellgate_kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer, new_message
+from cellgate_kernels.places import Places
 from cellgate_kernels.policy import SMALL_BYTES, SMALL_FRAMES
 from cellgate_kernels.reception import Reception, Share
 from cellgate_kernels.sockets import ChannelSocket, Receiver, as_bytes, open_socket
@@ -108,6 +109,11 @@ class KernelConnection:
         self._followers: dict[str, _Attendant] = {}
         self._masker: MessageMasker | None = None
         self._rest_is_due = False
+
+    @property
+    def places(self) -> Places:
+        """The places in the loop's turns of what all kernels' programs say."""
+        return self._reception.places
 
     @property
     def closed(self) -> bool:

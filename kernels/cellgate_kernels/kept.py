@@ -26,20 +26,13 @@ class Kept:
 
     async def _wait(self) -> None:
         try:
-            how = await self._until_ended()
+            how: KernelExit | None = _exit(await self._program.end())
         except KernelDied:
             how = None
         finally:
             self._program.close()
         if not self.ended.done():
             self.ended.set_result(how)
-
-    async def _until_ended(self) -> KernelExit:
-        while True:
-            told = await self._program.next()
-            if isinstance(told, ProgramExit):
-                returncode = told.code if told.signal is None else -told.signal
-                return KernelExit.of_returncode(returncode or 0)
 
     def kill(self) -> None:
         """Kill it with its process group; does nothing after its end."""
@@ -48,6 +41,11 @@ class Kept:
     def close(self) -> None:
         """Listen to the keeper no more; `ended` is never completed then."""
         self._waiting.cancel()
+
+
+def _exit(told: ProgramExit) -> KernelExit:
+    returncode = told.code if told.signal is None else -told.signal
+    return KernelExit.of_returncode(returncode or 0)
 
 
 async def keep(path: str, pid: int, tasks: Supervisor, *, held: bool = False) -> Kept:

@@ -373,7 +373,7 @@ class Kernel:
         if self.branched is not None:
             # The keeper starts it in the workspace of the sandbox's first kernel, unless told otherwise.
             spec = replace(spec, folder=f"{self._inner_workspace}/{spec.folder}")
-        return await start_program(path, spec)
+        return await start_program(path, spec, self.connection.places)
 
     async def connect_port(self, port: int) -> PortStreams:
         """Connect to a program that listens on a port inside the kernel's sandbox, whoever started it.

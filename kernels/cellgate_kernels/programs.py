@@ -2,12 +2,16 @@
 
 The keeper's half is ``image/programs.py``, which tells the protocol. What comes from there is from a sandbox,
 where anybody may have taken the keeper's place: a frame's size and kind are checked before it is read, and it
-becomes a typed value. While nobody calls `next`, nothing is read, and the program waits at its full pipes.
+becomes a typed value. Each frame brings something, output or the news of input that was taken; whoever sends
+one that does not is left. A program may write byte by byte, so all programs together have few frames in a
+turn of the loop (``places``). While nobody calls `next`, nothing is read, and the program waits at its full
+pipes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,11 +21,16 @@ from typing import Final
 
 from cellgate_kernels.errors import InvalidInput, KernelDied
 from cellgate_kernels.frames import HEAD, MOST_REASON, NUMBER, Ask, Told, frame
+from cellgate_kernels.places import Places
 from cellgate_kernels.sockets import open_stream
+
+logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 10.0
 MOST_OUTPUT: Final = 32 * 1024
 """Bytes of output in one frame."""
+FRAMES_A_TURN: Final = 32
+"""Frames that are handled in one turn of the loop."""
 MOST_UNTAKEN: Final = 1024 * 1024
 """Input that a program has not taken yet."""
 MOST_WORDS: Final = 128 * 1024
@@ -32,10 +41,12 @@ _ONE_BY_ONE: Final = ". No shell is used: give the program and each of its argum
 """What to say to who gave a command line as the name of the program."""
 _MOST_PID: Final = 2**22
 
-_MOST_BYTES: Final[Mapping[int, int]] = {
-    **dict.fromkeys((Told.STARTED, Told.EXITED, Told.SIGNALLED, Told.TAKEN), NUMBER.size),
-    Told.FAILED: MOST_REASON,
-    **dict.fromkeys((Told.STDOUT, Told.STDERR), MOST_OUTPUT),
+_SIZES: Final[Mapping[int, range]] = {
+    **dict.fromkeys(
+        (Told.STARTED, Told.EXITED, Told.SIGNALLED, Told.TAKEN), range(NUMBER.size, NUMBER.size + 1)
+    ),
+    Told.FAILED: range(MOST_REASON + 1),
+    **dict.fromkeys((Told.STDOUT, Told.STDERR), range(1, MOST_OUTPUT + 1)),
 }
 
 
@@ -99,29 +110,41 @@ class _Refused(Exception):
 class Program:
     """A running program. Made by `start_program`; `close` it when nobody waits for it any more."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
+    def __init__(self, connection: _Connection, pid: int) -> None:
         self.pid = pid
         """Its number in the kernel's own namespace."""
-        self._reader = reader
-        self._writer = writer
+        self._connection = connection
+        self._writer = connection.writer
         self._untaken = 0
 
     async def next(self) -> ProgramOutput | ProgramExit:
-        """What it does next. Raises KernelDied when its sandbox, or whoever answers there, is gone."""
+        """What it does next. Raises KernelDied when its sandbox, or whoever answers there, is gone, and once
+        it was closed: what came before that and was not handled is dropped.
+        """
         while True:
-            kind, payload = await _receive(self._reader)
+            kind, payload = await self._connection.receive()
             match kind:
                 case Told.STDOUT | Told.STDERR:
                     name = StreamName.STDOUT if kind is Told.STDOUT else StreamName.STDERR
                     return ProgramOutput(name, payload)
                 case Told.EXITED:
-                    return ProgramExit(_number(payload, 255), None)
+                    return ProgramExit(self._number(payload, range(256)), None)
                 case Told.SIGNALLED:
-                    return ProgramExit(None, _number(payload, 64))
+                    return ProgramExit(None, self._number(payload, range(65)))
                 case Told.TAKEN:
-                    self._untaken = max(0, self._untaken - _number(payload, MOST_UNTAKEN))
+                    self._untaken -= self._number(payload, range(1, self._untaken + 1))
                 case _:
-                    raise _gone()
+                    raise self._connection.leave(f"it says {kind.name} of a program that runs")
+
+    async def end(self) -> ProgramExit:
+        """The end of a kernel, of which nothing else is told. Raises KernelDied, also for anything else."""
+        told = await self.next()
+        if isinstance(told, ProgramExit):
+            return told
+        raise self._connection.leave("it says that a kernel writes something")
+
+    def _number(self, payload: bytes, possible: range) -> int:
+        return self._connection.number(payload, possible)
 
     def write(self, data: bytes) -> None:
         """Give it input. Raises InputNotTaken when it leaves too much of it unread."""
@@ -144,7 +167,7 @@ class Program:
 
     def close(self) -> None:
         """Close the connection; a program that still runs is terminated."""
-        self._writer.transport.abort()
+        self._connection.close()
 
     def _send(self, kind: Ask, payload: bytes = b"") -> None:
         if self._writer.transport.get_write_buffer_size() > 2 * MOST_UNTAKEN:
@@ -154,8 +177,57 @@ class Program:
             self._writer.write(frame(kind, payload))
 
 
-async def start_program(path: str, spec: ProgramSpec) -> Program:
-    """Start a program by the keeper whose socket is at `path`.
+class _Connection:
+    """A connection to the keeper whose socket is at `path`, of which frames are read."""
+
+    def __init__(
+        self, path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, places: Places | None
+    ) -> None:
+        self.writer = writer
+        self._path = path
+        self._reader = reader
+        self._places = Places(FRAMES_A_TURN) if places is None else places
+        self._closed = False
+
+    async def receive(self) -> tuple[Told, bytes]:
+        """One frame. Raises KernelDied when there is none, or none that the protocol has."""
+        kind, payload = await self._read()
+        if (place := self._places.take()) is not None:
+            await place
+        if self._closed:
+            raise _gone()
+        return kind, payload
+
+    async def _read(self) -> tuple[Told, bytes]:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            number, size = HEAD.unpack(await self._reader.readexactly(HEAD.size))
+            if size in _SIZES.get(number, ()):
+                return Told(number), await self._reader.readexactly(size)
+            raise self.leave(f"it sends a frame of kind {number} with {size} bytes")
+        raise _gone()
+
+    def number(self, payload: bytes, possible: range) -> int:
+        """The number of a frame. Raises KernelDied for one that is not possible."""
+        number = int(NUMBER.unpack(payload)[0])
+        if number not in possible:
+            raise self.leave(f"it sends the number {number} where that can't be")
+        return number
+
+    def leave(self, why: str) -> KernelDied:
+        """Close it, because the other side does not keep to the protocol; returns what to raise."""
+        if not self._closed:
+            logger.warning("The connection to a kernel's keeper at %s is closed: %s", self._path, why)
+        self.close()
+        return KernelDied("What answers in the kernel's sandbox does not keep to the protocol; restart it.")
+
+    def close(self) -> None:
+        """Close it. What was received and not read is dropped."""
+        self._closed = True
+        self.writer.transport.abort()
+
+
+async def start_program(path: str, spec: ProgramSpec, places: Places | None = None) -> Program:
+    """Start a program by the keeper whose socket is at `path`; `places`: those that all programs share.
 
     Raises InvalidInput if it can't be started or its description is too long, KernelDied if nobody answers.
     """
@@ -164,7 +236,7 @@ async def start_program(path: str, spec: ProgramSpec) -> Program:
         raise InvalidInput("The program's arguments and variables are too long")
     start = frame(Ask.START, b"".join(NUMBER.pack(len(word)) + word for word in words))
     try:
-        return await _begin(path, start)
+        return await _begin(path, start, places)
     except _Refused as error:
         name = spec.argv[0][:_MOST_NAME]
         place = f" in the folder {spec.folder[:_MOST_NAME]!r}" if spec.folder else ""
@@ -198,16 +270,14 @@ async def end_other_kernels(path: str) -> None:
         raise _gone() from None
     try:
         async with asyncio.timeout(START_SECONDS):
-            told = await program.next()
+            await program.end()
     except TimeoutError:
         raise _gone() from None
     finally:
         program.close()
-    if not isinstance(told, ProgramExit):
-        raise _gone()
 
 
-async def _begin(path: str, first: bytes) -> Program:
+async def _begin(path: str, first: bytes, places: Places | None = None) -> Program:
     """Open a connection with its first frame. Raises _Refused, KernelDied."""
     try:
         reader, writer = await open_stream(path, 2 * MOST_OUTPUT)
@@ -215,37 +285,22 @@ async def _begin(path: str, first: bytes) -> Program:
         raise KernelDied(
             "The kernel's sandbox takes no programs: it has ended, or its image is older than this gateway."
         ) from None
+    connection = _Connection(path, reader, writer, places)
     try:
         writer.write(first)
         async with asyncio.timeout(START_SECONDS):
-            kind, payload = await _receive(reader)
+            kind, payload = await connection.receive()
         if kind is Told.FAILED:
             raise _Refused(payload.decode(errors="replace"))
         if kind is not Told.STARTED:
-            raise _gone()
-        return Program(reader, writer, _number(payload, _MOST_PID))
+            raise connection.leave(f"it says {kind.name} at first")
+        return Program(connection, connection.number(payload, range(_MOST_PID + 1)))
     except TimeoutError:
-        writer.transport.abort()
+        connection.close()
         raise _gone() from None
     except BaseException:
-        writer.transport.abort()
+        connection.close()
         raise
-
-
-async def _receive(reader: asyncio.StreamReader) -> tuple[Told, bytes]:
-    """One frame. Raises KernelDied when there is none, or none that the protocol has."""
-    with suppress(OSError, asyncio.IncompleteReadError):
-        number, size = HEAD.unpack(await reader.readexactly(HEAD.size))
-        if size <= _MOST_BYTES.get(number, -1):
-            return Told(number), await reader.readexactly(size)
-    raise _gone()
-
-
-def _number(payload: bytes, most: int) -> int:
-    """The number of a frame. Raises KernelDied for none, or a larger one."""
-    if len(payload) != NUMBER.size or (number := int(NUMBER.unpack(payload)[0])) > most:
-        raise _gone()
-    return number
 
 
 def _gone() -> KernelDied:

@@ -28,7 +28,9 @@ from cellgate_kernels.contents import with_plain_text
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.messages import Channel, MalformedMessage, Message, Signer, is_utf8, read_content
 from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.places import Places
 from cellgate_kernels.policy import MessagePolicy
+from cellgate_kernels.programs import FRAMES_A_TURN
 from cellgate_kernels.structure import weigh
 from cellgate_kernels.texts import read_text
 
@@ -62,9 +64,13 @@ class _Work:
 
 
 class Reception:
-    """`policy`: how large messages may be. `budget`: for bytes that are held and can't be used yet."""
+    """`policy`: how large messages may be. `budget`: for bytes that are held and can't be used yet.
+
+    `places`: those in which what programs beside kernels say is handled.
+    """
 
     def __init__(self, caps: OutputCaps | None = None, *, most_held: int | None = None) -> None:
+        self.places = Places(FRAMES_A_TURN)
         self.policy = MessagePolicy(OutputCaps() if caps is None else caps)
         largest = max(map(self.policy.most_bytes, Channel))
         # One message must fit, whatever the caps, and another one while it waits to be read.

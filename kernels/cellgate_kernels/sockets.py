@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import stat
@@ -30,11 +31,15 @@ from cellgate_kernels.messages import Channel
 from cellgate_kernels.tasks import Supervisor, guarded
 from cellgate_kernels.zmtp import MOST_BYTES, MOST_FRAMES, SUBSCRIPTION, Decoder, ProtocolError, encode, hello
 
+logger = logging.getLogger(__name__)
+
 Receiver = Callable[[list[bytes], int], None]
 """Takes the frames of a message, and how many bytes are missing if it was too long."""
 
 MESSAGES_PER_TURN: Final = 64
 BYTES_PER_TURN: Final = 1024 * 1024
+FRAMES_PER_TURN: Final = 512
+"""Of one message that libzmq has received whole; ``zmtp`` has a limit of its own for the others."""
 SECONDS_PER_TURN: Final = 0.001
 """One kernel's share of a turn of the loop; enough for all the output of a quick cell."""
 SECONDS_OF_FLOOD: Final = 0.0003
@@ -106,6 +111,7 @@ class LocalSocket:
         self._delivery: asyncio.Handle | None = None
         self._closed = False
         self._met = False
+        self._was_left = False
         guard = Supervisor(failed=self._failed).guard
         self._guarded_readable = guard(self._readable, "kernel's socket")
         self._guarded_writable = guard(self._writable, "kernel's socket")
@@ -141,7 +147,6 @@ class LocalSocket:
     def _begin(self) -> None:
         """The kernel is ready: send what waits."""
         self._ready = True
-        self._delay = _RETRY_SECONDS
         if self._subscribes:
             self._unsent.appendleft(SUBSCRIPTION)
             self._unsent_bytes += len(SUBSCRIPTION)
@@ -209,8 +214,8 @@ class LocalSocket:
                 break
             try:
                 frames = decoder.next()
-            except ProtocolError:
-                self._cut()
+            except ProtocolError as error:
+                self._leave(error)
                 return
             if not self._ready and decoder.ready:
                 self._begin()
@@ -219,6 +224,7 @@ class LocalSocket:
                     break
                 return
             size += decoder.received
+            self._delay = _RETRY_SECONDS
             self._receive(frames, decoder.left_out)
         self._delivery = self._loop.call_soon(self._guarded_deliver)
 
@@ -227,6 +233,15 @@ class LocalSocket:
         if not self._closed:
             self._cut()
 
+    def _leave(self, error: ProtocolError) -> None:
+        """What is there is no kernel's socket. It may become one."""
+        if not self._was_left:
+            self._was_left = True
+            logger.warning(
+                "The connection to a kernel's socket at %s is closed: %s", self._path, error.message
+            )
+        self._cut()
+
     def _cut(self) -> None:
         """The other side is gone, or is not a kernel."""
         self._met = True
@@ -234,7 +249,9 @@ class LocalSocket:
         self._again()
 
     def _again(self) -> None:
-        """Try again: soon while the kernel starts, at growing intervals once it has been there."""
+        """Try again: soon while the kernel starts, at growing intervals once it has been there, until it has
+        said something.
+        """
         if self._met:
             self._delay = min(_LONGEST_RETRY, self._delay * 2)
         self._timer = self._loop.call_later(self._delay, guarded(self._connect, "kernel's socket"))
@@ -319,6 +336,9 @@ class ZmqSocket:
         self._socket = zmq_socket
         self._receive = receive
         self._most_bytes = most_bytes
+        # The message that is being taken from libzmq.
+        self._frames: list[bytes] = []
+        self._length = self._left_out = 0
         # libzmq drops the connection at a longer frame and reconnects; the message is lost.
         zmq_socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
         self._paused = False
@@ -358,20 +378,29 @@ class ZmqSocket:
                 return
             if size > BYTES_PER_TURN or monotonic() > end:
                 break
-            if not int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
+            if not self._frames and not int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
                 return
-            frames = [self._socket.recv(_NOBLOCK)]
-            length, left_out = len(frames[0]), 0
-            while self._socket.getsockopt(_RCVMORE):
-                frame = self._socket.recv(_NOBLOCK)
-                length += len(frame)
-                if left_out or length > self._most_bytes or len(frames) == MOST_FRAMES:
-                    left_out += len(frame)
-                else:
-                    frames.append(frame)
-            size += length
+            if not self._take_frames():
+                break
+            frames, left_out = self._frames, self._left_out
+            size += self._length
+            self._frames, self._length, self._left_out = [], 0, 0
             self._receive(frames, left_out)
         self._loop.call_soon(self._guarded_drain)
+
+    def _take_frames(self) -> bool:
+        """Take frames of one message; returns whether it is complete, or else there is more of it."""
+        for _ in range(FRAMES_PER_TURN):
+            frame = self._socket.recv(_NOBLOCK)
+            self._length += len(frame)
+            full = self._length > self._most_bytes or len(self._frames) == MOST_FRAMES
+            if self._frames and (self._left_out or full):
+                self._left_out += max(1, len(frame))
+            else:
+                self._frames.append(frame)
+            if not self._socket.getsockopt(_RCVMORE):
+                return True
+        return False
 
     def pause(self) -> None:
         """See `ChannelSocket`."""

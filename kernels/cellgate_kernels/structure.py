@@ -51,20 +51,23 @@ def is_heavy(frame: bytes) -> bool:
     return (size > INLINE_ELEMENTS and frame.count(b",") > INLINE_ELEMENTS) or _has_many_digits(frame)
 
 
-def weigh(frame: bytes) -> int | None:
+def weigh(frame: bytes, most: int | None = None) -> int | None:
     """About how many bytes the objects decoded from `frame` would take, or None when they are too many.
 
-    Never holds the interpreter for longer than a slice takes: call it in a thread where `is_heavy` says so.
+    More than `most` bytes are too many; by default only `MOST_CONTAINERS` and `MOST_ELEMENTS` count. Never
+    holds the interpreter for longer than a slice takes: call it in a thread where `is_heavy` says so.
     """
+    limit = len(frame) if most is None else min(len(frame), most)
     containers = _count(frame, b"[") + _count(frame, b"{")
     elements = _count(frame, b",")
     numbers = 0
     suspicious = containers > MOST_CONTAINERS or elements > MOST_ELEMENTS
-    if suspicious or _cost(containers, elements) > len(frame) or _has_many_digits(frame):
+    if suspicious or _cost(containers, elements) > limit or _has_many_digits(frame):
         containers, elements, numbers = _outside_of_strings(frame)
     if containers > MOST_CONTAINERS or elements > MOST_ELEMENTS or numbers > MOST_LONG_NUMBERS:
         return None
-    return _cost(containers, elements)
+    weight = _cost(containers, elements)
+    return weight if most is None or weight <= most else None
 
 
 def weigh_small(frame: bytes) -> int:

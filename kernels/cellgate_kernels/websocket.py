@@ -22,6 +22,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.messages import EMPTY, PROTOCOL_VERSION, Channel, Header, MalformedMessage, Message
 
 # An empty buffer costs a client 4 or 8 bytes, but the gateway and the kernel a ZeroMQ frame each.
@@ -37,6 +38,7 @@ _Value = TypeVar("_Value")
 _NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 _AwareDate = Annotated[datetime, msgspec.Meta(tz=True)]
 _EMPTY_OBJECT = msgspec.Raw(EMPTY)
+_NULL = msgspec.Raw(b"null")
 
 
 class Subprotocol(StrEnum):
@@ -62,12 +64,12 @@ class _Envelope(msgspec.Struct):
 
 
 class _TextEnvelope(_Envelope):
-    buffers: list[msgspec.Raw] | dict[str, msgspec.Raw] | None = None
+    buffers: msgspec.Raw = _NULL
 
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _routing = msgspec.json.Decoder(Header)
-_client_header = msgspec.json.Decoder(_ClientHeader)
+_client_header = json_decoder(_ClientHeader)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _envelope = msgspec.json.Decoder(_Envelope)
 _text_envelope = msgspec.json.Decoder(_TextEnvelope)
@@ -156,7 +158,7 @@ def decode(payload: bytes | str, subprotocol: Subprotocol, *, is_binary: bool) -
         text, *buffers = _split(data, ">I", minimum=1)
         return _message(_read(_envelope, text, "the JSON part"), buffers)
     envelope = _read(_text_envelope, data, "the frame")
-    if envelope.buffers:
+    if not _is_empty(bytes(envelope.buffers)):
         raise MalformedMessage("buffers can't be sent in a text frame; send a binary frame")
     return _message(envelope, ())
 
@@ -233,6 +235,11 @@ def _check_utf8(frame: bytes) -> None:
     # msgspec does not check the UTF-8 of what it need not decode. Checking for ASCII takes no copy.
     if not frame.isascii():
         frame.decode()
+
+
+def _is_empty(frame: bytes) -> bool:
+    """Whether this JSON is null or has nothing in it; found without an object for each of its parts."""
+    return frame == b"null" or (frame.startswith((b"[", b"{")) and not frame[1:-1].strip())
 
 
 def _object(raw: msgspec.Raw, name: str) -> bytes:

@@ -26,14 +26,16 @@ _GREETING_SIZE = 64
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SMALL_REST = 64 * 1024
 """A frame with at most this many bytes missing waits in the buffer; a larger one is gathered separately."""
-_FRAMES_AT_ONCE = 4096
+MOST_IDLE_FRAMES = 1_000_000
+"""Frames one after the other of which nothing is kept; who sends more is no kernel."""
+_FRAMES_AT_ONCE = 1024
 _HEAD_FRAMES = 8
 _HEAD_BYTES = 512 * 1024
 """What is kept of a message that is passed over: its first frames, which say what kind it was."""
 
 
 class ProtocolError(CellgateError):
-    """The other side does not speak ZMTP 3 with the NULL mechanism."""
+    """The other side does not speak ZMTP 3 with the NULL mechanism, or says nothing by it."""
 
     reason = "protocol_error"
 
@@ -74,7 +76,8 @@ class Decoder:
     A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over as soon as that is known:
     a frame's length is announced before its bytes. `most_next` says, given the frames of a message so far,
     how long a large one after them may be. A message is also passed over when the `budget` for unfinished
-    bytes has no room left for it.
+    bytes has no room left for it. Frames of such messages and commands are ProtocolErrors when there are more
+    than MOST_IDLE_FRAMES before a message ends.
 
     `ready`: whether the other side is ready and takes messages. `received`: how many bytes the message had
     that `next` has just returned; `left_out`: how many of them are missing, because it was passed over.
@@ -101,6 +104,7 @@ class Decoder:
         self._frames: list[bytes] = []
         self._size = 0
         self._passed_over = False
+        self._idle = 0
         self._held = 0
         # A large frame: its flags, what is there of it (None: passed over), and how many bytes are missing.
         self._flags = 0
@@ -206,6 +210,7 @@ class Decoder:
         if flags & _COMMAND:
             # A kernel's libzmq sends no PING or the like unless it is configured to.
             self.ready = self.ready or frame.startswith(b"\x05READY")
+            self._note_idle()
             return None
         frames = self._frames
         self._size += size
@@ -215,11 +220,19 @@ class Decoder:
                 del frames[-1]
                 self._pass_over()
         if flags & _MORE:
+            if self._passed_over:
+                self._note_idle()
             return None
+        self._idle = 0
         self.received = self._size
         self.left_out = max(1, self._size - sum(map(len, frames))) if self._passed_over else 0
         self._frames, self._size, self._passed_over = [], 0, False
         return frames
+
+    def _note_idle(self) -> None:
+        self._idle += 1
+        if self._idle > MOST_IDLE_FRAMES:
+            raise ProtocolError(f"More than {MOST_IDLE_FRAMES} frames came that belong to no message")
 
     def _pass_over(self) -> None:
         """Keep only the head of this message, up to the first frame that is long itself."""

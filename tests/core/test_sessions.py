@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.channels.frames import FrameFormat, Subprotocol
+from cellgate.channels.requests import received
 from cellgate_kernels.branch_request import REQUEST as BRANCH_REQUEST
 from cellgate_kernels.messages import Channel, new_message
 from cellgate_kernels.testing import Cell, virtual_time
@@ -153,7 +154,8 @@ def test_no_client_asks_a_kernel_for_a_branch_beside_the_gateway(world: World) -
     client = world.clients["s", "client"]
     for kind in (BRANCH_REQUEST, "comm_info_request"):
         for channel in (Channel.CONTROL, Channel.SHELL):
-            world.do(session.door.send, client, new_message(channel, kind, {}, session=client.session_id))
+            message = new_message(channel, kind, {}, session=client.session_id)
+            world.do(session.door.send, client, received(message))
     kernel = world.kernel("s")
     assert kernel is not None
     asked = [kind for kind in kernel.requests if kind in {BRANCH_REQUEST, "comm_info_request"}]

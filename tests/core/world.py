@@ -21,6 +21,7 @@ import msgspec
 
 from cellgate.channels.client import ChannelSettings, Client
 from cellgate.channels.frames import FrameFormat
+from cellgate.channels.requests import received
 from cellgate.egress.shared import Egress
 from cellgate.errors import RecordGone, ShuttingDown, StorageError
 from cellgate.execution.limits import SessionLimits
@@ -252,7 +253,7 @@ class World:
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
         message = new_message(Channel.SHELL, "execute_request", content, session=client.session_id)
         self.sent[message.header.msg_id] = code
-        session.door.send(client, message)
+        session.door.send(client, received(message))
 
     def kernel(self, key: str) -> FakeKernel | None:
         """The kernel of a live session."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from cellgate.channels.client import GOING_AWAY, ChannelSettings, Client
 from cellgate.channels.frames import FrameFormat, OutgoingMessage
 from cellgate.channels.order import EndOrder
-from cellgate.channels.requests import execute_request, names_subshell
+from cellgate.channels.requests import Received, names_subshell
 from cellgate.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
 from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.request import ExecuteRequest
@@ -150,12 +150,13 @@ class Door:
 
     # From clients
 
-    def send(self, client: Client, message: Message) -> None:
+    def send(self, client: Client, received: Received) -> None:
         """Handle a client's message. Raises KernelDied while the kernel accepts no more; try again later."""
+        message = received.message
         msg_type = message.msg_type
         if msg_type == "execute_request":
-            if message.channel is Channel.SHELL:
-                self._execute(client, message)
+            if received.cell is not None:
+                self._execute(client, message, received.cell)
             else:
                 # Kernels would run it, beside the queue, its limits and the record.
                 self._refuse(client, message, InvalidInput("A cell is sent on the shell channel"))
@@ -174,14 +175,14 @@ class Door:
         self._route(message, client)
         self._forward(message)
 
-    def _execute(self, client: Client, message: Message) -> None:
+    def _execute(self, client: Client, message: Message, cell: ExecuteRequest | InvalidInput) -> None:
         msg_id = message.header.msg_id
         try:
             if msg_id in self._order:
                 raise Conflict(f"A cell of msg_id {msg_id[:60]!r} has not ended yet")
-            request = execute_request(message)
-            if not client.installs:
-                request = replace(request, installs=False)
+            if isinstance(cell, InvalidInput):
+                raise cell
+            request = cell if client.installs else replace(cell, installs=False)
             self._order.expect(msg_id, client)
             self._route(message, client)
             self._host.submit_message(request, beside=names_subshell(message))

@@ -1,12 +1,14 @@
-"""A client's execute_request as the request that a session runs.
+"""What the gateway reads of a client's message: of an execute_request, the request that a session runs.
 
-Pure. The message itself goes to the kernel unchanged except for `stop_on_error`: cells reach a kernel one at
-a time, so the session's queue decides what an error aborts, and a kernel that was asked to abort would also
-abort a cell that arrives just after the failed one.
+Pure. Content is weighed before it is decoded, and large metadata is not read at all. The message itself goes
+to the kernel unchanged except for `stop_on_error`: cells reach a kernel one at a time, so the session's queue
+decides what an error aborts, and a kernel that was asked to abort would also abort a cell that arrives just
+after the failed one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,7 +18,11 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.wire.models import MAX_CODE_BYTES
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.messages import MalformedMessage, Message
+from cellgate_kernels.messages import Channel, MalformedMessage, Message
+from cellgate_kernels.structure import INLINE_BYTES, is_heavy, weigh
+
+MOST_WEIGHT = 1024 * 1024
+"""Bytes that the objects in an execute_request's content may take in memory; its code is not among them."""
 
 
 class _Content(msgspec.Struct):
@@ -31,19 +37,56 @@ class _Metadata(msgspec.Struct):
     cell_id: Any = msgspec.field(name="cellId", default=None)
 
 
+class _Shutdown(msgspec.Struct):
+    restart: msgspec.Raw = msgspec.Raw(b"false")
+
+
 class _SubshellHeader(msgspec.Struct):
     subshell_id: str | None = None
 
 
 _content = msgspec.json.Decoder(_Content)
 _metadata = json_decoder(_Metadata)
+_shutdown = msgspec.json.Decoder(_Shutdown)
 _subshell = msgspec.json.Decoder(_SubshellHeader)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A client's message, and what the gateway has read of it.
+
+    `cell`: what an execute_request asks for, or why it can't be run. `restart`: whether a shutdown_request
+    asks for another kernel.
+    """
+
+    message: Message
+    cell: ExecuteRequest | InvalidInput | None = None
+    restart: bool = False
+
+
+def received(message: Message) -> Received:
+    """The message and what is read of it. Takes its time over a large message: call it in a thread then."""
+    if message.msg_type == "execute_request" and message.channel is Channel.SHELL:
+        try:
+            return Received(message, execute_request(message))
+        except InvalidInput as error:
+            return Received(message, error)
+    return Received(message, restart=message.msg_type == "shutdown_request" and _wants_restart(message))
+
+
+def _wants_restart(message: Message) -> bool:
+    try:
+        return bytes(_shutdown.decode(message.content_frame).restart) == b"true"
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
 def execute_request(message: Message) -> ExecuteRequest:
-    """The cell that `message` requests. Raises InvalidInput when no kernel could run it."""
+    """The cell that `message` requests. Raises InvalidInput for too much, and for what can't be run."""
+    if is_heavy(message.content_frame) and weigh(message.content_frame, MOST_WEIGHT) is None:
+        raise InvalidInput("This execute_request has too many parts besides its code")
     try:
         content = _content.decode(message.content_frame)
     except msgspec.ValidationError as error:
@@ -71,7 +114,7 @@ def _repaired(message: Message) -> _Content:
 
 
 def _cell_id(message: Message) -> str | None:
-    if b'"cellId"' not in message.metadata_frame:
+    if len(message.metadata_frame) > INLINE_BYTES or b'"cellId"' not in message.metadata_frame:
         return None
     cell_id = _metadata.decode(message.metadata_frame).cell_id
     return cell_id[:256] if isinstance(cell_id, str) else None

@@ -329,6 +329,8 @@ class SessionProxy:
         self._carried += number
         if self._carried > self._egress.limits.bytes:
             raise Refused(Cause.QUOTA_EXCEEDED, "this session has used up its bytes")
+        if (place := self._egress.places.take()) is not None:
+            await place
         await self._egress.pass_bytes(self._principal, number)
         connection.active_at = self._time()
         if sent:

@@ -15,11 +15,15 @@ from contextlib import suppress
 CHUNK = 64 * 1024
 MOST_CHUNK_LINE = 256
 MOST_TRAILERS = 16 * 1024
+MOST_TRAILER_FIELDS = 100
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t\x20-\x7e]*)?\r\n")
 
 Count = Callable[[int], Awaitable[None]]
-"""Called before bytes are sent on; may wait, or raise, and then they are not."""
+"""Called before each piece is sent on, with its bytes; may wait, or raise, and then they are not.
+
+It must let others have their turns of the loop: what a single read brings may be thousands of pieces.
+"""
 
 
 class BadBody(ValueError):
@@ -89,8 +93,9 @@ def _chunk_size(line: bytes) -> int:
 
 async def _skip_trailers(reader: StreamReader) -> None:
     """Read the fields after the last chunk, which are not sent on."""
-    size = 0
+    size = count = 0
     while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
         size += len(line)
-        if size > MOST_TRAILERS:
+        count += 1
+        if size > MOST_TRAILERS or count > MOST_TRAILER_FIELDS:
             raise BadBody("there are too many fields after the body")

@@ -16,7 +16,11 @@ from cellgate.egress.resolver import GetAddresses, Lookups, Resolver, system_add
 from cellgate.errors import NetworkNotAllowed
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import GIB
+from cellgate_kernels.places import Places
 from cellgate_kernels.threads import Lane
+
+PIECES_A_TURN = 32
+"""Pieces of all connections that are sent on in one turn. A body's chunks may have a byte each."""
 
 PolicyOf = Callable[[str], EgressPolicy | None]
 """The policy of a principal now; None if it may reach nothing. Called for each connection and each second."""
@@ -72,6 +76,8 @@ class Egress:
     ways: Ways = field(default_factory=Ways)
     open: Counter[str] = field(default_factory=Counter)
     """Connections now, by principal."""
+    places: Places = field(default_factory=lambda: Places(PIECES_A_TURN))
+    """For pieces that are about to be sent on."""
     lookups: Lookups = field(init=False)
 
     def __post_init__(self) -> None:

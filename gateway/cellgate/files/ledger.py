@@ -23,7 +23,7 @@ RETRY_AFTER = 5.0
 
 @dataclass(eq=False, slots=True)
 class Account:
-    """The state of one session's workspace. `used`: bytes of its files when they were last measured."""
+    """The state of one session's workspace. `used`: bytes that it takes on disk, when last measured."""
 
     used: int = 0
     reservations: set[Reservation] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Account:
 class Reservation:
     """Space for the files of one request. Call `take` before each write, and `release` at the end.
 
-    `limit`: the session's `disk`. `credit`: the size of the file that will be replaced, in bytes.
+    `limit`: the session's `disk`. `credit`: the bytes on disk of the file that will be replaced.
     """
 
     def __init__(self, ledger: Ledger, session: int, account: Account, limit: int, credit: int) -> None:

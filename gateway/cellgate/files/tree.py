@@ -20,6 +20,7 @@ from pathlib import Path
 from cellgate.errors import Conflict, NotFound, not_written
 from cellgate_kernels import trees
 from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.provisioners.disk import entry_bytes
 
 Parts = tuple[str, ...]
 
@@ -231,14 +232,36 @@ def _files_at(root: Path, parts: Parts) -> dict[str, FileState]:
     return found
 
 
-def size_of(root: Path, parts: Parts) -> int:
-    """The size of the regular file at this path; 0 if there is none."""
+def freed_by(root: Path, parts: Parts) -> int:
+    """The bytes on disk that replacing the regular file at this path frees.
+
+    0 if there is none, or if it has another name, too.
+    """
     try:
         with _folder(root, parts[:-1]) as folder:
             found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return entry_bytes(found) if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else 0
+
+
+def missing(root: Path, folder: Parts) -> int:
+    """How many folders of this path would have to be made, counted from its end."""
+    try:
+        descriptor = os.open(root, _FOLDER)
+    except OSError:
+        return len(folder)
+    try:
+        for number, name in enumerate(folder):
+            try:
+                inner = os.open(name, _FOLDER, dir_fd=descriptor)
+            except OSError:
+                return len(folder) - number
+            os.close(descriptor)
+            descriptor = inner
+    finally:
+        os.close(descriptor)
+    return 0
 
 
 def scan(

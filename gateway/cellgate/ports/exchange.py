@@ -26,7 +26,8 @@ MOST_EARLY: Final = 16
 """Interim answers (100, 103) before the one that counts."""
 PIECES_AT_ONCE: Final = 32
 """Pieces of a body that are parsed before others have their turn: a program may send each byte as one, and
-parsing that costs as much as parsing a large one.
+parsing that costs as much as parsing a large one. All answers together have few in a turn, too; see
+`PortCounts`.
 """
 ANSWER_SECONDS: Final = 300.0
 """For the first byte of an answer, and between any two of its body."""
@@ -101,6 +102,8 @@ class Exchange:
         while isinstance(event, h11.Data):
             pieces: list[bytes] = []
             while isinstance(event, h11.Data) and len(pieces) < PIECES_AT_ONCE:
+                if (place := self._connection.places.take()) is not None:
+                    await place
                 pieces.append(bytes(event.data))
                 event = self._parsed()
             yield b"".join(pieces)

@@ -16,6 +16,7 @@ from cellgate.errors import NotFound, QueueFull, StorageError
 from cellgate.record.events import EventLog
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.places import Places
 from cellgate_kernels.ports import BUFFER, PortStreams
 
 MOST_OF_SESSION: Final = 48
@@ -24,12 +25,18 @@ MOST_OF_PRINCIPAL: Final = 192
 MOST_PORTS: Final = 64
 """Different ports of one kernel, each of which has two rows in the record."""
 RETRY_AFTER: Final = 2.0
+PIECES_A_TURN: Final = 64
+"""Pieces of answers, of all programs together, that are handled in one turn of the loop."""
 
 
 class PortCounts:
-    """How many connections to programs each principal has, in all of its sessions."""
+    """How many connections to programs each principal has, in all of its sessions.
+
+    `places`: those of all of them in the turns of the loop.
+    """
 
     def __init__(self) -> None:
+        self.places = Places(PIECES_A_TURN)
         self._open: Counter[str] = Counter()
 
     def enter(self, principal: str) -> None:
@@ -70,9 +77,15 @@ class _Sums:
 
 
 class PortConnection:
-    """A connection to a program. `close` it; after that, or when the kernel ends, reads find the end."""
+    """A connection to a program. `close` it; after that, or when the kernel ends, reads find the end.
 
-    def __init__(self, streams: PortStreams, sums: _Sums, closed: Callable[[PortConnection], None]) -> None:
+    `places`: where to take one before each piece of what was read is handled.
+    """
+
+    def __init__(
+        self, streams: PortStreams, sums: _Sums, places: Places, closed: Callable[[PortConnection], None]
+    ) -> None:
+        self.places = places
         self._reader, self._writer = streams
         self._sums = sums
         self._closed: Callable[[PortConnection], None] | None = closed
@@ -160,7 +173,7 @@ class SessionPorts:
             self._host.log.append("port_opened", None, {"port": port})
             sums = self._ports[port] = _Sums()
         sums.connections += 1
-        return PortConnection(streams, sums, self._left)
+        return PortConnection(streams, sums, self._counts.places, self._left)
 
     def _left(self, connection: PortConnection) -> None:
         self._open.discard(connection)

@@ -34,6 +34,9 @@ PATIENCE: Final = 10.0
 FATE_SECONDS: Final = 5.0
 """In which the end of a kernel is known after its programs are lost."""
 
+SHORT: Final = 1000
+"""Characters of long arguments that stay when the rest is forgotten."""
+
 EVENTS: Final = frozenset(("process_started", "process_output", "process_exited"))
 
 
@@ -73,16 +76,24 @@ class ProcessRun:
 
     def __init__(self, host: ProcessHost, kernel: Kernel, program: Program, request: ProcessRequest) -> None:
         self.id = f"p-{uuid.uuid4().hex[:12]}"
-        self.request = request
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when its end is recorded, or can't be."""
         self._host = host
         self._kernel = kernel
         self._program = program
         self._masker = host.masker()
+        mask = (lambda text: text) if self._masker is None else self._masker.text
+        # Not the request itself: the values of its variables are kept nowhere.
+        self._argv = [mask(word) for word in request.argv]
+        self._forgotten = 0
+        self._cwd = mask(request.cwd)
+        self._env = [name for name, _ in request.env]
+        self._takes_input = request.stdin
+        self._timeout = request.timeout
         self._outputs = ProcessOutputs(host.cap, self._masker)
         self._cause: str | None = None
         self._end: _End | None = None
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._timers: list[asyncio.TimerHandle] = []
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -100,27 +111,50 @@ class ProcessRun:
         """How many characters of its output are kept in memory."""
         return self._outputs.size
 
+    @property
+    def arguments(self) -> int:
+        """How many characters of its arguments are kept in memory."""
+        return sum(map(len, self._argv))
+
+    @property
+    def size(self) -> int:
+        """How many characters of text `model` has, without short ones."""
+        return self.kept + self.arguments
+
     def forget_output(self) -> None:
         """Keep its output in the record alone."""
         self._outputs.forget()
 
+    def forget_arguments(self) -> None:
+        """Keep its arguments in the record alone, except for the first `SHORT` characters."""
+        size = self.arguments
+        if size <= SHORT:
+            return
+        left = SHORT
+        kept = []
+        for word in self._argv:
+            kept.append(word[:left])
+            left -= len(kept[-1])
+            if not left:
+                break
+        self._argv = kept
+        self._forgotten = size
+
     def begin(self, guard: Callable[..., Callable[..., None]]) -> None:
         """Record its start, and start its deadline. Raises StorageError, and then the program ends."""
-        request = self.request
-        mask = (lambda text: text) if self._masker is None else self._masker.text
         event = self._record(
             "process_started",
-            argv=[mask(word) for word in request.argv],
-            cwd=mask(request.cwd),
-            env=[name for name, _ in request.env],
-            stdin=request.stdin,
-            timeout=request.timeout,
+            argv=self._argv,
+            cwd=self._cwd,
+            env=self._env,
+            stdin=self._takes_input,
+            timeout=self._timeout,
             pid=self._program.pid,
         )
         self._first_seq = event["seq"]
         self._guard = guard
-        if request.timeout is not None:
-            self._later(request.timeout, self.terminate, TIMEOUT)
+        if self._timeout is not None:
+            self._later(self._timeout, self.terminate, TIMEOUT)
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
         guarded_call = self._guard(call, f"process {self.id}")
@@ -149,8 +183,9 @@ class ProcessRun:
 
     async def _learn_fate(self) -> None:
         if self._cause is None:
-            await asyncio.wait({self._kernel.exited}, timeout=FATE_SECONDS)
             exited = self._kernel.exited
+            news: set[asyncio.Future[Any]] = {exited, self._finished}
+            await asyncio.wait(news, timeout=FATE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self._cause = self._cause or (exited.result().cause if exited.done() else "connection_lost")
 
     def _output(self, name: StreamName, data: bytes) -> None:
@@ -174,6 +209,7 @@ class ProcessRun:
             self._write(piece.name, piece.text)
         self._outputs.pack()
         self._end = _End(found, now())
+        self._finished.set_result(None)
         try:
             self._record(
                 "process_exited",
@@ -229,7 +265,7 @@ class ProcessRun:
     def give_input(self, data: bytes, *, close: bool) -> None:
         """Send it input, and the end of it. Raises Conflict when it takes none, InvalidInput for too much."""
         self._check_running()
-        if not self.request.stdin:
+        if not self._takes_input:
             raise Conflict("This process was started without input; start it with stdin: true")
         if data:
             self._program.write(data)
@@ -244,13 +280,13 @@ class ProcessRun:
         """As the wire shows it."""
         found = None if self._end is None else self._end.exit
         address = f"GET {base_url}/v1/sessions/{self._host.log.key}/processes/{self.id} as a stream"
-        mask = (lambda text: text) if self._masker is None else self._masker.text
+        cut = f"[cellgate: {self._forgotten} characters, cut here; {address} has them all]"
         return ProcessModel(
             process=self.id,
             session=self._host.log.key,
             state="running" if self.running else "exited",
-            argv=[mask(word) for word in self.request.argv],
-            cwd=mask(self.request.cwd),
+            argv=[*self._argv, cut] if self._forgotten else self._argv,
+            cwd=self._cwd,
             pid=self._program.pid,
             exit_code=None if found is None else found.code,
             signal=None if found is None else found.signal_name,

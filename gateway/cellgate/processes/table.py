@@ -28,6 +28,8 @@ MOST_KEPT: Final = MOST_OF_SESSION * MOST_OF_PROGRAM
 
 All that run at once may end at once, and each is still to be shown to whoever waits for it.
 """
+MOST_ARGUMENTS: Final = MOST_KEPT
+"""Characters of their arguments that are, beside those of their output."""
 RETRY_AFTER: Final = 5.0
 KILLED_WITHIN: Final = 2.0
 """Seconds in which the keeper tells of the end of a program that was killed."""
@@ -129,16 +131,24 @@ class SessionProcesses:
         return run
 
     def _note_end(self, run: ProcessRun) -> None:
-        """Forget the first that ended, or at least their output, when there is too much of either."""
+        """Forget the first that ended, or at least their long texts, when there is too much of either."""
         self._ended.append(run)
         if len(self._ended) > MOST_ENDED:
             del self._runs[self._ended.popleft().id]
-        kept = sum(each.kept for each in self._ended)
+        self._forget(ProcessRun.forget_output, lambda each: each.kept, MOST_KEPT)
+        self._forget(ProcessRun.forget_arguments, lambda each: each.arguments, MOST_ARGUMENTS)
+
+    def _forget(
+        self, forget: Callable[[ProcessRun], None], size: Callable[[ProcessRun], int], most: int
+    ) -> None:
+        """Call `forget` with those that ended first until no more than `most` characters are kept."""
+        kept = sum(map(size, self._ended))
         for each in self._ended:
-            if kept <= MOST_KEPT:
+            if kept <= most:
                 break
-            kept -= each.kept
-            each.forget_output()
+            kept -= size(each)
+            forget(each)
+            kept += size(each)
 
     def lose(self, cause: str) -> None:
         """The kernel or the session ends: so do all of them, now, and their record."""

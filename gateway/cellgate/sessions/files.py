@@ -7,14 +7,14 @@ HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec import structs
 
-from cellgate.errors import NotFound, QueueFull, QuotaExceeded
+from cellgate.errors import NotFound, QueueFull, QuotaExceeded, storage
 from cellgate.execution.checks import check_session_key
 from cellgate.files import tree
 from cellgate.files.ledger import Ledger, Reservation
@@ -31,6 +31,7 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FilePage
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.provisioners.disk import ENTRY_BYTES, Folder, new_bytes, usage
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane, ThreadLanes
 
@@ -142,10 +143,9 @@ class SessionFiles:
         """
         # Files are placed under the same lock, so each counts exactly once: in the folder or as reserved.
         async with session.slot.moving:
-            used, replaced = await self._lanes.files.run(_measure, session.slot.workspace, parts)
-            reservation = self._ledger.reserve(
-                session.row.id, used, session.limits.resources.disk, length, replaced
-            )
+            limit = session.limits.resources.disk
+            used, replaced = await self._lanes.files.run(_measure, session.slot.workspace, parts, limit)
+            reservation = self._ledger.reserve(session.row.id, used, limit, length, replaced)
         return Incoming(reservation, session.account.name)
 
     def begin(self, incoming: Incoming) -> Upload:
@@ -235,12 +235,13 @@ class SessionFiles:
     async def make_folder(self, principal: str, key: str, parts: Parts) -> bool:
         """Make a folder, and the session if necessary; returns whether the folder is new.
 
-        It is not recorded: only files are.
+        It is not recorded: only files are. Raises QuotaExceeded when the workspace has no room for it.
         """
         session = await self.session(principal, key)
         async with session.slot.moving:
             session.check_open()
-            made = await self._lanes.files.run(_make_folder, session.slot.workspace, parts)
+            limit = session.limits.resources.disk
+            made = await self._lanes.files.run(_make_folder, session.slot.workspace, parts, limit)
         session.touch()
         return made
 
@@ -254,7 +255,8 @@ class SessionFiles:
             if session is not None:
                 session.check_open()
                 session.record.check_writable()
-            moved = await self._lanes.files.run(tree.move, root, old, new)
+            limit = None if session is None else session.limits.resources.disk
+            moved = await self._lanes.files.run(_move, root, old, new, limit)
             changes = [
                 FileChange(path=state.path, size=state.size, sha256=sha256, action="created")
                 for state, sha256 in await self._lanes.files.run(_hashed, root, moved)
@@ -281,22 +283,39 @@ class SessionFiles:
             await self.discard(incoming)
 
 
-def _measure(root: Path, parts: Parts | None) -> tuple[int, int]:
-    """The size of all files in bytes, and that of the one at `parts`."""
-    used = sum(file.size for file in tree.scan(root)[0].values())
-    return used, 0 if parts is None else tree.size_of(root, parts)
+def _used(root: Path, limit: int) -> int:
+    """The bytes that all files and folders take on disk, as they are counted while a kernel runs.
+
+    Counts no further than a little more than `limit`. Raises StorageError when that can't be found out.
+    """
+    with storage("The workspace can't be measured"):
+        return usage([Folder(root)], None, enough=limit).used
+
+
+def _measure(root: Path, parts: Parts | None, limit: int) -> tuple[int, int]:
+    """The bytes on disk of all files, as of `_used`, and what replacing the one at `parts` frees of them."""
+    return _used(root, limit), 0 if parts is None else tree.freed_by(root, parts)
+
+
+def _folder_bytes(root: Path, folders: Iterable[Parts]) -> int:
+    """What the folders of these paths count for that are still to be made."""
+    new: set[Parts] = set()
+    for folder in folders:
+        first = len(folder) - tree.missing(root, folder)
+        new.update(folder[: number + 1] for number in range(first, len(folder)))
+    return len(new) * ENTRY_BYTES
 
 
 def _check_room(root: Path, staged: Sequence[Staged], limit: int) -> int:
-    """The size of all files in bytes once `staged` is in place. Raises QuotaExceeded."""
-    used, _ = _measure(root, None)
-    after = used
+    """The bytes on disk of all files once `staged` is in place. Raises QuotaExceeded, StorageError."""
+    used = _used(root, limit)
+    after = used + _folder_bytes(root, (each.parts[:-1] for each in staged))
     for each in staged:
-        after += each.upload.size - tree.size_of(root, each.parts)
+        after += new_bytes(each.upload.size) - tree.freed_by(root, each.parts)
     if after > max(limit, used):
         raise QuotaExceeded(
-            f"The workspace would have {after} bytes, and its limit is {limit}: it has grown since the upload"
-            " began; delete files first"
+            f"The workspace would take {after} bytes of disk, and its limit is {limit}; delete files first."
+            f" A file or folder takes {ENTRY_BYTES} bytes at least"
         )
     return after
 
@@ -306,9 +325,26 @@ def _place(staged: Staged, root: Path) -> tuple[FileState, bool]:
     return tree.place(staged.upload.path, root, staged.parts)
 
 
-def _make_folder(root: Path, parts: Parts) -> bool:
+def _make_folder(root: Path, parts: Parts, limit: int) -> bool:
     root.mkdir(mode=0o700, exist_ok=True)
+    _check_folders(root, parts, limit)
     return tree.make_folder(root, parts)
+
+
+def _check_folders(root: Path, folder: Parts, limit: int) -> None:
+    """Check that what is missing of this path has room. Raises QuotaExceeded, StorageError."""
+    new = _folder_bytes(root, [folder])
+    if new and (after := _used(root, limit) + new) > limit:
+        raise QuotaExceeded(
+            f"With these folders the workspace would take {after} bytes of disk, and its limit is {limit};"
+            " delete files first"
+        )
+
+
+def _move(root: Path, old: Parts, new: Parts, limit: int | None) -> list[FileState]:
+    if limit is not None:
+        _check_folders(root, new[:-1], limit)
+    return tree.move(root, old, new)
 
 
 def _hashed(root: Path, moved: Sequence[FileState]) -> list[tuple[FileState, str | None]]:

@@ -136,7 +136,7 @@ def _tree_bytes(root: Path, enough: int) -> int:
                     elif status.st_mode & SET_ID:
                         clear_set_id(entry.path, root)
                     names += 1
-                    total += _entry_bytes(status, linked)
+                    total += _name_bytes(status, linked)
                     if total > enough or names > MOST_NAMES:
                         return enough + 1
         except OSError as error:
@@ -147,13 +147,26 @@ def _tree_bytes(root: Path, enough: int) -> int:
     return total
 
 
-def _entry_bytes(status: os.stat_result, linked: set[int]) -> int:
+def _name_bytes(status: os.stat_result, linked: set[int]) -> int:
     """What a name counts for. `linked` remembers files with several names; only the first one counts."""
     if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
         if status.st_ino in linked:
             return 0
         linked.add(status.st_ino)
+    return entry_bytes(status)
+
+
+def entry_bytes(status: os.stat_result) -> int:
+    """What a file or folder with one name counts for."""
     return max(status.st_blocks * 512, ENTRY_BYTES)
+
+
+def new_bytes(size: int) -> int:
+    """What a new file of so many bytes counts for: whole blocks, and the least for an empty one.
+
+    Not what the file system says of it, which knows only after a while, and may hold more ready at first.
+    """
+    return max(-(-size // ENTRY_BYTES), 1) * ENTRY_BYTES
 
 
 def _look(process: int, devices: set[int], parents: Parents) -> _Look:

@@ -103,6 +103,7 @@ class Forker:
         self._retired = False
         self.forked = 0
         """How many kernels it has been asked to fork."""
+        self._heard = 0
         self.since = self._loop.time()
         self._loop.add_reader(control, self._guard(self._receive))
         outer.exited.add_done_callback(self._guard(self._gone))
@@ -298,6 +299,9 @@ class Forker:
 
     def _said(self, what: Ready | Forked | Refused | Ended, descriptors: list[int]) -> None:
         """Takes the descriptors that it needs out of the list."""
+        self._heard += 1
+        if self._heard > 1 + 2 * self.forked:
+            raise NotForked("the zygote said more than an answer and an end of each fork")
         match what:
             case Ready() if not self._ready.done() and self._take(descriptors):
                 self._ready.set_result(what)

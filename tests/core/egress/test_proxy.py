@@ -14,7 +14,7 @@ import pytest
 from cellgate.egress import ledger, proxy
 from cellgate.egress.requests import MOST_HEAD
 from cellgate.egress.resolver import THREADS, Lookups
-from cellgate.egress.shared import EgressLimits
+from cellgate.egress.shared import PIECES_A_TURN, EgressLimits
 from cellgate.principals.quotas import Policy
 from cellgate.principals.usage import Usage
 from cellgate.record.admission import part_of_one
@@ -106,7 +106,16 @@ async def test_bodies_are_sent_on_and_nothing_after_them(framing: str, body: byt
 
 
 @pytest.mark.parametrize(
-    "body", [b"5\r\nhelloX\r\n0\r\n\r\n", b"x\r\n", b"-1\r\n", b"5\n", b"1" * 300 + b"\r\n", b"5\r\nhel"]
+    "body",
+    [
+        b"5\r\nhelloX\r\n0\r\n\r\n",
+        b"x\r\n",
+        b"-1\r\n",
+        b"5\n",
+        b"1" * 300 + b"\r\n",
+        b"5\r\nhel",
+        b"0\r\n" + b"a\r\n" * 200 + b"\r\n",
+    ],
 )
 async def test_a_body_that_is_not_what_it_says_does_not_look_whole(body: bytes) -> None:
     heard: list[bytes] = []
@@ -427,6 +436,35 @@ async def test_connections_that_say_nothing_are_not_kept_without_end(
         assert set(ended) == {b""}
         for _, writer in silent:
             writer.close()
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+async def test_chunks_of_one_byte_are_sent_on_a_few_in_each_turn(connections: int) -> None:
+    count, arrived = 3000, 0
+    over = asyncio.Event()
+
+    async def serve(reader: StreamReader, writer: StreamWriter) -> None:
+        nonlocal arrived
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readuntil(b"0\r\n\r\n")
+        arrived += 1
+        if arrived == connections:
+            over.set()
+        writer.close()
+
+    head = b"POST http://h.example/ HTTP/1.1\r\nHost: h.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with world(serve) as made:
+        asking = [
+            asyncio.create_task(made.ask(head + b"1\r\nx\r\n" * count + b"0\r\n\r\n"))
+            for _ in range(connections)
+        ]
+        turns = 0
+        async with asyncio.timeout(PATIENCE):
+            while not over.is_set():
+                turns += 1
+                await asyncio.sleep(0)
+            await asyncio.gather(*asking)
+    assert turns >= connections * count / PIECES_A_TURN
 
 
 async def test_a_client_that_does_not_read_holds_up_only_its_own_host() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tornado.web import RequestHandler
 
 from cellgate.http.listener.server import CHUNKS_A_TURN
-from cellgate.http.listener.turns import Turns
+from cellgate_kernels.places import Places
 from tests.support.listening import listening
 
 HEAD = b"POST /length HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -68,7 +68,7 @@ async def test_chunks_of_one_byte_are_read_a_few_in_each_turn(senders: int) -> N
 
 
 async def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> None:
-    turns, given = Turns(2), []
+    turns, given = Places(2), []
 
     async def take(name: int) -> None:
         if (place := turns.take()) is not None:
@@ -80,7 +80,7 @@ async def test_places_are_given_in_the_order_in_which_they_were_asked_for() -> N
 
 
 async def test_a_place_that_nobody_waits_for_any_more_goes_to_the_next() -> None:
-    turns = Turns(1)
+    turns = Places(1)
     assert turns.take() is None
     first, second = turns.take(), turns.take()
     assert isinstance(first, asyncio.Future)
@@ -90,7 +90,7 @@ async def test_a_place_that_nobody_waits_for_any_more_goes_to_the_next() -> None
 
 
 async def test_a_turn_in_which_nobody_asks_gives_all_places_back() -> None:
-    turns = Turns(1)
+    turns = Places(1)
     for _ in range(3):
         assert turns.take() is None
         await asyncio.sleep(0)

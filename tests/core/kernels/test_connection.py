@@ -23,14 +23,16 @@ import zmq
 from jupyter_client.session import Session
 
 from cellgate_kernels import reception as reading
+from cellgate_kernels import zmtp
 from cellgate_kernels.connection import KernelConnection, _Reading
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import Masker, MessageMasker
 from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_message
 from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.reception import THREADS, Reception
-from cellgate_kernels.sockets import LocalSocket, ZmqSocket, endpoint
+from cellgate_kernels.sockets import FRAMES_PER_TURN, LocalSocket, ZmqSocket, endpoint
 from cellgate_kernels.texts import Stream
+from cellgate_kernels.zmtp import MOST_FRAMES
 
 KEY = b"the-key-of-this-kernel"
 DEADLINE = 60.0
@@ -651,10 +653,25 @@ async def test_a_kernel_is_found_again_after_a_lack_of_open_files(
         second.close()
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n" * 4, b"\xff" * 64, b""])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n" * 4,
+        b"\xff" * 64,
+        b"",
+        zmtp.hello(b"ROUTER") + b"\x01\x00" * 40_000,
+        zmtp.hello(b"ROUTER") + b"\x04\x00" * 40_000,
+    ],
+    ids=["http", "nonsense", "nothing", "frames", "commands"],
+)
 async def test_what_speaks_no_zmtp_is_left_and_tried_again(
-    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path, said: bytes
+    zmq_context: zmq.Context[zmq.Socket[bytes]],
+    folder: Path,
+    said: bytes,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(zmtp, "MOST_IDLE_FRAMES", 20_000)
     visits = 0
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -678,6 +695,36 @@ async def test_what_speaks_no_zmtp_is_left_and_tried_again(
         server.close()
         await server.wait_closed()
     assert messages == []
+    lines = [each for each in caplog.messages if f"socket at {folder}/k-1 is closed" in each]
+    assert len(lines) == (1 if said else 0)
+
+
+async def test_a_message_of_many_frames_is_taken_from_libzmq_over_many_turns(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
+) -> None:
+    peer = Peer(zmq_context, folder, transport="tcp")
+    received: list[tuple[int, int]] = []
+    dealer = zmq_context.socket(zmq.SUB)
+    reading = ZmqSocket(
+        dealer, peer.info, Channel.IOPUB, b"", lambda frames, left: received.append((len(frames), left))
+    )
+    try:
+        await asyncio.to_thread(peer.subscribed)
+        count = MOST_FRAMES + 5000
+        peer.sockets[Channel.IOPUB].send_multipart([b"topic", *[b""] * (count - 1)])
+        assert dealer.poll(int(DEADLINE * 1000)), "nothing came"
+        turns = 0
+        while not received:  # libzmq hands out all of a message, or nothing
+            turns += 1
+            reading.wake()
+        assert turns >= count / FRAMES_PER_TURN
+        assert received == [(MOST_FRAMES, 5000)]
+        peer.sockets[Channel.IOPUB].send_multipart([b"topic", b"x"])
+        await until(lambda: len(received) == 2)
+        assert received[1] == (2, 0)
+    finally:
+        reading.close()
+        peer.close()
 
 
 def small_reception() -> Reception:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import weakref
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -11,8 +14,9 @@ import pytest
 from cellgate.errors import QueueFull
 from cellgate.processes.outputs import HALF, MOST_OF_PROGRAM, MOST_PIECES, Kept
 from cellgate.processes.request import ProcessRequest
-from cellgate.processes.run import ProcessRun
+from cellgate.processes.run import SHORT, ProcessRun
 from cellgate.processes.table import (
+    MOST_ARGUMENTS,
     MOST_ENDED,
     MOST_KEPT,
     MOST_OF_PRINCIPAL,
@@ -25,6 +29,7 @@ from cellgate.sessions.programs import SessionPrograms
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.programs import ProgramExit, ProgramOutput, ProgramSpec, StreamName
+from cellgate_kernels.structure import INLINE_BYTES
 
 FULL = MOST_KEPT // MOST_OF_PROGRAM
 """So many programs keep all that one may keep."""
@@ -72,14 +77,15 @@ class Table:
         host = SessionPrograms(EventLog(store, 1, "s"), store, MIB, None, lambda: None)
         self.processes = SessionProcesses(host, counts or ProcessCounts(), principal, dict)
 
-    async def start(self, letters: int) -> tuple[ProcessRun, Writing]:
+    async def start(self, letters: int, *arguments: str) -> tuple[ProcessRun, Writing]:
         kernel = Starting(letters)
-        run = await self.processes.start(cast(Kernel, kernel), ProcessRequest(("writes",)))
+        request = ProcessRequest(("writes", *arguments))
+        run = await self.processes.start(cast(Kernel, kernel), request)
         assert kernel.last is not None
         return run, kernel.last
 
-    async def ended(self, letters: int) -> ProcessRun:
-        run, program = await self.start(letters)
+    async def ended(self, letters: int, *arguments: str) -> ProcessRun:
+        run, program = await self.start(letters, *arguments)
         program.may_end.set()
         await run.wait()
         return run
@@ -105,6 +111,37 @@ async def test_the_output_of_those_that_ended_first_is_forgotten(table: Table) -
     assert len(models[2].stdout) > 2 * HALF
     events = [row.type async for batch in runs[0].events() for row in batch]
     assert events == ["process_started", "process_output", "process_output", "process_exited"]
+
+
+async def test_long_arguments_of_those_that_ended_first_are_forgotten(table: Table) -> None:
+    long = tuple(f"{number}" * (MOST_ARGUMENTS // 40) for number in range(8))  # a fifth of what is kept
+    running, _ = await table.start(1, *long)
+    runs = [await table.ended(1, *long) for _ in range(7)]
+    assert sum(run.arguments for run in runs) <= MOST_ARGUMENTS + len(runs) * SHORT
+    argv = ["writes", *long]
+    assert running.size > MOST_ARGUMENTS // 5 > INLINE_BYTES, "it is encoded in a thread"
+    assert [run.model("/base").argv == argv for run in (*runs, running)] == [False] * 3 + [True] * 5
+    address = f"GET /base/v1/sessions/s/processes/{runs[0].id} as a stream"
+    mark = f"[cellgate: {sum(map(len, argv))} characters, cut here; {address} has them all]"
+    assert runs[0].model("/base").argv == ["writes", long[0][: SHORT - len("writes")], mark]
+    (recorded,) = [row.body async for batch in runs[0].events() for row in batch if "started" in row.type]
+    assert json.loads(recorded)["argv"] == argv
+    short = await table.ended(1, "-l")
+    short.forget_arguments()
+    assert short.model().argv == ["writes", "-l"], "there was nothing to forget"
+
+
+async def test_the_values_of_a_program_s_variables_are_not_kept(table: Table) -> None:
+    class Value(str):
+        """One that can be watched."""
+
+        __slots__ = ("__weakref__",)
+
+    env = [("NAME", Value("v"))]
+    watched = weakref.ref(env[0][1])
+    await table.processes.start(cast(Kernel, Starting(1)), ProcessRequest(("writes",), env=(env.pop(),)))
+    gc.collect()
+    assert watched() is None
 
 
 async def test_of_a_hundred_at_once_begin_as_many_as_may_run() -> None:

@@ -198,6 +198,7 @@ class World:
             revoked, self.tokens["revoked"] = store.create_token("alice", reach=Reach())
             store.revoke_token(revoked.id)
             self.tokens["elsewhere"] = store.create_token("alice", reach=Reach("elsewhere-"))[1]
+            self.tokens["one"] = store.create_token("alice", reach=Reach("one", exact=True))[1]
             for row in [*ROWS, *JUPYTER_ROWS]:
                 rest = frozenset(Permission) - frozenset(row.needs)
                 if rest not in self._scoped:
@@ -319,6 +320,47 @@ def test_with_a_token_whose_scopes_lack_what_it_needs(world: World, row: Row) ->
 @pytest.mark.parametrize("row", OF_SESSIONS)
 def test_a_token_for_other_sessions_of_the_same_user(world: World, row: Row) -> None:
     refused(world, row, 404, world.tokens["elsewhere"])
+
+
+@pytest.mark.parametrize("row", OF_SESSIONS)
+def test_a_token_for_one_other_session_of_the_same_user(world: World, row: Row) -> None:
+    refused(world, row, 404, world.tokens["one"])
+
+
+@pytest.mark.parametrize("record", [None, False, True])
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson", "text/event-stream"])
+def test_a_token_for_one_session_runs_no_one_shot(world: World, record: bool | None, accept: str) -> None:
+    """Recorded or not, it is another session."""
+    body = CODE if record is None else CODE | {"record": record}
+    row = Row("POST", "/v1/execute", (RUN,), of="own", body=body, headers={"Accept": accept})
+    refused(world, row, 403, world.tokens["one"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/sessions", {}),
+        ("/v1/sessions", {"session": "one"}),
+        ("/api/kernels", {}),
+        ("/api/sessions", {"path": "of-one.ipynb"}),
+    ],
+)
+def test_whatever_a_token_for_one_session_makes_is_that_session(
+    world: World, path: str, body: dict[str, str]
+) -> None:
+    def sessions() -> set[str]:
+        listed = world.gateway.get("/v1/sessions?state=live", token=world.tokens["alice"]).json()["sessions"]
+        return {each["session"] for each in listed}
+
+    before = sessions()
+    made = world.gateway.post(path, body, token=world.tokens["one"], timeout=120)
+    assert made.status == 201, made.body
+    assert sessions() - before == {"one"}
+    for alternative in ("branch", "explore"):
+        asked = {"cells": ["1"]} if alternative == "explore" else {}
+        answer = world.gateway.post(f"/v1/sessions/one/{alternative}", asked, token=world.tokens["one"])
+        assert (answer.status, answer.reason) == (403, "forbidden"), answer.body
+    assert world.gateway.delete("/v1/sessions/one", token=world.tokens["one"]).status == 204
 
 
 @pytest.mark.parametrize("row", [param for param in OF_SESSIONS if param.values[0].path.startswith("/v1")])  # type: ignore[union-attr]

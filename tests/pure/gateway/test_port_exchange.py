@@ -11,12 +11,14 @@ from cellgate.errors import BadProgramAnswer
 from cellgate.ports import exchange
 from cellgate.ports.exchange import Exchange
 from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.places import Places
 
 
 class Program:
     """Answers with pieces, and pauses before each; then it says nothing more."""
 
-    def __init__(self, pieces: Sequence[bytes], pause: float = 0.0) -> None:
+    def __init__(self, pieces: Sequence[bytes], pause: float = 0.0, places: Places | None = None) -> None:
+        self.places = places or Places(1000)
         self.received = b""
         self._pieces = list(pieces)
         self._pause = pause
@@ -84,6 +86,26 @@ async def test_a_body_of_single_bytes_lets_others_have_their_turns() -> None:
     assert b"".join(pieces) == b"x" * count
     assert max(map(len, pieces)) == exchange.PIECES_AT_ONCE
     assert turns >= count // exchange.PIECES_AT_ONCE
+
+
+async def test_bodies_of_single_bytes_share_the_places_of_a_turn() -> None:
+    count, programs, places = 2000, 4, Places(8)
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answers = [
+        await asked(Program([head, b"1\r\nx\r\n" * count + b"0\r\n\r\n"], places=places))
+        for _ in range(programs)
+    ]
+
+    async def body(made: Exchange) -> bytes:
+        await made.answer()
+        return b"".join([piece async for piece in made.body()])
+
+    bodies, turns = asyncio.gather(*map(body, answers)), 0
+    while not bodies.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert await bodies == [b"x" * count] * programs
+    assert turns >= programs * count / 8
 
 
 async def test_an_early_answer_is_not_the_answer() -> None:

@@ -415,7 +415,7 @@ def test_a_v1_frame_is_cut_at_its_offsets() -> None:
         (from_client(parent_header={"msg_id": 7}), "parent_header can't be read"),
         (from_client(buffers=["abc"]), "buffers can't be sent in a text frame"),
         (from_client(buffers={"0": 1}), "buffers can't be sent in a text frame"),
-        (from_client(buffers="abc"), r"at `\$.buffers`"),
+        (from_client(buffers="abc"), "buffers can't be sent in a text frame"),
         ('{"header":{"msg_id":"m","msg_type":"t"},"content":{"a":NaN}}', "malformed"),
         ('{"header":{"msg_id":"m","msg_type":"t"},"content":{"a":01}}', "malformed"),
         ('{"header":{"msg_id":"m","msg_type":"t"},"content":{"a":"\\q"}}', "malformed"),

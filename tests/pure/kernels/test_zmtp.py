@@ -153,7 +153,21 @@ def test_frames_without_end_give_others_their_turn() -> None:
     turns = 0
     while decoder.next() is None and decoder.more:
         turns += 1
-    assert turns >= 100_000 // 5000
+    assert turns >= 100_000 // 2000
+
+
+@pytest.mark.parametrize("nothing", [b"\x01\x00", b"\x01\x01x", b"\x04\x05\x04PING"])
+def test_frames_without_end_that_belong_to_no_message_are_no_kernels(
+    monkeypatch: pytest.MonkeyPatch, nothing: bytes
+) -> None:
+    monkeypatch.setattr(zmtp, "MOST_FRAMES", 10)
+    monkeypatch.setattr(zmtp, "MOST_IDLE_FRAMES", 100)
+    decoder = Decoder()
+    some = nothing * 90 + encode([b"next"])
+    assert len(decoded(decoder, [GREETING + READY, some, some])) == 2
+    decoder.feed(nothing * 200)
+    with pytest.raises(ProtocolError, match="100 frames"):
+        decoder.next()
 
 
 def test_too_many_frames_are_passed_over_too(monkeypatch: pytest.MonkeyPatch) -> None:

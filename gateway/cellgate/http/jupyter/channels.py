@@ -16,6 +16,7 @@ from tornado.iostream import StreamClosedError
 
 from cellgate.channels.client import Client
 from cellgate.channels.frames import FrameFormat
+from cellgate.channels.requests import Received, received
 from cellgate.channels.synthesis import answer_to
 from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.http.jupyter.base import JupyterHandler
@@ -25,7 +26,7 @@ from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.sessions.session import Session
 from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
-from cellgate_kernels.messages import Channel, MalformedMessage, Message
+from cellgate_kernels.messages import Channel, MalformedMessage
 from cellgate_kernels.structure import INLINE_BYTES
 from cellgate_kernels.tasks import guarded
 from cellgate_kernels.websocket import Subprotocol, decode, negotiate
@@ -161,49 +162,47 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             if taken is not None:
                 await taken
 
-    def _decode(self, message: str | bytes) -> Message:
+    def _decode(self, message: str | bytes) -> Received:
         decoded = decode(message, self._subprotocol, is_binary=isinstance(message, bytes))
         if len(decoded.header.msg_id) > MAX_ID:
             raise MalformedMessage(f"msg_id is longer than {MAX_ID} characters")
-        return decoded
+        return received(decoded)
 
     def _refuse(self, message: str | bytes, error: MalformedMessage) -> None:
         code = UNSUPPORTED_DATA if isinstance(message, bytes) else INVALID_PAYLOAD
         self.close(code, _short(error.message))
 
-    def _take(self, decoded: Message) -> Awaitable[None] | None:
+    def _take(self, taken: Received) -> Awaitable[None] | None:
         if self._client is None:
             return None
         self._session.record.touch()
-        if decoded.msg_type == "shutdown_request" and decoded.channel is not Channel.STDIN:
-            self._shut_down(self._client, decoded)
+        message = taken.message
+        if message.msg_type == "shutdown_request" and message.channel is not Channel.STDIN:
+            self._shut_down(self._client, taken)
             return None
         try:
-            self._session.door.send(self._client, decoded)
+            self._session.door.send(self._client, taken)
         except KernelDied:
-            return self._send_when_there_is_room(self._client, decoded)
+            return self._send_when_there_is_room(self._client, taken)
         # Yield a turn of the loop to the session: it sends the cell before we read the next message.
-        return asyncio.sleep(0) if decoded.msg_type == "execute_request" else None
+        return asyncio.sleep(0) if message.msg_type == "execute_request" else None
 
-    async def _send_when_there_is_room(self, client: Client, message: Message) -> None:
+    async def _send_when_there_is_room(self, client: Client, taken: Received) -> None:
         """Wait until the kernel takes more; until then we read nothing, which slows the client down."""
         while not self.disconnected and not self._session.ending:
             await asyncio.sleep(FULL_KERNEL_PAUSE)
             try:
-                self._session.door.send(client, message)
+                self._session.door.send(client, taken)
             except KernelDied:
                 continue
             return
 
-    def _shut_down(self, client: Client, message: Message) -> None:
+    def _shut_down(self, client: Client, taken: Received) -> None:
         """Answer in the kernel's place; it is killed, not asked."""
-        try:
-            restart = message.content().get("restart") is True
-        except MalformedMessage:
-            restart = False
-        content = {"status": "ok", "restart": restart}
+        message = taken.message
+        content = {"status": "ok", "restart": taken.restart}
         self._session.door.reply(client, answer_to(message, message.channel, "shutdown_reply", content))
-        if not restart:
+        if not taken.restart:
             self.services.manager.end_later(self._session, "shutdown_request")
             return
         try:

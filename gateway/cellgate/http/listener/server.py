@@ -36,10 +36,10 @@ from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
-from cellgate.http.listener.turns import Turns
 from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.errors import in_words
+from cellgate_kernels.places import Places
 from cellgate_kernels.tasks import guarded
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Listener(HTTPServer):
         self._received = self._sent = 0
         self._listening: dict[int, socket.socket] = {}
         self.memory = ByteBudget(settings.memory, largest)
-        self.turns = Turns(CHUNKS_A_TURN)
+        self.turns = Places(CHUNKS_A_TURN)
         self._pause = 0.0
         self._resume: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None

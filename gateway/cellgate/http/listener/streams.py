@@ -23,9 +23,9 @@ import msgspec
 from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.listener.turns import Turns
 from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget
+from cellgate_kernels.places import Places
 from cellgate_kernels.tasks import guarded
 
 _INT = struct.Struct("=i")
@@ -63,11 +63,11 @@ class Late(StrEnum):
 class Owner(Protocol):
     """The server as a stream sees it.
 
-    `memory`: the budget that all clients share. `turns`: those in which their chunks are read.
+    `memory`: the budget that all clients share. `turns`: the places in which their chunks are read.
     """
 
     memory: ByteBudget
-    turns: Turns
+    turns: Places
 
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""

@@ -216,9 +216,9 @@ class OneShotHandler(ExecutionAnswers):
         manager = self.services.manager
         wanted = SessionBody(kernel=body.kernel, language=body.language, limits=body.limits, env=body.env)
         request = replace(request, env=())
+        if self.login.reach.exact:
+            raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
         if body.record and self.login.reach.prefix:
-            if self.login.reach.exact:
-                raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
             wanted = structs.replace(wanted, session=self.login.reach.new_key())
         view["kept"] = body.record
         async with self.waiting(form) as moved:

@@ -253,7 +253,7 @@ class FileHandler(UploadHandler):
         ),
         Answer(201, "The folder was made.", {JSON: FileChanges}),
         description="With `mkdir`, the session is made if necessary. Nothing is ever replaced.",
-        errors=(*STARTS, Conflict),
+        errors=(*STARTS, Conflict, QuotaExceeded),
         query=FileActionQuery,
         needs=Permission.FILES,
     )

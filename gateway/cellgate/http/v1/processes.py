@@ -27,7 +27,7 @@ class ProcessAnswers(StreamingHandler):
         return session.processes.find(process)
 
     async def answer_models(self, answer: ProcessModel | ProcessList, size: int, status: int = 200) -> None:
-        """Answer with processes that have `size` characters of output; many are encoded in a thread."""
+        """Answer with processes of `size` characters of text; many are encoded in a thread."""
         if size > INLINE_BYTES:
             await self.answer_parts(await self.services.archive.encoded(answer), status)
         else:
@@ -36,7 +36,7 @@ class ProcessAnswers(StreamingHandler):
     async def answer_model(self, run: ProcessRun, status: int = 200) -> None:
         """Answer with its state and output so far, once both are durable."""
         model = run.model(self.services.base_url)
-        size = run.kept
+        size = run.size
         await run.recorded()
         await self.answer_models(model, size, status)
 
@@ -62,7 +62,7 @@ class ProcessesHandler(ProcessAnswers):
         session = self.services.manager.live(self.owner, check_session_key(key))
         runs = session.processes.all
         models = [run.model(self.services.base_url) for run in runs]
-        size = sum(run.kept for run in runs)
+        size = sum(run.size for run in runs)
         await session.log.commit()
         await self.answer_models(ProcessList(processes=models), size)
 

@@ -1,8 +1,10 @@
 """Places in the turns of the loop, for work of which a single read can bring thousands of pieces.
 
-Tornado parses the chunks of a body that a read brought without a turn of the loop in between (frames of a
-WebSocket it takes turns for itself), so that chunks of one byte would keep all others waiting. It knows no
-connection and no protocol: ``listener.streams`` asks it for a place before each chunk.
+A peer that sends its bytes in the smallest pieces that a protocol has, frames of one byte or chunks of one,
+has all that one read brought handled without a turn of the loop in between, and all others wait. So whoever
+handles such pieces asks for a place before each. The gateway's listener, programs in kernels' sandboxes, the
+answers of their ports, and sessions' proxies have places of their own each; kernels' channels have none,
+because ``sockets`` counts for itself. It knows no connection and no protocol.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from collections.abc import Awaitable
 from cellgate_kernels.tasks import guarded
 
 
-class Turns:
+class Places:
     """`most` places in each turn of the loop, for all who ask together, in the order in which they asked."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._counts = False
-        self._guarded_next = guarded(self._next, "turns")
+        self._guarded_next = guarded(self._next, "places")
 
     def take(self) -> Awaitable[None] | None:
         """Take a place in this turn; if there is none left, return what to await for one in a later turn."""
