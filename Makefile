@@ -67,7 +67,7 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 
 # Most tests wait for a kernel, a process or a clock: more of them run at once than there are processors.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
-AT_ONCE ?= $(shell expr 2 '*' $(PROCESSORS))
+AT_ONCE ?= $(shell expr 2 '*' $(PROCESSORS) + 2)
 # Runs pytest for each part, and failed tests again on a quiet machine.
 RUN = $(BIN)/python -m tests.run --reports $(VENV)/test-reports/$@
 FAST := tests/pure tests/core
@@ -79,7 +79,7 @@ FEW_EXAMPLES = CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1}
 test test-fast test-slow test-all test-nightly fuzz: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP) ## all tests that need neither a container engine nor Jupyter's clients
-	@echo "All tests that need neither containers nor Jupyter's clients: half an hour on two processors, less with more."
+	@echo "All tests that need neither containers nor Jupyter's clients: a quarter of an hour on two processors, less with more."
 	@command -v bwrap >/dev/null || echo "bubblewrap is missing: what needs it is skipped. Install it: sudo apt-get install bubblewrap"
 	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
 	echo "Left out: $(OTHER). All tests, with a container engine and after make clients: make test-all"; exit $$result

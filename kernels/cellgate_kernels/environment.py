@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -51,12 +51,23 @@ EXPRESSION = _AS_IT_IS % (
     "(__import__('importlib.metadata').metadata, __import__('platform'), __import__('re'))"
 )
 
-# Names that are not modules in the kernel: not imported, not on its path.
-MISSING = (
-    "[n for n in {names!r} if n not in __import__('sys').modules and n not in"
-    " __import__('sys').builtin_module_names and"
-    " __import__('importlib.machinery').machinery.PathFinder.find_spec(n) is None]"
-)
+# The names that the code imports and that are no modules in the kernel: not imported, not on its path. The
+# kernel parses it: what takes long there, holds up nobody else.
+MISSING = """
+def missing(code):
+    import ast, sys
+    from importlib.machinery import PathFinder
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    found = {*sys.modules, *sys.builtin_module_names}
+    modules = sorted({name.partition(".")[0] for name in names} - found)
+    return [module for module in modules if PathFinder.find_spec(module) is None]
+"""
+_MISSING_OF = "(lambda given: (exec(given['source'], given), given['missing'](given['code']))[1])(%r)"
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -165,20 +176,18 @@ async def ask(connection: KernelConnection, exited: asyncio.Future[Any]) -> Envi
 
 
 async def missing_modules(
-    connection: KernelConnection, exited: asyncio.Future[Any], names: Iterable[str]
+    connection: KernelConnection, exited: asyncio.Future[Any], code: str, names: Collection[str]
 ) -> list[str]:
-    """Which of these top-level modules an idle Python kernel can't import; none when it does not answer.
+    """The top-level modules that this Python code imports and an idle kernel can't; none without an answer.
 
     The kernel may have run its user's code, so the answer is trusted only for that user. It can only select
-    from `names`.
+    from `names`; without any, it is not asked.
     """
-    wanted = sorted(names)
-    if not wanted:
+    if not names:
         return []
-    expression = _AS_IT_IS % MISSING.format(names=wanted)
+    expression = _AS_IT_IS % (_MISSING_OF % ({"source": MISSING, "code": code},))
     answer = _decode(await _evaluate(connection, exited, expression), list[str])
-    missing = frozenset(answer or ())
-    return [name for name in wanted if name in missing]
+    return sorted({*(answer or ())} & {*names})
 
 
 class _Value(msgspec.Struct, frozen=True):

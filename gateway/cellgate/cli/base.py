@@ -145,7 +145,8 @@ class _StrictLoader(KVArgParseConfigLoader):
             loading = re.match(r"Error loading argument ([^=]+)=", str(error))
             if loading is not None and re.fullmatch(r"[A-Z]\w*\.\w+", loading[1]) is None:
                 raise ArgumentError(f"there is no setting --{loading[1]}") from error
-            if (twice := re.search(r"(\w+\.\w+)=.* only accepts one value", str(error))) is None:
+            twice = re.search(r"\b(\w{1,100}+\.\w{1,100}+)=", str(error))
+            if twice is None or " only accepts one value" not in str(error):
                 raise
             names = [f"--{alias}" for alias, target in self.aliases.items() if target == twice[1]]
             raise ArgumentError(f"{(names or [f'--{twice[1]}'])[-1]} may be given only once") from error

@@ -45,7 +45,7 @@ TYPES: Final = {
 """The types of files that are served; others, such as notes for developers, are not."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._/@+-]+")
 _PACKED: Final = frozenset({".png", ".woff", ".woff2"})
-_VERSIONED: Final = re.compile(r"vendor/[^/]+-[0-9][^/]*/.+")
+_VERSION: Final = re.compile(r".-[0-9]")
 _FOR_FRAMES: Final = ("frame/", "vendor/")
 _LEVEL: Final = 9
 _LEAST_GAIN: Final = 0.95
@@ -64,7 +64,9 @@ class Asset:
     @property
     def is_fixed(self) -> bool:
         """Whether its name has its version, so that what a browser has is right for ever."""
-        return _VERSIONED.fullmatch(self.name) is not None
+        folder, _, rest = self.name.partition("/")
+        package, _, file = rest.partition("/")
+        return folder == "vendor" and file != "" and _VERSION.search(package) is not None
 
     @property
     def is_for_frames(self) -> bool:

@@ -18,7 +18,7 @@ MOST_HEAD = 32 * 1024
 MOST_FIELDS = 100
 
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):([\t\x20-\x7e\x80-\xff]*+)")
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SCHEME = "http://"
 
@@ -66,7 +66,7 @@ def _fields(lines: list[bytes]) -> list[tuple[str, str]]:
         match = _FIELD.fullmatch(line)
         if match is None:
             raise BadHead("a line is no header field")
-        fields.append((match[1].decode(), match[2].decode("latin-1")))
+        fields.append((match[1].decode(), match[2].strip(b" \t").decode("latin-1")))
     return fields
 
 

@@ -45,7 +45,7 @@ _EXIT_STATUS = {
 _NEVER = re.compile(r"(?!)")
 _SIGNAL = re.compile(r"died with <Signals\.\w+: (\d{1,2})>\.\Z")
 """How Python says which signal ended a program; in a shell 128 and its number are the exit code."""
-_FILENAME = re.compile(r"(?:#|//)[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
+_FILENAME = re.compile(r"(?:#|//)[ \t]*+filename:", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,21 @@ def _check(number: int, block: BlockBody) -> Block:
             f"Block {number} is in {block.language[:40]!r}; the languages are {LANGUAGE_NAMES}, and pip"
         )
     code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
-    named = _FILENAME.match(code)
+    name = _filename(code)
     try:
-        return Block(language, code, parse_path(named["name"]) if named else None)
+        return Block(language, code, parse_path(name) if name else None)
     except InvalidInput as error:
         raise InvalidInput(f"The filename of block {number}: {error.message}") from error
+
+
+def _filename(code: str) -> str | None:
+    """The name in the first line, if it gives one."""
+    start = _FILENAME.match(code)
+    if start is None:
+        return None
+    end = code.find("\n")
+    name = code[start.end() : len(code) if end < 0 else end].removesuffix("\r").strip(" \t")
+    return None if "\r" in name or name[-1:].isspace() else name
 
 
 def _pip_line(line: str) -> str:

@@ -19,7 +19,7 @@ from cellgate.jobs.job_output import give
 from cellgate.record.html_frame import document
 
 _NEEDED = ("nbconvert", "nh3", "tinycss2")
-_STYLE = re.compile(r"<style[^>]*>([^<]*)</style>")
+_STYLE = re.compile(r"<style[^<>]*+>([^<]*+)</style>")
 _BODY = '<body class="jp-Notebook" data-jp-theme-light="true" data-jp-theme-name="JupyterLab Light"><main>'
 _EXTENSION = re.compile(r"\.\w{1,10}", re.ASCII)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from cellgate.errors import PackageNotFound, PackagesNotAllowed
 from cellgate.execution.run import ExecutionRun
-from cellgate.packages.imports import distribution_of, imported_modules
+from cellgate.packages.imports import distribution_of, names_at_imports, python_of
 from cellgate.packages.requirements import (
     MOST_REQUIREMENTS,
     Change,
@@ -70,11 +70,12 @@ async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
                 await _apply(run, host, change)
         if run.request.packages is None or run.unwanted.is_set():
             return ()
-        modules = await asyncio.to_thread(imported_modules, code)
-        missing = await missing_modules(kernel.connection, kernel.exited, modules)
+        python = await asyncio.to_thread(python_of, code)
+        names = await asyncio.to_thread(names_at_imports, python)
+        missing = await missing_modules(kernel.connection, kernel.exited, python, names)
         distributions = [distribution_of(module) for module in missing]
-        names = [name for name in distributions if name and installer.settings.allows(name)]
-        added = await _install_known(run, host, names)
+        allowed = [name for name in distributions if name and installer.settings.allows(name)]
+        added = await _install_known(run, host, allowed)
     except CellgateError as error:
         if not run.machine.finished:
             _fail(run, error)

@@ -1,14 +1,15 @@
-"""The modules that a cell imports, and the distributions that provide them.
+"""The modules that a cell may import, and the distributions that provide them.
 
-Pure. Modules and distributions mostly have the same name; the table lists well-known exceptions. Whether a
-module is missing is not decided here: the kernel is asked.
+Pure, in linear time. Modules and distributions mostly have the same name; the table lists well-known
+exceptions. Which names are imported, and which of them are missing, is not decided here: the kernel is asked,
+because parsing what a client sends may take seconds.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
@@ -64,6 +65,8 @@ DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
 """Module names mapped to the canonical names of their distributions, where they differ."""
 
 _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
+_LINE_END = re.compile(r"[\r\n]")
+_NAME = re.compile(r"[^\W\d]\w*+")
 _OTHER_LANGUAGE = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")
 
 
@@ -76,19 +79,17 @@ def distribution_of(module: str) -> str | None:
     return name if is_name(name) else None
 
 
-def imported_modules(code: str) -> frozenset[str]:
-    """The top-level modules in a Python cell's import statements; none if the cell is not valid Python."""
-    if _OTHER_LANGUAGE.match(code):
-        return frozenset()
-    try:
-        tree = ast.parse(_MAGIC.sub(r"\1pass", code))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()
-    return frozenset(name for node in ast.walk(tree) for name in _names(node))
+def python_of(code: str) -> str:
+    """The Python of a cell, with `pass` in place of magics; empty for a cell in another language."""
+    return "" if _OTHER_LANGUAGE.match(code) else _MAGIC.sub(r"\1pass", code)
 
 
-def _names(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-        yield node.module.partition(".")[0]
+def names_at_imports(code: str) -> frozenset[str]:
+    """All names on lines of Python code that may be import statements: the imported modules, and others."""
+    lines = _LINE_END.split(code.replace("\\\r\n", " ").replace("\\\n", " "))
+    return frozenset(
+        name
+        for line in lines
+        if "import" in (plain := unicodedata.normalize("NFKC", line))
+        for name in _NAME.findall(plain)
+    )

@@ -145,9 +145,9 @@ def changes_of_cell(code: str) -> list[Change]:
 
     Like `parse_change`, it belongs in a thread; `may_run_pip` quickly rules out most cells.
     """
-    pattern = _IN_SHELL if _SHELL_CELL.match(code) else _IN_PYTHON
+    match_pip = _IN_SHELL.match if _SHELL_CELL.match(code) else _IN_PYTHON.match
     lines = code.replace("\\\n", " ").splitlines()
-    found = [match for line in lines if (match := pattern.match(line)) is not None]
+    found = [match for line in lines if (match := match_pip(line)) is not None]
     if len(found) > MOST_PIP_LINES or sum(len(match["rest"]) for match in found) > MAX_PIP_TEXT:
         raise InvalidInput(
             f"A cell may run pip in {MOST_PIP_LINES} lines of {MAX_PIP_TEXT} characters in all; install what"

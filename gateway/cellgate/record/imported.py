@@ -35,7 +35,7 @@ UNREADABLE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, l
 
 # zipfile decompresses the other methods without a limit: 1 MiB of bzip2 can hold 20 GB.
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _SEPARATORS = (b"[", b"{", b",", b":")
 _CHUNK = MIB
 _decode = json_decoder(dict[str, Any]).decode

@@ -66,8 +66,7 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 _WITHOUT_END = _words("area base br col embed hr img input link meta param source track wbr")
 _ENDED_BY_NEXT = _words("dd dt li option p tbody td tfoot th thead tr")
 _SCOPES = _words("applet button caption marquee object select svg math table td template th")
-_NAME = re.compile(r"[-\w]*\Z")
-_CALLED = re.compile(r"([-\w]*)\s*\(")
+_NAME = re.compile(r"(?<![-\w])[-\w]*+\Z")
 _OWN_PART = re.compile(r"url\(#[-\w.:]+\)", re.IGNORECASE)
 _UNSAFE = ("\\", "<", "@", "/*", "{", "}")
 """An escape may spell any name; the others may end the construct that they are in."""
@@ -194,7 +193,7 @@ def _selects_only(selector: str) -> bool:
     """Whether it is written as a selector: one with a function such as `url` loads nothing, but is none."""
     if any(mark in selector for mark in _UNSAFE):
         return False
-    return all(name.lower() in _OF_SELECTORS for name in _CALLED.findall(selector))
+    return all(name.lower() in _OF_SELECTORS for name in _called(selector))
 
 
 def rules(css: str) -> str:

@@ -283,7 +283,8 @@ VARYING: tuple[AnyRule, ...] = (
 )
 """What is known to vary, wherever it appears."""
 
-_AMOUNT = r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
+# Of a longer number the rest is told apart: each of its commas may be where a number begins.
+_AMOUNT = r"\d+(?:,\d{3}){0,6}(?:\.\d+)?(?:e[+-]?\d+)?"
 DOUBTFUL: tuple[AnyRule, ...] = (
     Rule("timestamps", _ISO, "time", _perhaps(_iso, _of_run)),
     Rule("timestamps", _CTIME, "time", _perhaps(_ctime, _ctime_of_run)),

@@ -82,8 +82,8 @@ def _member(text: str, at: int, depth: int) -> tuple[str, int]:
     if text[at : at + 1] == "(":
         members, end = _members(text, at + 1, ")", depth + 1)
         return f"({', '.join(members)})", end
-    for literal in (_STRING, _NUMBER, _BRACKETED):
-        if (found := literal.match(text, at)) is not None:
+    for literal in (_STRING.match, _NUMBER.match, _BRACKETED.match):
+        if (found := literal(text, at)) is not None:
             return found[0], found.end()
     if (name := _NAME.match(text, at)) is None:
         raise _NoSet(at)

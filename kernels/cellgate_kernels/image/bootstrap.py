@@ -75,7 +75,8 @@ OUTPUT = {
 KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
 PLUMBING = set()  # the code of functions that errors are shown without
-INSTALLS = re.compile(r"\b(?:pip[0-9.]*|uv)\b.*\b(?:install|download|add|sync)\b", re.DOTALL)
+INSTALLER = re.compile(r"\b(?:pip[0-9.]*|uv)\b")
+INSTALLS = re.compile(r"\b(?:install|download|add|sync)\b")
 NO_INDEX = (
     "[cellgate: cells can't reach a package index. The gateway installs packages, by `cellgate packages"
     " install` or a line `%pip install NAME`, if its operator allows them (cellgate serve --allow-package"
@@ -439,8 +440,10 @@ def say_why_not_installed(command):
     if isinstance(command, bytes):
         command = command.decode(errors="replace")
     words = command if isinstance(command, str) else " ".join(map(str, command))
-    if "PIP_NO_INDEX" in os.environ and INSTALLS.search(words):
-        print(NO_INDEX, file=sys.stderr)
+    if "PIP_NO_INDEX" in os.environ:
+        installer = INSTALLER.search(words)
+        if installer is not None and INSTALLS.search(words, installer.end()):
+            print(NO_INDEX, file=sys.stderr)
 
 
 def application(kernel_class=None):

@@ -42,7 +42,7 @@ FLUSHED = "cellgate_flushed"
 RESERVED = 2**30
 
 UNEXPLAINED = "Execution failed"
-POSITION = re.compile(r"\s+at file://\S*stdin\.ts:(?P<line>\d+):(?P<column>\d+)")
+POSITION = re.compile(r"(?<!\s)\s++at file://\S*stdin\.ts:(?P<line>\d+):(?P<column>\d+)")
 SETTINGS = {"NO_COLOR": "1", "DENO_NO_PROMPT": "1", "DENO_NO_UPDATE_CHECK": "1"}
 
 

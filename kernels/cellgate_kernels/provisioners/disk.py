@@ -2,8 +2,9 @@
 
 A bind-mounted folder has no quota, so its use must be measured; ``disk_watch`` does so repeatedly, in a
 thread. User code wrote what is read here: only folders are opened, no link is followed, and anything made so
-that it can't be measured counts as too much. A deleted file is kept by a descriptor, by a mapping, or by a
-message that waits in a socket. See proc(5) and unix(7).
+that it can't be measured counts as too much. A deleted file or folder is kept by a descriptor, by a mapping,
+by a process that runs from it or is in it, or by a message that waits in a socket; what else would keep one,
+such as a rule of Landlock, the filters of system calls refuse. See proc(5) and unix(7).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cellgate_kernels.provisioners.set_id import clear_set_id
 from cellgate_kernels.trees import NO_OPEN_FILES
 
 ENTRY_BYTES = 4096
-"""The least that a name counts for, so that a million empty files are not free."""
+"""The least that a name counts for, so that a million empty files are not free, nor a million of one file."""
 
 MOST_LOOKED_AT = 500_000
 """Descriptors and mappings of one kernel; more can't be examined in reasonable time."""
@@ -148,10 +149,10 @@ def _tree_bytes(root: Path, enough: int) -> int:
 
 
 def _name_bytes(status: os.stat_result, linked: set[int]) -> int:
-    """What a name counts for. `linked` remembers files with several names; only the first one counts."""
+    """What a name counts for. `linked` remembers files with several names, of which one has the bytes."""
     if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
         if status.st_ino in linked:
-            return 0
+            return ENTRY_BYTES
         linked.add(status.st_ino)
     return entry_bytes(status)
 
@@ -217,7 +218,7 @@ class _Look:
             except OSError:
                 all_there = False
         # Mappings last: a mapped file that is also open has been measured by then.
-        for look in (self._descriptors, self._mappings):
+        for look in (self._descriptors, self._places, self._mappings):
             for table in tables:
                 try:
                     look(table)
@@ -244,6 +245,15 @@ class _Look:
                         self.found[status.st_dev, status.st_ino] = status.st_blocks * 512
                     elif stat.S_ISSOCK(status.st_mode) and not self.on_the_way:
                         self.on_the_way = _holds_descriptors(f"{table}/fdinfo/{descriptor.name}")
+
+    def _places(self, table: str) -> None:
+        """The program that it runs, and its folders: all threads have the same, see ``seccomp``."""
+        for place in ("exe", "cwd", "root"):
+            self._count(1)
+            with suppress(FileNotFoundError):
+                status = os.stat(f"{table}/{place}")  # noqa: PTH116
+                if status.st_nlink == 0 and status.st_dev in self._devices:
+                    self.found[status.st_dev, status.st_ino] = status.st_blocks * 512
 
     def _mappings(self, table: str) -> None:
         with open(f"{table}/maps", "rb") as file:  # noqa: PTH123

@@ -31,6 +31,15 @@ INTERVAL = 1.0
 PATIENCE = 20.0
 """The pause after a check, as a multiple of the time that it took."""
 
+NEAR = 0.75
+"""The share of its limit from which on a kernel is looked at more often."""
+
+PATIENCE_WHEN_NEAR = 2.0
+"""As `PATIENCE`, of a kernel that is near its limit, or over it: what it writes meanwhile may be too much."""
+
+AGAIN = 0.25
+"""Seconds until the next check when a kernel was found full: it may be ended only after another."""
+
 SHARE = 0.05
 """Seconds of one kernel's check that lengthen the pause for all kernels. The rest delays only that kernel's
 next check: one with many files does not keep the watch away from the others."""
@@ -66,6 +75,11 @@ class Watched:
     def allowed(self) -> int:
         """The limit for all its workspaces, or what the session brought along."""
         return max(self.limits.disk * max(1, self.workspaces()), self.given or 0)
+
+    @property
+    def patience(self) -> float:
+        """See `PATIENCE`."""
+        return PATIENCE_WHEN_NEAR if self.last.used > NEAR * self.allowed else PATIENCE
 
     def bring_along(self, found: Usage) -> None:
         """Allow what was found, unless it can't be measured."""
@@ -136,21 +150,26 @@ class DiskWatch:
             except OSError as error:
                 self._tell(error)
                 continue
-            spent = time.monotonic() - began
+            owed = PATIENCE * (time.monotonic() - began)
             for kernel in [kernel for kernel in self._kernels if kernel.due <= began]:
                 if kernel in self._kernels:
-                    spent += min(SHARE, await self._look(kernel, parents))
-            pause = max(INTERVAL, PATIENCE * spent)
+                    taken = await self._look(kernel, parents)
+                    owed += kernel.patience * min(SHARE, taken)
+            pause = self._pause(owed)
+
+    def _pause(self, owed: float) -> float:
+        """The seconds until the next round, of one whose checks deserve a pause of so many."""
+        return AGAIN if any(kernel.was_full for kernel in self._kernels) else max(INTERVAL, owed)
 
     async def _look(self, kernel: Watched, parents: Parents) -> float:
         """Check a kernel and end it if it must be; returns how long the check took."""
         began = time.monotonic()
         found = await self._usage(kernel, parents)
         now = time.monotonic()
-        kernel.due = now + PATIENCE * (now - began)
         if found is not None and kernel in self._kernels and kernel.must_end_after(found):
             self.discard(kernel)
             kernel.end(disk_full(kernel.limits.disk))
+        kernel.due = now + kernel.patience * (now - began)
         return now - began
 
     async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:

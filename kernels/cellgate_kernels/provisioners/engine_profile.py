@@ -28,6 +28,7 @@ from cellgate_kernels.provisioners.seccomp import (
     PERSONALITIES,
     SET_ID,
     SHARED_FILES,
+    SHARED_FOLDERS,
     SOCKET_CALLS,
     THREAD,
     UNKNOWN_CALLS,
@@ -47,7 +48,7 @@ _ALLOWED = """
     getgid getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid
     getresuid getrlimit getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr
     getxattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl ioprio_get ioprio_set
-    kill landlock_add_rule landlock_create_ruleset landlock_restrict_self lchown lgetxattr link linkat
+    kill lchown lgetxattr link linkat
     listen listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat lstat64 madvise
     map_shadow_stack membarrier memfd_create memfd_secret mincore mkdir mkdirat mlock mlock2 mlockall mmap
     mprotect mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedreceive_time64 mq_timedsend
@@ -117,7 +118,8 @@ def _rules() -> Iterator[dict[str, Any]]:
     for index, where in ((0, "excludes"), (1, "includes")):
         machines = {where: {"arches": ["s390", "s390x"]}}
         yield _allow(["clone"], [_without(index, NEW_NAMESPACES | THREAD)], **machines)
-        yield _allow(["clone"], [_has(index, SHARED_FILES, of=NEW_NAMESPACES | SHARED_FILES)], **machines)
+        shared = SHARED_FILES | SHARED_FOLDERS
+        yield _allow(["clone"], [_has(index, shared, of=NEW_NAMESPACES | shared)], **machines)
     yield _allow(["close_range"], [_without(2, OWN_FILES)])
     for family in FAMILIES:
         yield _allow(SOCKET_CALLS, [_equals(0, int(family))])

@@ -6,11 +6,12 @@ what no list names, no reviewer has thought about. What is allowed depends on th
 - address families other than those below: AF_VSOCK, for example, reaches the hypervisor from anywhere;
 - the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where a file with them
   would be a program with its owner's rights;
-- new namespaces, and threads with a separate table of open files, which ``disk`` would not find;
+- new namespaces, and threads with open files or folders of their own, which ``disk`` would not find;
 - personalities other than Linux's own, which would make the layout of memory predictable.
 
 A refused call answers EPERM; one that this list has never heard of answers ENOSYS, as an older system would,
-so that programs use what they used before there was the new one.
+so that programs use what they used before there was the new one. Those of Landlock do, too: a rule keeps the
+files that it is about, deleted ones too, where nobody can find them.
 
 Pure: it makes bytes, for bwrap's ``--seccomp`` and for forked kernels. See seccomp(2).
 """
@@ -58,16 +59,23 @@ MODE_CALLS: Mapping[str, int] = {
 OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
 """Calls that may make a file, with the indices of their flags and their mode."""
 
-UNKNOWN_CALLS = ("openat2", "clone3")
-"""Calls whose arguments are behind a pointer, where no filter can read them. If the system claims not to have
-these calls, programs use the older ones."""
+UNKNOWN_CALLS = (
+    "openat2",
+    "clone3",
+    "landlock_create_ruleset",
+    "landlock_add_rule",
+    "landlock_restrict_self",
+)
+"""Calls that the system claims not to have: programs do without, or use the older ones. Of the first two the
+arguments are behind a pointer, where no filter can read them."""
 
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* of clone(2)."""
 
-THREAD, SHARED_FILES = 0x10000, 0x400
-"""CLONE_THREAD and CLONE_FILES. All threads of a process must share one table of descriptors, as they do in
-the C library: then there is one place to look for its open files (``disk``)."""
+THREAD, SHARED_FILES, SHARED_FOLDERS = 0x10000, 0x400, 0x200
+"""CLONE_THREAD, CLONE_FILES and CLONE_FS. All threads of a process must share one table of descriptors and
+one working folder, as they do in the C library: then there is one place to look for what it keeps (``disk``).
+"""
 
 OWN_FILES = 2
 """CLOSE_RANGE_UNSHARE of close_range(2), its third argument: another way to get a separate table."""
@@ -182,7 +190,8 @@ def _check(name: str) -> Iterator[_Step]:
         yield _load_argument(0)
         yield (_IF_ANY_BIT, NEW_NAMESPACES, "deny", None)
         yield (_IF_ANY_BIT, THREAD, None, "allow")
-        yield (_IF_ANY_BIT, SHARED_FILES, "allow", "deny")
+        yield (_IF_ANY_BIT, SHARED_FILES, None, "deny")
+        yield (_IF_ANY_BIT, SHARED_FOLDERS, "allow", "deny")
         return
     if name == "personality":
         yield _load_argument(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,9 +17,26 @@ import pytest
 
 from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits
 from cellgate_kernels.provisioners.base import KernelExit
-from cellgate_kernels.provisioners.disk import MOST_LOOKED_AT, Folder, Usage, all_parents, may_look, usage
-from cellgate_kernels.provisioners.disk_watch import MOST_ON_THE_WAY, DiskWatch, Watched
+from cellgate_kernels.provisioners.disk import (
+    ENTRY_BYTES,
+    MOST_LOOKED_AT,
+    Folder,
+    Usage,
+    all_parents,
+    may_look,
+    usage,
+)
+from cellgate_kernels.provisioners.disk_watch import (
+    AGAIN,
+    INTERVAL,
+    MOST_ON_THE_WAY,
+    PATIENCE,
+    PATIENCE_WHEN_NEAR,
+    DiskWatch,
+    Watched,
+)
 from tests.support.open_files import no_open_files
+from tests.support.requirements import require
 
 HOLDERS = {
     "descriptor": "kept = file.fileno()",
@@ -78,6 +96,52 @@ def test_what_belongs_to_the_gateway_is_free(tmp_path: Path) -> None:
     used = usage([Folder(tmp_path)], None, enough=10 * MIB).used
     assert usage([Folder(tmp_path, free=MIB // 2)], None, enough=10 * MIB).used == used - MIB // 2
     assert usage([Folder(tmp_path, free=10 * MIB)], None, enough=10 * MIB).used == 0
+
+
+def test_each_name_of_a_file_counts(tmp_path: Path) -> None:
+    """Else a look at very many of them would keep the watch away from what grows meanwhile."""
+    (tmp_path / "f").write_bytes(bytes(MIB))
+    used = usage([Folder(tmp_path)], None, enough=10 * MIB).used
+    for number in range(10):
+        (tmp_path / str(number)).hardlink_to(tmp_path / "f")
+    assert usage([Folder(tmp_path)], None, enough=10 * MIB).used == used + 10 * ENTRY_BYTES
+
+
+@pytest.fixture
+def unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No mapping is found: a program can give up all that it had of files."""
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk._Look._mappings", lambda *_: None)
+
+
+def test_a_deleted_program_that_runs_is_found(tmp_path: Path, unmapped: None) -> None:
+    program, sleep = tmp_path / "program", shutil.which("sleep")
+    assert sleep is not None
+    program.write_bytes(Path(sleep).read_bytes() + bytes(2 * MIB))
+    program.chmod(0o700)
+    with subprocess.Popen([program, "60"]) as process:
+        try:
+            program.unlink()
+            assert 2 * MIB <= usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used < 3 * MIB
+            assert usage([Folder(tmp_path)], None, enough=10 * MIB).used < MIB
+        finally:
+            process.kill()
+
+
+def test_a_deleted_folder_that_a_process_is_in_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(2000):
+        (folder / f"{number:0200}").touch()
+    for file in folder.iterdir():
+        file.unlink()
+    if (size := folder.stat().st_blocks * 512) < 10 * ENTRY_BYTES:
+        require("folders that stay large", "the file system makes a folder smaller when names are removed")
+    with subprocess.Popen(["sleep", "60"], cwd=folder) as process:
+        try:
+            folder.rmdir()
+            assert usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used == size
+        finally:
+            process.kill()
 
 
 def test_files_on_their_way_are_noticed(tmp_path: Path) -> None:
@@ -152,6 +216,39 @@ async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
         watch.discard(slow)
         watch.discard(quick)
     assert looks[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "patience"), [(7, PATIENCE), (8, PATIENCE_WHEN_NEAR), (11, PATIENCE_WHEN_NEAR)]
+)
+async def test_a_kernel_near_its_limit_is_looked_at_more_often(
+    monkeypatch: pytest.MonkeyPatch, used: int, patience: float
+) -> None:
+    seconds = 0.0
+
+    def look(*_: object, **__: object) -> Usage:
+        nonlocal seconds
+        seconds += 0.5
+        return Usage(used * MIB)
+
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.usage", look)
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.time", clock)
+    watch, kernel = DiskWatch(), watched()
+    watch._kernels.add(kernel)
+    assert await watch._look(kernel, {}) == 0.5
+    assert kernel.due == 0.5 + 0.5 * patience
+    watch.discard(kernel)
+
+
+def test_the_second_look_at_a_full_kernel_comes_soon() -> None:
+    watch, full, other = DiskWatch(), watched(), watched()
+    watch._kernels |= {full, other}
+    assert watch._pause(10.0) == 10.0
+    assert not full.must_end_after(Usage(11 * MIB))
+    assert watch._pause(10.0) == AGAIN
+    assert not full.must_end_after(Usage(9 * MIB))
+    assert watch._pause(0.0) == INTERVAL
 
 
 async def test_a_watch_ends_with_its_last_kernel_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,10 @@ KEEP = {
         "a, b = socket.socketpair(); d = piece('f'); os.unlink('f'); socket.send_fds(a, [b'x'], [d]);"
         " os.close(d); kept.append((a, b))"
     ),
+    "files of programs that run": (
+        "os.close(piece('f')); d = os.open('f', os.O_RDWR); os.pwrite(d, open('/bin/sleep', 'rb').read(), 0);"
+        " os.close(d); os.chmod('f', 0o700); kept.append(subprocess.Popen(['./f', '60'])); os.unlink('f')"
+    ),
     "files of a child that left": (
         "d = piece('f'); os.unlink('f');"
         " subprocess.Popen(['setsid', '--fork', 'sleep', '60'], pass_fds=[d]).wait(); os.close(d)"
@@ -77,6 +81,20 @@ def test_what_a_kernel_keeps_is_bounded(bounded: GatewayProcess, other: str, kee
         bounded.delete("/v1/sessions/attacker")
     assert (result["status"], result["cause"]) == ("died", "disk_full"), result
     assert "64 MiB" in result["error"]["evalue"]
+
+
+LANDLOCK = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+answers = [libc.syscall(number, None, 0, 1) for number in (444, 445, 446)]
+print(answers, errno.errorcode[ctypes.get_errno()])
+"""
+
+
+def test_no_rule_keeps_a_file_where_nobody_finds_it(bounded: GatewayProcess) -> None:
+    """A rule of Landlock holds its file for as long as its process lives, and no folder of /proc has it."""
+    assert bounded.execute("s", LANDLOCK)["text"] == "[-1, -1, -1] ENOSYS\n"
+    bounded.delete("/v1/sessions/s")
 
 
 def test_a_kernel_that_prints_much_keeps_its_spool(bounded: GatewayProcess) -> None:

@@ -69,9 +69,9 @@ def groups() -> Groups:
 
 
 @pytest.fixture
-def many() -> int:
+def many(request: pytest.FixtureRequest) -> int:
     """How many kernels are a crowd."""
-    return 100
+    return 100 if request.config.getoption("--nightly") else 30
 
 
 @pytest.fixture

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from cellgate.packages.imports import distribution_of, imported_modules
+from cellgate.packages.imports import distribution_of, names_at_imports, python_of
 from cellgate.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
+from cellgate_kernels.environment import MISSING
 from cellgate_kernels.errors import InvalidInput
 
 
@@ -63,6 +66,14 @@ def test_a_cell_runs_pip_in_so_many_lines(code: str) -> None:
         changes_of_cell(code)
 
 
+def missing_of(code: str) -> list[str]:
+    """What a kernel says of the cell."""
+    given: dict[str, Any] = {}
+    exec(MISSING, given)
+    missing: list[str] = given["missing"](python_of(code))
+    return missing
+
+
 @pytest.mark.parametrize(
     ("code", "modules"),
     [
@@ -76,7 +87,13 @@ def test_a_cell_runs_pip_in_so_many_lines(code: str) -> None:
     ],
 )
 def test_modules_that_a_cell_imports(code: str, modules: set[str]) -> None:
-    assert imported_modules(code) == modules
+    assert set(missing_of(code)) == modules
+    assert names_at_imports(python_of(code)) >= modules
+
+
+@pytest.mark.parametrize("code", ["x = 1\ny = 'imported'[0]", "", "%%bash\nimport a", "# imports\nprint(1)"])
+def test_without_an_import_statement_hardly_any_name_is_asked_for(code: str) -> None:
+    assert names_at_imports(python_of(code)) <= {"y", "imported", "imports"}
 
 
 def test_the_distribution_of_a_module() -> None:
@@ -89,5 +106,5 @@ def test_the_distribution_of_a_module() -> None:
 
 @pytest.mark.parametrize("module", ["_private", "__main__", "tschüss", "模块", "a" * 200])
 def test_no_distribution_has_the_name_of_such_a_module(module: str) -> None:
-    assert module in imported_modules(f"import {module}")
+    assert module in names_at_imports(f"import {module}")
     assert distribution_of(module) is None

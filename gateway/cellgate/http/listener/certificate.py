@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
 MOST_BYTES = MIB
 _FIRST = re.compile(
-    r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.*?-----END (?:TRUSTED )?CERTIFICATE-----\n?", re.DOTALL
+    r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----[^-]*+-----END (?:TRUSTED )?CERTIFICATE-----\n?"
 )
 
 Mark = tuple[int, int, int, int] | None

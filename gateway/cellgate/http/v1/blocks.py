@@ -29,6 +29,9 @@ from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.structure import INLINE_BYTES
 
+INLINE_MARKDOWN = 4096
+"""Bytes of a Markdown text that are parsed at once: the parser takes fifty milliseconds at the worst."""
+
 
 @dataclass(frozen=True, slots=True)
 class _BlockAnswer:
@@ -59,7 +62,7 @@ class BlocksHandler(ExecutionAnswers):
         self.check()
         view = self.view()
         body = await self.body(BlocksBody)
-        if len(self.raw_body()) > INLINE_BYTES:
+        if len(self.raw_body()) > (INLINE_BYTES if body.markdown is None else INLINE_MARKDOWN):
             blocks = await self.services.lanes.texts.run(check_blocks, body)
         else:
             blocks = check_blocks(body)

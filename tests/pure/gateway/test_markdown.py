@@ -1,0 +1,53 @@
+"""Fences of Markdown that a client sends are found in linear time, whatever stands around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellgate.execution.markdown import fences
+from tests.support.growth import LINEAR, growth
+
+PIECES = [
+    "*a **a ",
+    "[a](",
+    "[a]: ",
+    "![",
+    "`` ` ",
+    "<a ",
+    "<!-- ",
+    "a\n",
+    "> ",
+    "> a\n",
+    "- ",
+    "- a\n",
+    "1. a\n",
+    " - a\n  - a\n",
+    "```\n",
+    "~~~\n",
+    "    a\n",
+    "[a]: b\n",
+    "[a\n",
+    "# a\n",
+    "a\n=\n",
+    "<div>\n",
+    "&amp;",
+    "\\",
+    "\n",
+    "\t",
+]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_twice_the_text_takes_about_twice_the_time(piece: str) -> None:
+    def make(size: int) -> str:
+        return piece * (size // len(piece))
+
+    # Making the parser takes a while, too.
+    found = growth(lambda text: list(fences(text)), make, largest=64 * 1024, least=0.02)
+    assert found <= LINEAR
+
+
+def test_fences_are_found_among_all_of_it() -> None:
+    texts = [piece for piece in PIECES if piece[0] in "*[!&\\"]
+    text = "".join(f"{piece}\n\n```python\nx = {n}\n```\n\n" for n, piece in enumerate(texts))
+    assert [token.content for token in fences(text)] == [f"x = {n}\n" for n in range(len(texts))]
