@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
-from cellgate_kernels.distributions import is_name
+from cellgate_kernels.distributions import MOST_NAME, is_name
 
 DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -66,7 +66,7 @@ DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
 
 _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 _LINE_END = re.compile(r"[\r\n]")
-_NAME = re.compile(r"[^\W\d]\w*+")
+_NAME = re.compile(r"[A-Za-z_\x80-\U0010ffff][0-9A-Za-z_\x80-\U0010ffff]*+")
 _OTHER_LANGUAGE = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")
 
 
@@ -85,11 +85,11 @@ def python_of(code: str) -> str:
 
 
 def names_at_imports(code: str) -> frozenset[str]:
-    """All names on lines of Python code that may be import statements: the imported modules, and others."""
+    """All names on lines of Python code that may be import statements: the imported modules, and others.
+
+    As Python knows them, in the form NFKC. Without those that are too long for a package's name: the time
+    of normalising one grows with the square of its length.
+    """
     lines = _LINE_END.split(code.replace("\\\r\n", " ").replace("\\\n", " "))
-    return frozenset(
-        name
-        for line in lines
-        if "import" in (plain := unicodedata.normalize("NFKC", line))
-        for name in _NAME.findall(plain)
-    )
+    names = {name for line in lines if "import" in line for name in _NAME.findall(line)}
+    return frozenset(unicodedata.normalize("NFKC", name) for name in names if len(name) <= MOST_NAME)

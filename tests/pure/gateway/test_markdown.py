@@ -24,6 +24,11 @@ PIECES = [
     " - a\n  - a\n",
     "```\n",
     "~~~\n",
+    # Each quote ends at a line that the next one begins behind.
+    "> ```\na\n",
+    "> > > - ```\na\n",
+    "- > ```\n  a\n",
+    "> ---\n\t    </div>\n",
     "    a\n",
     "[a]: b\n",
     "[a\n",
@@ -51,3 +56,14 @@ def test_fences_are_found_among_all_of_it() -> None:
     texts = [piece for piece in PIECES if piece[0] in "*[!&\\"]
     text = "".join(f"{piece}\n\n```python\nx = {n}\n```\n\n" for n, piece in enumerate(texts))
     assert [token.content for token in fences(text)] == [f"x = {n}\n" for n in range(len(texts))]
+
+
+@pytest.mark.parametrize("quote", ["> a\n", "> a\nb\nc\n", "> > a\nb\n"])
+def test_a_quote_goes_on_in_lines_without_a_mark(quote: str) -> None:
+    text = f"- {quote}\n    ```python\n    x = 1\n    ```\n"
+    assert [token.content for token in fences(text)] == ["x = 1\n"]
+
+
+def test_a_quote_ends_at_a_fence_and_has_fences_of_its_own() -> None:
+    text = "> ```\n> x = 1\n```\nx = 2\n```\n> a\n> ```\n> x = 3\n> ```\nb\n"
+    assert [token.content for token in fences(text)] == ["x = 1\n", "x = 2\n", "x = 3\n"]

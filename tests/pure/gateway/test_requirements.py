@@ -10,6 +10,7 @@ from cellgate.packages.imports import distribution_of, names_at_imports, python_
 from cellgate.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
 from cellgate_kernels.environment import MISSING
 from cellgate_kernels.errors import InvalidInput
+from tests.support.growth import LINEAR, growth
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,26 @@ def test_without_an_import_statement_hardly_any_name_is_asked_for(code: str) -> 
     assert names_at_imports(python_of(code)) <= {"y", "imported", "imports"}
 
 
+def test_names_are_told_as_python_knows_them() -> None:
+    # Of the same name another spelling, wide letters, and an accent that stands by itself.
+    code = "import \uff4eumpy, caf\u0065\u0301"
+    assert set(missing_of(code.replace("\uff4eumpy", "\uff4eo_such_module"))) == {
+        "no_such_module",
+        "caf\u00e9",
+    }
+    assert names_at_imports(code) == {"import", "numpy", "caf\u00e9"}
+
+
+@pytest.mark.parametrize("accents", ["\u0301", "\u0301\u0316", "\ufdfa", "\u0344\u0316 "])
+@pytest.mark.parametrize("last", ["", "\u0316"])
+def test_names_are_found_in_linear_time(accents: str, last: str) -> None:
+    def make(size: int) -> str:
+        count = size // (len(accents) + len(last))
+        return f"import a{accents * count}{last * count}"
+
+    assert growth(names_at_imports, make) <= LINEAR
+
+
 def test_the_distribution_of_a_module() -> None:
     assert [distribution_of(name) for name in ("cv2", "sklearn", "Some_Module")] == [
         "opencv-python-headless",
@@ -104,7 +125,13 @@ def test_the_distribution_of_a_module() -> None:
     ]
 
 
-@pytest.mark.parametrize("module", ["_private", "__main__", "tschüss", "模块", "a" * 200])
+@pytest.mark.parametrize("module", ["_private", "__main__", "tschüss", "模块"])
 def test_no_distribution_has_the_name_of_such_a_module(module: str) -> None:
     assert module in names_at_imports(f"import {module}")
+    assert distribution_of(module) is None
+
+
+def test_no_distribution_has_a_name_that_is_too_long() -> None:
+    module = "a" * 200
+    assert names_at_imports(f"import {module}, b") == {"import", "b"}
     assert distribution_of(module) is None
