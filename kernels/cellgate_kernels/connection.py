@@ -15,7 +15,7 @@ import logging
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,18 +24,31 @@ from math import inf
 from typing import Any
 
 import zmq
+from msgspec import structs
 
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import MessageMasker
-from cellgate_kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer, new_message
+from cellgate_kernels.messages import (
+    DELIMITER,
+    Channel,
+    MalformedMessage,
+    Message,
+    Signer,
+    new_message,
+    read_header,
+)
 from cellgate_kernels.places import Places
 from cellgate_kernels.policy import SMALL_BYTES, SMALL_FRAMES
 from cellgate_kernels.reception import Reception, Share
 from cellgate_kernels.sockets import ChannelSocket, Receiver, as_bytes, open_socket
 from cellgate_kernels.structure import INLINE_BYTES, is_heavy
 from cellgate_kernels.tasks import guarded
+from cellgate_kernels.unsent import Unsent
 
 logger = logging.getLogger(__name__)
+
+_MOST_PROCESSES = 64
+"""Processes of a kernel's whose latest text is known."""
 
 Listener = Callable[[Message], None]
 Room = Callable[[Message], int]
@@ -98,6 +111,8 @@ class KernelConnection:
         self._share = Share()
         self._loop = asyncio.get_running_loop()
         self._reading: _Reading | None = None
+        self._all_is_read = asyncio.Event()
+        self._all_is_read.set()
         self._waiting: deque[tuple[Channel, list[bytes], int]] = deque()
         self._held_back = False
         self._info = dict(info)
@@ -109,6 +124,13 @@ class KernelConnection:
         self._followers: dict[str, _Attendant] = {}
         self._masker: MessageMasker | None = None
         self._rest_is_due = False
+        # By the process that made them, as ipykernel numbers messages: a cell's forks send text, too.
+        self._latest_texts: dict[str, str] = {}
+
+    @property
+    def prefix(self) -> str | None:
+        """What the paths of the kernel's sockets begin with; None if it has none."""
+        return self._info["ip"] if self._info.get("transport") == "ipc" else None
 
     @property
     def places(self) -> Places:
@@ -154,6 +176,7 @@ class KernelConnection:
             self._reception.budget.release(self._reading)
             self._reading.give_up()
             self._reading = None
+        self._all_is_read.set()
         if self._owned:
             self._reception.close()
 
@@ -225,6 +248,29 @@ class KernelConnection:
             return
         for message in self._masker.rest():
             self._deliver(message)
+
+    @property
+    def latest_texts(self) -> tuple[str, ...]:
+        """The ids of the latest messages with text, one for each process of the kernel's that sent some."""
+        return tuple(self._latest_texts.values())
+
+    def note_texts(self, messages: Iterable[Message]) -> None:
+        """These were received in another way: an adopted kernel had kept them."""
+        for message in messages:
+            process, _, number = message.header.msg_id.rpartition("_")
+            latest = self._latest_texts.get(process, "").rpartition("_")[2]
+            if (len(number), number) > (len(latest), latest):
+                self._note_text(message)
+
+    async def tell_unsent(self, unsent: Iterable[Unsent]) -> None:
+        """Deliver text that the kernel could not send any more, as if it had, after all that it did send."""
+        await self._all_is_read.wait()
+        for each in unsent:
+            content = {"name": each.name, "text": each.text}
+            message = new_message(Channel.IOPUB, "stream", content, session=self.session)
+            parent = read_header(each.parent)
+            self._tell(structs.replace(message, parent_frame=each.parent, parent=parent))
+        self.show_rest()
 
     def send(self, message: Message) -> None:
         """Send to the message's channel without waiting. Raises KernelDied when that can't be done."""
@@ -299,10 +345,19 @@ class KernelConnection:
             return
         if message is None:
             return
+        self._note_text(message)
         if self._masker is None:
             self._deliver(message)
         else:
             self._tell(message)
+
+    def _note_text(self, message: Message) -> None:
+        if message.header.msg_type == "stream" and message.channel is Channel.IOPUB:
+            msg_id = message.header.msg_id
+            process = msg_id.rpartition("_")[0]
+            if process not in self._latest_texts and len(self._latest_texts) >= _MOST_PROCESSES:
+                del self._latest_texts[next(iter(self._latest_texts))]
+            self._latest_texts[process] = msg_id
 
     def _note_malformed(self, error: MalformedMessage) -> None:
         self.malformed += 1
@@ -319,6 +374,7 @@ class KernelConnection:
         content = parts[3]
         if size <= INLINE_BYTES and not is_heavy(content):
             return self._signer.parse(channel, frames)
+        self._note_text(routed)
         rooms = [each.room(routed) for each in self._attendants(routed) if each.room is not None]
         room = max(rooms, default=0)
         if self._masker is not None and routed.msg_type == "stream":
@@ -341,6 +397,7 @@ class KernelConnection:
     def _begin_reading(self, reading: _Reading, room: int) -> None:
         """Read it in a thread. Until then no other message of this kernel is read, to keep their order."""
         self._reading = reading
+        self._all_is_read.clear()
         for socket in self._sockets.values():
             socket.pause()
         # Nothing else of this kernel is read in the meantime, so the masker is used by one thread at a time.
@@ -384,6 +441,7 @@ class KernelConnection:
         while self._waiting and self._reading is None:
             self._receive(*self._waiting.popleft())
         if self._reading is None:
+            self._all_is_read.set()
             if self._rest_is_due:
                 self._rest_is_due = False
                 self.show_rest()

@@ -76,6 +76,7 @@ from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.stored import KernelStore, StoredKernel
 from cellgate_kernels.tasks import Supervisor, outcome
 from cellgate_kernels.threads import Lane
+from cellgate_kernels.unsent import read_last_words
 
 logger = logging.getLogger(__name__)
 
@@ -197,6 +198,7 @@ class Kernel:
         self._tasks = Supervisor(lambda: {"kernel": self.id})
         self._shutdown: asyncio.Task[None] | None = None
         self._sleep: Sleep | None = None
+        self._unsent_is_told = False
 
     @property
     def isolation(self) -> str:
@@ -416,6 +418,19 @@ class Kernel:
             else:
                 unused = sandbox.leave_folders(self.id, spared)
             await self._provisioner.remove(*unused)
+
+    async def tell_unsent(self) -> bool:
+        """Deliver what it had written and not sent when it died, as messages of its cells; once.
+
+        Returns whether that is certainly all.
+        """
+        connection, prefix = self.connection, self.connection.prefix
+        if self._unsent_is_told or prefix is None:
+            return True
+        self._unsent_is_told = True
+        words = await asyncio.to_thread(read_last_words, prefix, connection.latest_texts)
+        await connection.tell_unsent(words.unsent)
+        return words.complete
 
     def detach(self) -> None:
         """Close the connection only: the kernel keeps running, for the next gateway to adopt."""

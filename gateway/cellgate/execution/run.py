@@ -511,6 +511,8 @@ class ExecutionRun:
             if kernel.exited.done():
                 await self._drained()
                 if not self.machine.finished:
+                    if not await kernel.tell_unsent():
+                        self._unrecorded = True
                     self._lost(kernel)
                 return
             self._progress.clear()

@@ -75,6 +75,7 @@ OUTPUT = {
 KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
 PLUMBING = set()  # the code of functions that errors are shown without
+SURROGATE = re.compile("[\ud800-\udfff]")
 INSTALLER = re.compile(r"\b(?:pip[0-9.]*|uv)\b")
 INSTALLS = re.compile(r"\b(?:install|download|add|sync)\b")
 NO_INDEX = (
@@ -164,7 +165,7 @@ def load(here):
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()
-    for name in ("branch", "held", "variables"):
+    for name in ("branch", "held", "variables", "streams", "unsent", "interrupts"):
         beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):
@@ -480,14 +481,10 @@ def app_class():
     """ipykernel's application with what is ours. Its `spool` is set before it is initialised."""
     from ipykernel import kernelapp  # noqa: PLC0415
     from IPython.core.application import BaseIPythonApplication  # noqa: PLC0415
-    from jupyter_client.session import Session  # noqa: PLC0415
+    from traitlets.utils.importstring import import_item  # noqa: PLC0415
 
-    class SpoolingSession(Session):
-        def serialize(self, msg, ident=None):
-            frames = super().serialize(msg, ident)
-            if self.parent.spool is not None:
-                self.parent.spool.append(msg, frames)
-            return frames
+    here = Path(__file__).resolve().parent
+    streams = beside(here, "streams")
 
     class ReadsSettingsOnce(BaseIPythonApplication):
         """The part of the initialisation that reads arguments and settings; a zygote does it for kernels."""
@@ -508,9 +505,19 @@ def app_class():
 
     class CellgateKernelApp(kernelapp.IPKernelApp, ReadsSettingsOnce):
         spool = None
+        unsent = None
 
         def _session_default(self):
-            return SpoolingSession(parent=self)
+            return session_class()(parent=self)
+
+        def init_io(self):
+            streams.mend(import_item(str(self.outstream_class)))
+            super().init_io()
+            self.keep_unsent(sys.stdout, sys.stderr)
+
+        def keep_unsent(self, *of_streams):
+            """From now on keep the text of these that is perhaps not sent; a branch has a file of its own."""
+            self.unsent = beside(here, "unsent").begin(self, of_streams, packed)
 
         def init_iopub(self, context):
             # 0 means no high-water mark: with a slow reader this process keeps its output, under its own
@@ -525,10 +532,55 @@ def app_class():
 
 
 @cache
+def session_class():
+    """jupyter_client's session, for messages that are kept before they are sent."""
+    from jupyter_client.session import Session  # noqa: PLC0415
+
+    class KeepingSession(Session):
+        def __init__(self, **options):
+            super().__init__(**options)
+            if self.packer == "json":
+                self.pack = packed
+
+        def serialize(self, msg, ident=None):
+            frames = super().serialize(msg, ident)
+            if self.parent.unsent is not None and msg["header"]["msg_type"] == "stream":
+                self.parent.unsent.sent(msg)
+            if self.parent.spool is not None:
+                self.parent.spool.append(msg, frames)
+            return frames
+
+    return KeepingSession
+
+
+def packed(message):
+    """A part of a message as JSON. What JSON does not know is shown in words, such as a NaN by its name.
+
+    jupyter_client's own does the same, with a warning that would be in the output of the cell; and it fails
+    at surrogates, which are half of a letter each.
+    """
+    from jupyter_client.jsonutil import json_clean, json_default  # noqa: PLC0415
+
+    as_json = partial(json.dumps, default=json_default, ensure_ascii=False, allow_nan=False)
+    try:
+        text = as_json(message)
+    except (TypeError, ValueError):
+        text = as_json(json_clean(message))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return SURROGATE.sub(lambda found: rf"\\u{ord(found[0]):04x}", text).encode()
+
+
+@cache
 def kernel_that_branches():
-    """IPython's kernel, which says what else it does; its `branching` is set when it is made."""
+    """IPython's kernel, which says what else it does; its `branching` is set when it is made.
+
+    Its streams are flushed at each cell's end, whatever the cell has put in the place of ``sys.stdout``.
+    """
     from ipykernel.ipkernel import IPythonKernel  # noqa: PLC0415
 
+    cancels = beside(Path(__file__).resolve().parent, "interrupts").cancels
     base = IPythonKernel if find_spec("debugpy") is None else kernel_with_late_debugger()
 
     class BranchingKernel(base):
@@ -545,6 +597,26 @@ def kernel_that_branches():
                 features.append("cellgate branch")
             told["supported_features"] = features
             return told
+
+        @property
+        def streams(self):
+            """Its own standard streams, whatever a cell may have put in their places."""
+            return self._stdout, self._stderr
+
+        async def do_execute(self, *arguments, **options):
+            if self.parent.unsent is not None:
+                # Also for a cell that writes nothing but what its children and C code write.
+                self.parent.unsent.begin_cell(self._stdout.parent_header)
+            try:
+                return await super().do_execute(*arguments, **options)
+            finally:
+                for stream in self.streams:
+                    # ipykernel flushes what is in these places.
+                    if stream is not sys.stdout and stream is not sys.stderr:
+                        stream.flush()
+
+        def _cancel_on_sigint(self, future):
+            return cancels(future, self.io_loop.asyncio_loop, self.shell.user_ns)
 
     return BranchingKernel
 

@@ -105,7 +105,7 @@ class Branching:
     @property
     def streams(self):
         """The kernel's own standard streams, whatever a cell may have put in their places."""
-        return self.app.kernel._stdout, self.app.kernel._stderr
+        return self.app.kernel.streams
 
     @property
     def loop(self):
@@ -570,6 +570,8 @@ class Branch:
     def exchange_streams(self):
         """The same streams, for loggers and cells hold them, with a pipe and a thread of this process."""
         for stream in self.branching.streams:
+            # What it kept is the parent's.
+            stream.unsent = None
             stream.pub_thread = self.app.iopub_thread
             stream._io_loop = self.app.iopub_thread.io_loop
             stream._master_pid = os.getpid()
@@ -578,6 +580,7 @@ class Branch:
             stream._buffers = defaultdict(StringIO)
             stream._flush_pending = stream._subprocess_flush_pending = False
             self.exchange_pipe(stream)
+        self.app.keep_unsent(*self.branching.streams)
 
     def exchange_pipe(self, stream):
         """A pipe for what is written to descriptor 1 or 2, unless a cell has put something else there."""

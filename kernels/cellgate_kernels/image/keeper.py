@@ -4,7 +4,9 @@ A kernel's start-up file calls `begin` before it imports anything else, because 
 stays in the keeper too: the child becomes the kernel, the parent stays here. The keeper reaps every orphan,
 passes signals on to its kernels, and ends when its last kernel has ended and no fork is held, in the same way
 as that kernel: with its exit code, or by its signal. It sees no message of a kernel and holds none of its
-files, so it stays as small as an interpreter that waits. It needs nothing but the standard library.
+files but the pipes of its first kernel's output: what is left in them when that dies, such as the words of a
+C library that gave up, is put into a file. So it stays as small as an interpreter that waits. It needs
+nothing but the standard library.
 
 Code in a kernel may do anything to it: who ends the keeper ends the kernels of this sandbox, nothing else.
 """
@@ -23,6 +25,8 @@ LIFETIME = "CELLGATE_LIFETIME"
 KEEPER = "CELLGATE_KEEPER"
 PARENT = "JPY_PARENT_PID"
 ZYGOTE = "CELLGATE_ZYGOTE"
+PIPES = "CELLGATE_PIPES"
+"""Names the ends of the pipes for a kernel's standard output and error: two for reading, two for writing."""
 GONE = "The gateway is gone."
 
 PR_SET_PDEATHSIG = 1
@@ -31,6 +35,11 @@ PR_SET_CHILD_SUBREAPER = 36
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 END = signal.SIGQUIT
 """Ends the keeper and everything that it started at once, as SIGKILL would end a single process."""
+
+REST = "-rest"
+"""What follows the prefix of the sockets' paths in that of the file with what was left in the pipes: how many
+bytes each of them had, then these."""
+REST_BYTES = 64 * 1024
 
 WAKE_BYTES = 4096
 CONNECTIONS = 64
@@ -51,8 +60,10 @@ def begin():
     keeper = os.getpid()
     gc.freeze()
     ready, begun = os.pipe()
+    pipes = os.pipe(), os.pipe()
     kernel = os.fork()
     if kernel == 0:
+        os.environ[PIPES] = ",".join(str(end) for ends in zip(*pipes, strict=True) for end in ends)
         gc.unfreeze()
         end_with_parent(keeper)
         # A kernel that is ready has a keeper that takes programs and passes signals on.
@@ -64,7 +75,9 @@ def begin():
     # Nothing returns from here, because the caller's next step is the kernel's.
     try:
         os.close(ready)
-        started = Keeper(kernel, address)
+        for _, writer in pipes:
+            os.close(writer)
+        started = Keeper(kernel, address, [reader for reader, _ in pipes])
         os.close(begun)
         returncode = started.run()
     except BaseException:  # noqa: BLE001 - the process ends here, and its kernels with it
@@ -117,10 +130,13 @@ class Keeper:
     `children`: what to call with a child's pid and its return code before it is reaped; other children are
     only reaped. `told`: what else to call with the return code of a kernel, by its pid. `first`: the kernel
     that the sandbox was started for. `address`: the path of the socket where the gateway asks for programs.
+    `pipes`: the reading ends of those for that kernel's standard output and error.
     """
 
-    def __init__(self, kernel, address):
+    def __init__(self, kernel, address, pipes):
         self.first = kernel
+        self.pipes = pipes
+        self.rest = address.rpartition("-")[0] + REST
         self.kernels = set()
         self.held = set()
         self.told = {}
@@ -264,9 +280,29 @@ class Keeper:
         """Its cells' programs end with it, unless they left its group."""
         signal_group(kernel, signal.SIGKILL)
         self.kernels.discard(kernel)
+        if kernel == self.first:
+            self.save_rest()
         self.returncode = returncode
         for call in self.told.pop(kernel, ()):
             call(returncode)
+
+    def save_rest(self):
+        """Save what a kernel that has ended left in its pipes; where there is no room for it, it is lost."""
+        rest = []
+        for pipe in self.pipes:
+            # Nobody else reads it any more.
+            os.set_blocking(pipe, False)
+            try:
+                rest.append(os.read(pipe, REST_BYTES))
+            except OSError:
+                rest.append(b"")
+            os.close(pipe)
+        self.pipes = []
+        if any(rest):
+            sizes = b"".join(len(each).to_bytes(4, "big") for each in rest)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with suppress(OSError), os.fdopen(os.open(self.rest, flags, 0o600), "wb") as file:
+                file.write(sizes + b"".join(rest))
 
     def end(self):
         """End all that was started from here; the kernels' ends then end the keeper."""

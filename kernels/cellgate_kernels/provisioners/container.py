@@ -16,6 +16,7 @@ from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners.base import OOM_SCORE, KernelView, Launch
 from cellgate_kernels.provisioners.engine_profile import engine_profile
 from cellgate_kernels.provisioners.proc import hidden_names
+from cellgate_kernels.unsent import FILES_BYTES
 
 IMAGE = "cellgate/kernel:latest"
 VIEW = KernelView(
@@ -38,8 +39,9 @@ OPEN_FILES = 4096
 GVISOR_THREADS = 192
 """What gVisor's own threads add to the tasks of a container; without this allowance it aborts."""
 
-SPOOL_BYTES = 5 * 4 * 1024 * 1024
-"""What the spool (``image/bootstrap.py``) may use of the sockets' folder: its ring, and the next segment."""
+KEPT_BYTES = 5 * 4 * 1024 * 1024 + FILES_BYTES
+"""What a kernel keeps beside its sockets: the spool (``image/bootstrap.py``), which is a ring and the next
+segment, and the text that was not sent."""
 
 # What the engine hides by default besides names in /proc: all of it, because a list here replaces its own.
 _HIDDEN = ("/sys/firmware", "/sys/devices/virtual/powercap")

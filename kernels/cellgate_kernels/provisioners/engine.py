@@ -36,7 +36,7 @@ from cellgate_kernels.errors import (
     in_words,
 )
 from cellgate_kernels.provisioners.base import KernelExit, Launch
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL, SPOOL_BYTES
+from cellgate_kernels.provisioners.container import INSTANCE_LABEL, KEPT_BYTES
 from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.engine_client import connect
@@ -234,7 +234,7 @@ class Engine:
     def _to_watch(self, container: Container, inspected: Mapping[str, Any]) -> Watched:
         process, folders = int(inspected["State"]["Pid"]), container.launch.folders
         ours = _is_here(process, str(inspected["Id"])) and may_look(process)
-        watched = [Folder(folders.workspace), Folder(folders.sockets, SPOOL_BYTES)]
+        watched = [Folder(folders.workspace), Folder(folders.sockets, KEPT_BYTES)]
         if folders.branches is not None:
             watched.append(Folder(folders.branches))
         return Watched(

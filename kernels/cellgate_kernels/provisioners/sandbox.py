@@ -57,6 +57,7 @@ from cellgate_kernels.provisioners.mounts import (
 )
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
 from cellgate_kernels.provisioners.zygote_messages import NotForked
+from cellgate_kernels.unsent import FILES_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -139,9 +140,12 @@ class SandboxProvisioner(ChildProvisioner):
         process = child.inner_pid
         if process is not None and not may_look(process):
             process = None
-        written = (launch.folders.workspace, launch.folders.sockets, launch.folders.branches)
-        folders = tuple(Folder(folder) for folder in written if folder is not None)
-        watched = Watched(launch.limits, folders, process, child.kill, workspaces=lambda: self.workspaces)
+        folders = [Folder(launch.folders.workspace), Folder(launch.folders.sockets, FILES_BYTES)]
+        if launch.folders.branches is not None:
+            folders.append(Folder(launch.folders.branches))
+        watched = Watched(
+            launch.limits, tuple(folders), process, child.kill, workspaces=lambda: self.workspaces
+        )
         disks.add(watched)
         child.exited.add_done_callback(lambda _: disks.discard(watched))
         self._watched = watched

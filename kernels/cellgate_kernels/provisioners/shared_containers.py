@@ -33,7 +33,7 @@ from cellgate_kernels.errors import BackendUnavailable, CellgateError, KernelSta
 from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits
 from cellgate_kernels.provisioners.base import KernelExit, KernelView, Launch
 from cellgate_kernels.provisioners.cgroups import Cgroup, Cgroups
-from cellgate_kernels.provisioners.container import SPOOL_BYTES, VIEW
+from cellgate_kernels.provisioners.container import KEPT_BYTES, VIEW
 from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.engine import Container, Engine
@@ -467,7 +467,7 @@ class _House:
     def _watch(self, child: SharedChild, launch: Launch) -> None:
         process = child.inner_pid
         own = tuple(each for each in (launch.folders.workspace, launch.folders.branches) if each is not None)
-        folders = (*map(Folder, own), Folder(launch.folders.sockets, SPOOL_BYTES))
+        folders = (*map(Folder, own), Folder(launch.folders.sockets, KEPT_BYTES))
         seen = process is not None and may_look(process)
         child.watched = Watched(
             launch.limits,

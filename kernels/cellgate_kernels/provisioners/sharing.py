@@ -33,6 +33,7 @@ from cellgate_kernels.provisioners.base import (
 )
 from cellgate_kernels.provisioners.folders import LaunchFolders, check_socket_path
 from cellgate_kernels.tasks import Supervisor, guarded
+from cellgate_kernels.unsent import SUFFIX as UNSENT
 
 logger = logging.getLogger(__name__)
 
@@ -364,7 +365,7 @@ class BranchProvisioner(CellgateProvisioner):
         self._attached = False
         if self._is_in:
             self._is_in = False
-            await asyncio.to_thread(_unlink_sockets, self._prefix)
+            await asyncio.to_thread(_unlink_files, self._prefix)
             await self.remove(*await self.sandbox.vacate(str(self.kernel_id)))
 
     def detach(self) -> None:
@@ -397,10 +398,10 @@ def branch_connection(place: BranchPlace) -> dict[str, Any]:
     return dict(connection_info(place.prefix))
 
 
-def _unlink_sockets(prefix: str) -> None:
-    for number in range(1, _SOCKETS + 1):
+def _unlink_files(prefix: str) -> None:
+    for path in (*(f"{prefix}-{number}" for number in range(1, _SOCKETS + 1)), prefix + UNSENT):
         with suppress(OSError):
-            Path(f"{prefix}-{number}").unlink()
+            Path(path).unlink()
 
 
 def keeper_of(folders: LaunchFolders) -> str:

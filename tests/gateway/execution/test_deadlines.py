@@ -72,6 +72,26 @@ def test_a_cell_that_ignores_the_interrupt_loses_its_kernel_and_nothing_else(
     assert "cell_timeout" in causes
 
 
+AWAITS = {
+    "sleep": "await asyncio.sleep(600)",
+    "gather": "await asyncio.gather(*(asyncio.sleep(600) for _ in range(3)))",
+    "server": "await (await asyncio.start_server(print, '127.0.0.1', 0)).serve_forever()",
+    "thread": "await asyncio.to_thread(asleep.wait)",
+    "blocks": "await asyncio.sleep(0)\nwhile True: time.sleep(0.01)",
+}
+
+
+@pytest.mark.parametrize("awaits", AWAITS.values(), ids=AWAITS)
+def test_a_cell_that_awaits_is_interrupted_at_its_deadline_and_keeps_its_variables(
+    gateway: GatewayProcess, session: str, awaits: str
+) -> None:
+    gateway.execute(session, "import asyncio, threading, time\nasleep = threading.Event()\nx = 1")
+    result = gateway.execute(session, f"print('so far')\n{awaits}", timeout=1)
+    assert (result["status"], result["stdout"]) == ("timeout", "so far\n")
+    assert result["kernel"] == {"state": "idle", "replaced": False}
+    assert gateway.execute(session, "asleep.set(); x")["text"] == "1"
+
+
 def test_the_queue_of_a_cell_that_was_only_interrupted_goes_on(gateway: GatewayProcess, session: str) -> None:
     late = gateway.submit(session, "import time\nwhile True: time.sleep(0.01)", timeout=0.4)
     following = gateway.submit(session, "'ran'")

@@ -1,0 +1,158 @@
+"""A kernel's standard output and error: what cells write is in the answer of its own cell, whole.
+
+This replaces some methods of ipykernel's streams. Cells' children and C code write to pipes. ipykernel reads
+each in a thread of its own, which may come too late: the answer of the cell that wrote is sent without it,
+and it is shown with the next one. It reads pieces of 1,000 bytes and decodes each for itself, so that a
+letter at the end of a piece becomes two wrong ones. What Python code writes goes through no pipe, but it is
+lost when the kernel dies before it is sent; ``unsent`` keeps it.
+"""
+
+import codecs
+import os
+import select
+import sys
+import threading
+
+PIPES = "CELLGATE_PIPES"
+PIECE = 64 * 1024
+"""Bytes read at once: as many as a pipe holds, unless it was made larger."""
+PIECES = 16
+"""Read at once at the most: a child may go on writing for ever."""
+
+
+def mend(stream_class):
+    """Replace methods of ipykernel's streams, where they are as expected. Each stream then has `unsent`.
+
+    CELLGATE_PIPES names the ends of the pipes that they are to have: the keeper holds the reading ends, too,
+    and reads what is left when this process has died.
+    """
+    ends = [int(end) for end in os.environ.pop(PIPES, "").split(",") if end]
+    pairs = dict(zip(("stdout", "stderr"), zip(ends[:2], ends[2:], strict=True), strict=False))
+    stream_class.unsent = None
+    stream_class.pipe = None
+    stream_class.written_for = None
+    if hasattr(stream_class, "_watch_pipe_fd"):
+        stream_class._watch_pipe_fd = watch
+        stream_class.flush = flush_with_pipe(stream_class.flush)
+        stream_class._setup_stream_redirects = use_pipes(pairs)
+    names = ("_rotate_buffers", "_schedule_flush", "_is_master_process")
+    if all(hasattr(stream_class, name) for name in names):
+        stream_class.write = write_and_keep(stream_class.write)
+        stream_class._rotate_buffers = take_all(stream_class._rotate_buffers)
+
+
+def write_and_keep(write):
+    """The method `write` of a stream, which also keeps the text in case that it can't be sent.
+
+    It does the rest as `write` does, but finds the place of the text by the request only when that changes.
+    """
+
+    def write_kept(self, text):
+        unsent = self.unsent
+        if (
+            unsent is None
+            or os.getpid() != unsent.process
+            or not isinstance(text, str)
+            or self.pub_thread is None
+            or self.echo is not None
+        ):
+            return write(self, text)
+        parent = self.parent_header
+        with self._buffer_lock:
+            if parent is not self.written_for:
+                self.place = frozenset(parent.items())
+                self.written_for = parent
+            self._buffers[self.place].write(text)
+            unsent.keep(self.name, parent, text)
+        if not self._flush_pending:
+            self._schedule_flush()
+        return len(text)
+
+    return write_kept
+
+
+def take_all(rotate):
+    """The method `_rotate_buffers` of a stream, by which it takes what is to be sent."""
+
+    def rotate_kept(self):
+        with self._buffer_lock:
+            if self.unsent is not None:
+                self.unsent.take(self.name)
+            return rotate(self)
+
+    return rotate_kept
+
+
+def use_pipes(pairs):
+    """The method `_setup_stream_redirects` of a stream, which puts a pipe in the place of a descriptor."""
+
+    def redirect(self, name):
+        self._fid, writer = pairs.pop(name, None) or os.pipe()
+        self._original_stdstream_fd = getattr(sys, name).fileno()
+        self._original_stdstream_copy = os.dup(self._original_stdstream_fd)
+        os.dup2(writer, self._original_stdstream_fd)
+        self._exc = None
+        self.watch_fd_thread = threading.Thread(target=self._watch_pipe_fd, daemon=True)
+        self.watch_fd_thread.start()
+
+    return redirect
+
+
+def flush_with_pipe(flush):
+    """The method `flush` of a stream, which also sends what is in the pipe.
+
+    ipykernel flushes before it sends an answer, an error or something displayed.
+    """
+
+    def flush_all(self):
+        pipe = self.pipe
+        # In a fork, of a cell's or a branch, it is the parent's.
+        if pipe is not None and pipe.thread is self.watch_fd_thread and self._is_master_process():
+            pipe.take()
+        flush(self)
+
+    return flush_all
+
+
+def watch(stream):
+    """Read the pipe of this stream until there are no more writers, or the stream is closed."""
+    if stream._fid is None:
+        return
+    stream.pipe = pipe = Pipe(stream)
+    try:
+        while pipe.wait() and stream._should_watch and pipe.take():
+            pass
+    except Exception:  # noqa: BLE001 - shown when the stream is closed, as ipykernel does
+        stream._exc = sys.exc_info()
+
+
+class Pipe:
+    """The reading end, in turn for the thread that watches it and for whoever ends a cell."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.descriptor = stream._fid
+        self.thread = threading.current_thread()
+        # The bytes of half a letter wait for the rest, also for that of the next cell's.
+        self.letters = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self.lock = threading.Lock()
+
+    def wait(self, milliseconds=None):
+        """Whether there is something to read, or the end; without a number this waits for it."""
+        poll = select.poll()
+        poll.register(self.descriptor, select.POLLIN)
+        return bool(poll.poll(milliseconds))
+
+    def take(self):
+        """Pass on to the stream what is in the pipe; returns False once there are no more writers."""
+        with self.lock:
+            for _ in range(PIECES):
+                if not self.wait(0):
+                    break
+                piece = os.read(self.descriptor, PIECE)
+                text = self.letters.decode(piece, final=not piece)
+                if text:
+                    self.stream.write(text)
+                if not piece:
+                    return False
+        return True

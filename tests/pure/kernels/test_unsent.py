@@ -1,0 +1,181 @@
+"""What a kernel keeps of its text, as its file is read when it has died; and forged files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellgate_kernels.image import unsent as kept
+from cellgate_kernels.unsent import FILES_BYTES, HALF, REST, SUFFIX, LastWords, Unsent, read_last_words
+
+
+class Writer:
+    """A kernel that prints, for one request at a time, and sends what it printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.prefix = str(folder / "k")
+        self.file = kept.Unsent(self.prefix, pack)
+        self.parent: dict[str, str] = {}
+        self.begin("cell")
+
+    def begin(self, cell: str) -> None:
+        """Begin a cell."""
+        self.parent = {"msg_id": cell, "msg_type": "execute_request"}
+        self.file.begin_cell(self.parent)
+
+    def print(self, text: str, name: str = "stdout") -> None:
+        """Write to a stream."""
+        self.file.keep(name, self.parent, text)
+
+    def send(self, msg_id: str, name: str = "stdout") -> None:
+        """Send all that was written to a stream."""
+        self.file.take(name)
+        self.sent(msg_id, name)
+
+    def sent(self, msg_id: str, name: str = "stdout") -> None:
+        """Send what was taken of a stream."""
+        message = {
+            "header": {"msg_id": msg_id},
+            "parent_header": self.parent,
+            "content": {"name": name, "text": ""},
+        }
+        self.file.sent(message)
+
+    def left(self, *received: str) -> list[tuple[str, str]]:
+        """The streams and texts that are read, when these messages were received."""
+        return [(each.name, each.text) for each in read_last_words(self.prefix, received).unsent]
+
+
+def pack(header: Mapping[str, Any]) -> bytes:
+    """A header as JSON."""
+    return json.dumps(header).encode()
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Writer:
+    """A kernel in its first cell."""
+    return Writer(tmp_path)
+
+
+def test_text_counts_as_sent_once_its_message_was_received(kernel: Writer) -> None:
+    kernel.print("one ")
+    kernel.print("two\n")
+    assert kernel.left() == [("stdout", "one two\n")]
+    kernel.send("m_1")
+    assert kernel.left() == [("stdout", "one two\n")]
+    assert kernel.left("m_1") == []
+    kernel.print("three\n")
+    kernel.send("m_2")
+    assert kernel.left("m_1") == [("stdout", "three\n")]
+    # Messages come in order: with a later one the earlier ones have come.
+    assert kernel.left("m_2") == []
+
+
+def test_what_is_written_between_taking_and_sending_is_not_sent(kernel: Writer) -> None:
+    kernel.print("one\n")
+    kernel.file.take("stdout")
+    kernel.print("two\n")
+    kernel.sent("m_1")
+    assert kernel.left("m_1") == [("stdout", "two\n")]
+
+
+def test_streams_are_told_in_the_order_in_which_they_were_written_to(kernel: Writer) -> None:
+    kernel.print("a\n")
+    kernel.print("b\n", "stderr")
+    kernel.print("c\n")
+    assert kernel.left() == [("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n")]
+    kernel.send("m_1", "stderr")
+    assert kernel.left("m_1") == [("stdout", "a\nc\n")]
+
+
+def test_cells_are_told_apart(kernel: Writer) -> None:
+    kernel.print("first\n")
+    first = pack(kernel.parent)
+    kernel.begin("other")
+    kernel.print("second\n")
+    kernel.send("m_1")
+    found = read_last_words(kernel.prefix, ["m_1"])
+    assert found == LastWords((Unsent("stdout", first, "first\n"),))
+
+
+def test_the_end_of_a_long_text_is_kept_and_what_is_missing_is_told(kernel: Writer) -> None:
+    lines = [f"{number}\n" for number in range(200_000)]
+    for line in lines:
+        kernel.print(line)
+    found = read_last_words(kernel.prefix, [])
+    text = found.unsent[0].text
+    assert HALF / 4 < len(text) < 2 * HALF
+    assert "".join(lines).endswith(text)
+    assert not found.complete
+    kernel.send("m_1")
+    kernel.print("end\n")
+    assert read_last_words(kernel.prefix, ["m_1"]) == LastWords(
+        (Unsent("stdout", pack(kernel.parent), "end\n"),)
+    )
+
+
+def test_a_text_longer_than_the_file_is_kept_by_its_end(kernel: Writer) -> None:
+    kernel.print("é" * 1_000_000 + "end")
+    [(_, text)] = kernel.left()
+    assert text.endswith("éééend")
+    assert len(text.encode()) > HALF
+
+
+def test_halves_of_letters_are_words(kernel: Writer) -> None:
+    kernel.print("a\ud800b")
+    assert kernel.left() == [("stdout", "a\\ud800b")]
+
+
+def test_what_was_left_in_the_pipes_is_the_last_cells(kernel: Writer) -> None:
+    kernel.print("printed\n")
+    kernel.send("m_1")
+    out, err = b"from C\n", b"fault \xff\n"
+    Path(kernel.prefix + REST).write_bytes(bytes([0, 0, 0, len(out), 0, 0, 0, len(err)]) + out + err)
+    assert kernel.left("m_1") == [("stdout", "from C\n"), ("stderr", "fault \ufffd\n")]
+
+
+def test_both_files_fit_into_what_is_allowed_for_them(kernel: Writer) -> None:
+    assert Path(kernel.prefix + SUFFIX).stat().st_size + 8 + 2 * 65536 <= FILES_BYTES
+    assert kept.HALF == HALF
+    assert kept.SUFFIX == SUFFIX
+
+
+def test_a_kernel_without_a_place_for_it_prints_all_the_same(tmp_path: Path) -> None:
+    kernel = Writer(tmp_path / "nowhere")
+    kernel.print("text")
+    kernel.send("m_1")
+    assert kernel.left() == []
+
+
+def test_a_file_is_read_only_if_it_is_one(kernel: Writer) -> None:
+    kernel.print("text")
+    path = Path(kernel.prefix + SUFFIX)
+    path.rename(path.with_name("other"))
+    path.symlink_to("other")
+    assert kernel.left() == []
+    path.unlink()
+    os.mkfifo(path)
+    assert kernel.left() == []
+
+
+@given(data=st.binary(max_size=400), at=st.integers(0, 300), rest=st.binary(max_size=60))
+def test_forged_files_are_read_as_far_as_they_make_sense(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, at: int, rest: bytes
+) -> None:
+    kernel = Writer(tmp_path_factory.mktemp("forged"))
+    kernel.print("text\n")
+    kernel.send("m_1")
+    path = Path(kernel.prefix + SUFFIX)
+    good = path.read_bytes()
+    path.write_bytes(good[:at] + data)
+    Path(kernel.prefix + REST).write_bytes(rest)
+    for each in read_last_words(kernel.prefix, ["m_1"]).unsent:
+        assert each.name in ("stdout", "stderr")
+        assert len(each.text) <= len(data) + len(good)
