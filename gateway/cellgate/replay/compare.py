@@ -1,6 +1,6 @@
 """Compares two runs of a cell: equal, equal after normalising, different and how, or undecidable.
 
-Pure. It compares what was printed to stdout, what was printed to stderr (how the two interleave depends on
+Pure. It compares what a terminal shows of stdout, and of stderr (how the two interleave depends on
 buffering), and all other outputs in order; execution counts are not compared. ``normalise`` knows what
 changes from run to run, ``images`` compares pictures, ``report`` shows the result.
 """
@@ -22,6 +22,7 @@ from cellgate.replay.images import PixelBudget, compare_pictures
 from cellgate.replay.moments import Window
 from cellgate.replay.normalise import Context, explain, shown
 from cellgate.replay.reading import Output, read_text
+from cellgate_kernels.outputs import render_stream
 
 MOST_LINES = 400
 """How many lines of each text are compared line by line, and how many lines of a diff are shown."""
@@ -97,6 +98,16 @@ class _Findings:
     def needed(self, *names: str) -> None:
         self.rules += [name for name in names if name not in self.rules]
 
+    def stream(self, name: str, before: str, after: str) -> None:
+        """Compare what two runs printed, as a terminal shows it: others keep what was written over."""
+        if before == after:
+            return
+        seen = on_screen(before), on_screen(after)
+        count = len(self.differences)
+        self.text(name, *seen)
+        if seen != (before, after) and len(self.differences) == count:
+            self.needed("overwritten text")
+
     def text(self, part: str, before: str, after: str, *, markup: bool = False) -> None:
         """Compare two texts."""
         if before == after:
@@ -129,7 +140,7 @@ def compare_runs(
         note = f"it ended as {recorded.status!r} and now as {replayed.status!r}"
         found.differences.append(Difference("status", note))
     for name in ("stdout", "stderr"):
-        found.text(name, _printed(recorded.outputs, name), _printed(replayed.outputs, name))
+        found.stream(name, _printed(recorded.outputs, name), _printed(replayed.outputs, name))
     shown = (list(_shown(recorded.outputs)), list(_shown(replayed.outputs)))
     for number, (before, after) in enumerate(zip_longest(*shown), 1):
         _compare_outputs(found, f"output {number}", before, after)
@@ -141,6 +152,11 @@ def compare_runs(
         verdict = Verdict.DIFFERENT if judged else Verdict.UNJUDGED
         return CellComparison(verdict, tuple(found.rules), tuple(found.differences))
     return CellComparison(Verdict.NORMALISED if found.rules else Verdict.EQUAL, tuple(found.rules))
+
+
+def on_screen(text: str) -> str:
+    r"""Return what a terminal shows of a stream. A ``\r`` at the end of a line is not seen, either."""
+    return render_stream(text).replace("\r\n", "\n").removesuffix("\r")
 
 
 def text_diff(before: str, after: str) -> str:

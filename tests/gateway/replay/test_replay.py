@@ -526,6 +526,9 @@ def test_another_environment_is_refused_unless_it_is_wanted_anyway(
 
 
 OF_OTHERS = {
+    "import time\nfor n in range(3):\n    print(f'\\rstep {n}', end='')\nprint()": [
+        {"output_type": "stream", "name": "stdout", "text": ["\rstep 0\rstep 1", "\rstep 2\n"]}
+    ],
     "1 / 0": [
         {
             "output_type": "error",
@@ -540,7 +543,7 @@ OF_OTHERS = {
     "40 + 2": [{"output_type": "pyout", "text": "42"}],
     "40 + 3": [{"output_type": "execute_result", "data": {"text/plain": 43}}],
 }
-"""Cells as IPython 7 and old programs left them."""
+"""Cells as nbclient, IPython 7 and old programs left them."""
 
 
 def test_each_cell_of_a_notebook_of_others_has_a_verdict(replaying: GatewayProcess, tmp_path: Path) -> None:
@@ -548,10 +551,11 @@ def test_each_cell_of_a_notebook_of_others_has_a_verdict(replaying: GatewayProce
     (tmp_path / "a.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
     done = call(replaying, tmp_path, "a.ipynb")
     assert (done.returncode, done.stderr) == (1, "")
-    assert "! cell 1: error: the text differs" in done.stdout
+    assert "~ cell 1: overwritten text" in done.stdout
+    assert "! cell 2: error: the text differs" in done.stdout
     assert "-<cell> in <module>" in done.stdout
-    assert "? cell 2: Its outputs in the notebook can't be compared: output 1 is of a kind" in done.stdout
-    assert "= cell 3" in done.stdout
+    assert "? cell 3: Its outputs in the notebook can't be compared: output 1 is of a kind" in done.stdout
+    assert "= cell 4" in done.stdout
 
 
 def test_text_like_an_old_traceback_does_not_break_a_session_s_replay(
