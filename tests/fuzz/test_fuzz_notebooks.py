@@ -357,6 +357,10 @@ def check_for_run(old: bool, edits: list[tuple[int, str, Any]], cuts: list[tuple
         path = Path(folder) / "a.ipynb"
         path.write_bytes(data)
         try:
+            recorded_cells(open_source(path)[0])
+        except CellgateError as error:
+            refused(error)
+        try:
             source = read_cells(path)
         except CellgateError as error:
             refused(error)

@@ -573,7 +573,8 @@ def test_text_like_an_old_traceback_does_not_break_a_session_s_replay(
     [
         ("{", "no notebook"),
         ("PK\x05\x06" + "\0" * 18, "no bundle"),
-        ('{"nbformat": 3}', "not a notebook of nbformat 4"),
+        ('{"nbformat": 3}', "not a valid notebook"),
+        ('{"nbformat": 5}', "not a notebook of nbformat 4"),
         ("[]", "no notebook"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -14,7 +15,9 @@ from cellgate.replay.compare import CellRun, Verdict, compare_runs
 from cellgate.replay.normalise import Context, Explanation, explain
 from cellgate.replay.page import page
 from cellgate.replay.report import NewRun, build_report, write
+from cellgate.replay.source import open_source
 from cellgate.wire.answers import NotebookReport
+from cellgate_kernels.errors import InvalidInput
 from tests.pure.replay.test_report import AT, NOTEBOOK_FACTS
 
 OLD_TRACEBACK = [
@@ -171,14 +174,20 @@ def test_cells_without_source_or_outputs_have_a_verdict() -> None:
     assert str(made.cells[2].reason).startswith("Its source is no text")
 
 
-def test_a_notebook_converted_from_format_3_is_compared() -> None:
+@pytest.mark.parametrize("by", ["nbformat", "replay"])
+def test_a_notebook_of_format_3_is_compared(tmp_path: Path, by: str) -> None:
+    """Whether somebody has converted it, or the command does."""
     streams = [{"output_type": "stream", "stream": "stdout", "text": ["a\n", "b"]}]
     results = [{"output_type": "pyout", "prompt_number": 3, "text": ["1"], "metadata": {}}]
     failed = [{**old_error(3, 4), "output_type": "pyerr"}]
     code = {"cell_type": "code", "language": "python", "collapsed": False, "metadata": {}, "input": ["f()"]}
     cells = [{**code, "prompt_number": 3, "outputs": outputs} for outputs in (streams, results, failed)]
     old = {"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "worksheets": [{"cells": cells}]}
-    new: Any = nbformat.reads(json.dumps(old), as_version=4)  # type: ignore[no-untyped-call]
+    if by == "nbformat":
+        new: Any = nbformat.reads(json.dumps(old), as_version=4)  # type: ignore[no-untyped-call]
+    else:
+        (tmp_path / "a.ipynb").write_text(json.dumps(old))
+        new, _ = open_source(tmp_path / "a.ipynb")
     runs: list[NewRun | None] = [
         NewRun("ok", [out("a\nb")], AT),
         NewRun("ok", [{**shown("1"), "output_type": "execute_result", "execution_count": 1}], AT),
@@ -186,6 +195,22 @@ def test_a_notebook_converted_from_format_3_is_compared() -> None:
     ]
     made = report(new["cells"], runs)
     assert [each.verdict for each in made.cells] == [Verdict.EQUAL, Verdict.EQUAL, Verdict.NORMALISED]
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        ({"nbformat": 3}, "is not a valid notebook"),
+        ({"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "heading", "level": 10**9}]}]}, "heading"),
+        ({"nbformat": 2, "worksheets": [{"cells": [{"cell_type": "code"}]}]}, "is not a valid notebook"),
+    ],
+)
+def test_an_old_notebook_that_can_t_be_converted_is_refused(
+    tmp_path: Path, old: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "a.ipynb").write_text(json.dumps(old))
+    with pytest.raises(InvalidInput, match=said):
+        open_source(tmp_path / "a.ipynb")
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**30), {"a": {"b": [10**30]}}])
