@@ -130,7 +130,7 @@ class KernelConnection:
     @property
     def prefix(self) -> str | None:
         """What the paths of the kernel's sockets begin with; None if it has none."""
-        return self._info["ip"] if self._info.get("transport") == "ipc" else None
+        return self._info.get("ip") if self._info.get("transport") == "ipc" else None
 
     @property
     def places(self) -> Places:

@@ -46,7 +46,7 @@ from cellgate.replay.environment import recorded_lock, recorded_seed
 from cellgate.replay.files import InputFile, input_files
 from cellgate.replay.packages import installed_packages
 from cellgate.replay.page import page
-from cellgate.replay.report import NewRun, build_report
+from cellgate.replay.report import NewRun, build_report, write
 from cellgate.replay.source import open_source, recorded_bytes
 from cellgate.wire.answers import EnvironmentReport, Pair, ReplayFacts, ReplayReport
 from cellgate_kernels.errors import CellgateError, InvalidInput
@@ -65,6 +65,7 @@ FACTS = ReplayFacts(
     hash_seed=Pair(recorded=None, now="0"),
     files=[],
 )
+UNREADABLE = "Its outputs in the notebook can't be compared: "
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
@@ -290,8 +291,12 @@ def check_as_notebook(edits: list[tuple[int, str, Any]], cuts: list[tuple[int, i
         for cell in cells
     ]
     report = build_report(ReplayReport, FACTS, notebook, runs, 1e-6)
-    assert report.different == report.unjudged == 0, "each cell gave again what is recorded"
+    assert report.different == 0, "each cell gave again what is recorded"
+    for told in report.cells:
+        reason = str(told.reason) if told.verdict == "unjudged" else UNREADABLE
+        assert reason.startswith(UNREADABLE), reason
     page(report).encode()
+    write(report, "json")
 
 
 def check_bytes(edits: list[tuple[int, str, Any]], cuts: list[tuple[int, int, bytes]]) -> None:
@@ -351,6 +356,10 @@ def check_for_run(old: bool, edits: list[tuple[int, str, Any]], cuts: list[tuple
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.ipynb"
         path.write_bytes(data)
+        try:
+            recorded_cells(open_source(path)[0])
+        except CellgateError as error:
+            refused(error)
         try:
             source = read_cells(path)
         except CellgateError as error:

@@ -24,6 +24,7 @@ from nbformat import NotebookNode, v4
 from cellgate.execution.blocks import cell_of
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.record.imported import decode_notebook, read_file
+from cellgate.record.older import MALFORMED, malformed, newest
 from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import Language, find_language
 
@@ -36,10 +37,7 @@ NOT_RUN = "no-run"
 """A word after a block's language: the block is for reading only."""
 _OF_A_RUN = frozenset({"cellgate", "execution"})
 """Keys of a cell's metadata that describe one run of it."""
-_MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
-"""Errors that nbformat raises when converting from an older format; NameError: of a variable not set."""
 MOST_CELLS = 100_000
-HEADING_LEVELS = (1, 2, 3, 4, 5, 6)
 _DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
 
 
@@ -113,33 +111,16 @@ def _read_notebook(path: Path) -> CellFile:
     cells = decoded.get("cells")
     if isinstance(cells, list) and len(cells) > MOST_CELLS:
         raise InvalidInput(f"{path} has {len(cells):,} cells; at most {MOST_CELLS:,} can be run")
-    if not all(level in HEADING_LEVELS for level in _levels(decoded)):
-        raise InvalidInput(f"{path} is not a valid notebook: the level of a heading is not 1 to 6")
+    converted = newest(decoded, str(path))
     try:
         # `nbformat.read` would only log that a notebook is invalid, and warn about missing ids.
-        major, minor = _nbformat.reader.get_version(decoded)
-        known = _nbformat.versions[major].to_notebook_json(decoded, minor=minor)
-        notebook = _with_ids(_nbformat.convert(known, 4))
+        notebook = _with_ids(converted)
         _nbformat.validate(notebook)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a notebook: {error}") from error
-    except (nbformat.ValidationError, *_MALFORMED) as error:
-        reason = (
-            str(getattr(error, "message", ""))
-            or f"its cells are malformed ({type(error).__name__}: {in_words(error)})"
-        )
-        raise InvalidInput(f"{path} is not a valid notebook: {reason[:200]}") from error
+    except (nbformat.ValidationError, *MALFORMED) as error:
+        raise malformed(str(path), error) from error
     return CellFile(tuple(map(_notebook_cell, notebook.cells)), notebook.metadata)
-
-
-def _levels(decoded: Mapping[str, Any]) -> Iterator[object]:
-    """The levels of the headings of a notebook of format 3; nbformat makes as many `#` of each."""
-    sheets = decoded.get("worksheets")
-    for sheet in sheets if isinstance(sheets, list) else ():
-        cells = sheet.get("cells") if isinstance(sheet, dict) else None
-        for cell in cells if isinstance(cells, list) else ():
-            if isinstance(cell, dict) and "level" in cell:
-                yield cell["level"]
 
 
 def _with_ids(notebook: NotebookNode) -> NotebookNode:

@@ -65,8 +65,22 @@ def convert(notebook: str, form: str) -> str:
     import nbformat  # noqa: PLC0415 - slow to load, and only the job needs it
 
     node = nbformat.reads(notebook, as_version=4)  # type: ignore[no-untyped-call]
+    if form != "script":
+        _make_still(node, form)
     converters: dict[str, Callable[[Any], str]] = {"html": _html, "markdown": _markdown, "script": _script}
     return converters[form](node)
+
+
+def _make_still(node: Any, form: str) -> None:
+    """Leave of each output what the form shows; nbconvert passes over types that it does not know."""
+    import nbformat  # noqa: PLC0415
+
+    from cellgate.record.stills import still  # noqa: PLC0415
+
+    for cell in node.cells:
+        if cell.cell_type == "code":
+            seen = (still(output, form) for output in cell.outputs)
+            cell.outputs = [nbformat.from_dict(output) for output in seen if output is not None]  # type: ignore[no-untyped-call]
 
 
 def _html(node: Any) -> str:

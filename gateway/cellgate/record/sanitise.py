@@ -34,9 +34,9 @@ _TAGS = (
 )
 _LOST = _words("""
     script style title noscript template iframe object embed applet frameset noframes noembed textarea select
-    math foreignObject
+    math foreignObject audio video canvas
 """)
-"""Elements that are removed with all their content."""
+"""Elements that are removed with all their content. What media hold is for browsers that can't play them."""
 _EVERYWHERE = _words("""
     id class style title lang dir align valign width height border cellpadding cellspacing colspan rowspan
     scope headers span start reversed open role face size color bgcolor nowrap datetime
@@ -48,7 +48,7 @@ _OF_SHAPES = _words("""
     stroke-miterlimit stop-color stop-opacity opacity clip-path clip-rule text-anchor dominant-baseline
     font-family font-size font-style font-weight letter-spacing textLength lengthAdjust visibility
 """)
-_PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
+_PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp|avif|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
 
 # Functions that CSS may call. None of them loads anything, unlike url, image-set, src and future ones.
 _FUNCTIONS = _words("""

@@ -13,6 +13,7 @@ from typing import Any
 
 from cellgate.replay.compare import STOPPED, CellRun
 from cellgate.replay.moments import Window, moment, window
+from cellgate.replay.reading import Output, Unreadable, read_outputs, read_text
 from cellgate_kernels.errors import InvalidInput
 
 NEVER_RAN = frozenset({"cancelled", "queued"})
@@ -32,9 +33,10 @@ class RecordedCell:
     """A code cell. `number` counts all cells of the notebook from 1; `timeout` in seconds.
 
     `skip`: why it is not run again. `compared`: whether it had run, so that there is something to compare.
-    `needs`: what it ran with that is not in the record, so that a difference proves nothing. `inherited`: the
-    session that it ran in, if that was branched later. `seeds`: what random numbers were seeded with by
-    branches right before it. A cell that a rollback undid is not run again: the others ran without it.
+    `unreadable`: why its outputs can't be compared, if so. `needs`: what it ran with that is not in the
+    record, so that a difference proves nothing. `inherited`: the session that it ran in, if that was branched
+    later. `seeds`: what random numbers were seeded with by branches right before it. A cell that a rollback
+    undid is not run again: the others ran without it.
     """
 
     number: int
@@ -45,6 +47,7 @@ class RecordedCell:
     timeout: float = DEFAULT_TIMEOUT
     skip: str | None = None
     compared: bool = True
+    unreadable: str | None = None
     needs: str | None = None
     inherited: str | None = None
     seeds: tuple[int, ...] = ()
@@ -56,7 +59,10 @@ def seeding(seeds: Sequence[int]) -> str:
 
 
 def recorded_cells(notebook: Mapping[str, Any]) -> list[RecordedCell]:
-    """The code cells of an nbformat 4 notebook. Raises InvalidInput for anything else."""
+    """The code cells of an nbformat 4 notebook. Raises InvalidInput for anything else.
+
+    What is odd about a cell concerns that cell alone: it says why it is not run, or can't be compared.
+    """
     if notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):
         raise InvalidInput("This is not a notebook of nbformat 4")
     known = _dict(notebook, "metadata", "cellgate")
@@ -77,11 +83,8 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
     begin = min((each for each in times if each is not None), default=None)
     descent = _Descent(session)
     for number, cell in code:
-        try:
-            made = _code_cell(number, cell, timeout, begin, of_session)
-            yield descent.placed(made, _dict(cell, "metadata", "cellgate", "inherited").get("session"))
-        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise InvalidInput(f"Cell {number} of the notebook is not as nbformat has it") from error
+        made = _code_cell(number, cell, timeout, begin, of_session)
+        yield descent.placed(made, _dict(cell, "metadata", "cellgate", "inherited").get("session"))
 
 
 class _Descent:
@@ -113,43 +116,44 @@ def _code_cell(
     number: int, cell: Mapping[str, Any], timeout: float, begin: datetime | None, of_session: list[str]
 ) -> RecordedCell:
     known = _dict(cell, "metadata", "cellgate")
-    outputs = [_checked(output) for output in cell["outputs"]]
+    told = cell.get("outputs")
+    unreadable = None
+    try:
+        outputs = read_outputs(told)
+    except Unreadable as error:
+        outputs = []
+        unreadable = f"Its outputs in the notebook can't be compared: {error.reason}."
     status = known.get("status")
     if not isinstance(status, str):
-        status = "error" if any(output["output_type"] == "error" for output in outputs) else "ok"
-    source = cell["source"]
+        status = "error" if _failed(told) else "ok"
+    skip = _skip(status, known, _started(cell))
+    try:
+        source = read_text(cell.get("source"))
+    except Unreadable as error:
+        source = ""
+        skip = f"Its source is no text: {error.reason}."
     execution = known.get("execution")
     return RecordedCell(
         number=number,
-        source="".join(source) if isinstance(source, list) else str(source),
+        source=source,
         run=CellRun(status, _without_note(outputs, known.get("note")), _window(cell, known, begin)),
         execution=execution if isinstance(execution, str) else None,
         silent=known.get("silent") is True,
         timeout=_timeout(status, known.get("duration_ms"), timeout),
-        skip=_skip(status, known, _started(cell)),
-        compared=bool(known) or bool(outputs) or cell.get("execution_count") is not None,
+        skip=skip,
+        compared=bool(known) or bool(told) or cell.get("execution_count") is not None,
+        unreadable=unreadable,
         needs=_needs(_names(known.get("env")), of_session),
     )
 
 
-def _checked(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The output, if it has what nbformat requires. Raises KeyError, TypeError."""
-    match output["output_type"]:
-        case "stream":
-            text = output["text"]
-            words = [output["name"], *(text if isinstance(text, list) else [text])]
-        case "error":
-            words = [output["ename"], output["evalue"], *output["traceback"]]
-        case "display_data" | "execute_result" if isinstance(output["data"], dict):
-            words = []
-        case other:
-            raise TypeError(f"{other!r} is no kind of output, or has no data")
-    if not all(isinstance(word, str) for word in words):
-        raise TypeError("a text is none")
-    return output
+def _failed(outputs: Any) -> bool:
+    """Whether one of the outputs, of any shape, is an error."""
+    each = outputs if isinstance(outputs, list) else []
+    return any(isinstance(output, dict) and output.get("output_type") == "error" for output in each)
 
 
-def _without_note(outputs: list[Mapping[str, Any]], note: Any) -> list[Mapping[str, Any]]:
+def _without_note(outputs: list[Output], note: Any) -> list[Output]:
     """The cell's own outputs: if it ended without saying why, the gateway's note is its last output."""
     data = outputs[-1].get("data") if outputs and isinstance(note, str) else None
     if not isinstance(data, dict) or data.keys() != {"text/plain"}:
@@ -185,7 +189,7 @@ def _timeout(status: str, duration_ms: Any, timeout: float) -> float:
     """A stopped cell runs for as long as it ran before; any other may be slower than it was."""
     if not isinstance(duration_ms, (int, float)):
         return timeout
-    seconds = min(max(duration_ms / 1000, 0), LONGEST)
+    seconds = min(max(duration_ms, 0), 1000 * LONGEST) / 1000
     if status in STOPPED:
         return max(1.0, min(seconds, timeout))
     return max(timeout, 2 * seconds + SLACK)

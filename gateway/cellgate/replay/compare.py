@@ -1,6 +1,6 @@
 """Compares two runs of a cell: equal, equal after normalising, different and how, or undecidable.
 
-Pure. It compares what was printed to stdout, what was printed to stderr (how the two interleave depends on
+Pure. It compares what a terminal shows of stdout, and of stderr (how the two interleave depends on
 buffering), and all other outputs in order; execution counts are not compared. ``normalise`` knows what
 changes from run to run, ``images`` compares pictures, ``report`` shows the result.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,11 @@ from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
-import msgspec
-
 from cellgate.replay.images import PixelBudget, compare_pictures
 from cellgate.replay.moments import Window
 from cellgate.replay.normalise import Context, explain, shown
+from cellgate.replay.reading import Output, read_text
+from cellgate_kernels.outputs import render_stream
 
 MOST_LINES = 400
 """How many lines of each text are compared line by line, and how many lines of a diff are shown."""
@@ -32,8 +33,6 @@ _TABLE = "application/vnd.dataresource+json"
 _PICTURES = frozenset({"image/png", "image/jpeg"})
 _MARKUP = frozenset({"text/html", "image/svg+xml"})
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-
-Output = Mapping[str, Any]
 
 
 class Verdict(StrEnum):
@@ -99,6 +98,16 @@ class _Findings:
     def needed(self, *names: str) -> None:
         self.rules += [name for name in names if name not in self.rules]
 
+    def stream(self, name: str, before: str, after: str) -> None:
+        """Compare what two runs printed, as a terminal shows it: others keep what was written over."""
+        if before == after:
+            return
+        seen = on_screen(before), on_screen(after)
+        count = len(self.differences)
+        self.text(name, *seen)
+        if seen != (before, after) and len(self.differences) == count:
+            self.needed("overwritten text")
+
     def text(self, part: str, before: str, after: str, *, markup: bool = False) -> None:
         """Compare two texts."""
         if before == after:
@@ -131,7 +140,7 @@ def compare_runs(
         note = f"it ended as {recorded.status!r} and now as {replayed.status!r}"
         found.differences.append(Difference("status", note))
     for name in ("stdout", "stderr"):
-        found.text(name, _printed(recorded.outputs, name), _printed(replayed.outputs, name))
+        found.stream(name, _printed(recorded.outputs, name), _printed(replayed.outputs, name))
     shown = (list(_shown(recorded.outputs)), list(_shown(replayed.outputs)))
     for number, (before, after) in enumerate(zip_longest(*shown), 1):
         _compare_outputs(found, f"output {number}", before, after)
@@ -143,6 +152,11 @@ def compare_runs(
         verdict = Verdict.DIFFERENT if judged else Verdict.UNJUDGED
         return CellComparison(verdict, tuple(found.rules), tuple(found.differences))
     return CellComparison(Verdict.NORMALISED if found.rules else Verdict.EQUAL, tuple(found.rules))
+
+
+def on_screen(text: str) -> str:
+    r"""Return what a terminal shows of a stream. A ``\r`` at the end of a line is not seen, either."""
+    return render_stream(text).replace("\r\n", "\n").removesuffix("\r")
 
 
 def text_diff(before: str, after: str) -> str:
@@ -166,7 +180,7 @@ def _cut_lines(text: str) -> tuple[list[str], bool]:
 
 def _printed(outputs: Sequence[Output], name: str) -> str:
     return "".join(
-        _joined(output["text"])
+        read_text(output["text"])
         for output in outputs
         if output["output_type"] == "stream" and output["name"] == name
     )
@@ -174,11 +188,6 @@ def _printed(outputs: Sequence[Output], name: str) -> str:
 
 def _shown(outputs: Sequence[Output]) -> Iterator[Output]:
     return (output for output in outputs if output["output_type"] != "stream")
-
-
-def _joined(text: Any) -> str:
-    """nbformat allows a text to be a list of its lines."""
-    return "".join(map(str, text)) if isinstance(text, list) else str(text)
 
 
 def _compare_outputs(found: _Findings, part: str, before: Output | None, after: Output | None) -> None:
@@ -210,7 +219,8 @@ def _as_text(output: Output) -> str:
     if output["output_type"] == "error":
         lines = [f"{output['ename']}: {output['evalue']}", *output["traceback"]]
         return _ANSI.sub("", "\n".join(lines))
-    return _joined(output["data"].get("text/plain", ", ".join(output["data"])))
+    value = output["data"].get("text/plain", ", ".join(output["data"]))
+    return read_text(value) if _is_text(value) else _as_json(value)
 
 
 def _compare_data(found: _Findings, part: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -228,10 +238,10 @@ def _compare_data(found: _Findings, part: str, before: Mapping[str, Any], after:
 def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: Any) -> None:
     if before == after:
         return
-    if kind in _PICTURES:
-        _compare_pictures(found, part, _joined(before), _joined(after))
-    elif isinstance(before, (str, list)) and isinstance(after, (str, list)) and not _is_json(kind):
-        found.text(part, _joined(before), _joined(after), markup=kind in _MARKUP)
+    if kind in _PICTURES and _is_text(before) and _is_text(after):
+        _compare_pictures(found, part, read_text(before), read_text(after))
+    elif not _is_json(kind) and _is_text(before) and _is_text(after):
+        found.text(part, read_text(before), read_text(after), markup=kind in _MARKUP)
     else:
         found.text(part, _as_json(before), _as_json(after))
 
@@ -240,8 +250,15 @@ def _is_json(kind: str) -> bool:
     return kind == "application/json" or kind.endswith("+json")
 
 
+def _is_text(value: Any) -> bool:
+    """Whether it is a text as nbformat has them, or a number in the place of one."""
+    parts = value if isinstance(value, list) else [value]
+    return not any(isinstance(part, (dict, list)) for part in parts)
+
+
 def _as_json(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1).decode()
+    # Unlike msgspec it writes integers of any size, which notebooks may have.
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
 
 
 def _compare_pictures(found: _Findings, part: str, before: str, after: str) -> None:

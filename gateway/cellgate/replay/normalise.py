@@ -45,7 +45,7 @@ class Explanation:
 class Rule:
     """Replaces matches of `pattern` by `mark`, if `applies` (when given) accepts the match.
 
-    A group named ``kept`` is preserved. `of_markup`: only in HTML and SVG.
+    A group named ``kept`` is preserved, where it matched. `of_markup`: only in HTML and SVG.
     """
 
     name: str
@@ -63,7 +63,9 @@ class Rule:
             if self.applies is not None and not self.applies(match, window):
                 return match[0]
             found.append(match[0])
-            return (match["kept"] if "kept" in names else "") + f"{sign}{self.mark}{sign}"
+            # The group is in one alternative of some patterns only, and None where another one matched.
+            kept = (match["kept"] or "") if "kept" in names else ""
+            return f"{kept}{sign}{self.mark}{sign}"
 
         return self.pattern.sub(replace, text), found
 

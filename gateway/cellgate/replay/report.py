@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from cellgate.jobs.job_output import give
 from cellgate.replay.cells import RecordedCell, recorded_cells
-from cellgate.replay.compare import CellRun, Difference, Verdict, compare_runs
+from cellgate.replay.compare import CellComparison, CellRun, Difference, Verdict, compare_runs
 from cellgate.replay.images import PixelBudget
 from cellgate.replay.moments import moment, window
 from cellgate.replay.page import page
@@ -33,6 +33,10 @@ from cellgate.wire.answers import (
     ReplayFacts,
     ReplayReport,
 )
+from cellgate_kernels.errors import in_words
+
+LONGEST_REASON = 200
+"""Characters of an error's own words in the reason why a cell was not compared."""
 
 R = TypeVar("R", ReplayReport, NotebookReport)
 
@@ -108,12 +112,13 @@ def _cell(
             inherited=cell.inherited or UNSET,
         )
     when = window(begin, moment(run.ended) or moment(run.at))
-    compared = compare_runs(cell.run, CellRun(run.status, run.outputs, when), rtol=rtol, pixels=pixels)
+    compared, failure = _compared(cell, CellRun(run.status, run.outputs, when), rtol, pixels)
     why = "It asks for input, and a replay has nobody to answer." if run.asked else cell.needs
     verdict = compared.verdict
     if verdict is Verdict.DIFFERENT and why is not None:
         verdict = Verdict.UNJUDGED
     differences = compared.differences
+    told = failure or (why if differences else None)
     return CellReport(
         cell=cell.number,
         execution=cell.execution,
@@ -122,11 +127,24 @@ def _cell(
         same={Verdict.DIFFERENT: False, Verdict.UNJUDGED: None}.get(verdict, True),
         status=Pair(recorded=cell.run.status, now=run.status),
         normalised=list(compared.rules),
-        reason=why if why is not None and differences else UNSET,
+        reason=UNSET if told is None else told,
         difference="; ".join(f"{each.part}: {each.note}" for each in differences) if differences else UNSET,
         differences=[_difference(each) for each in differences] if differences else UNSET,
         inherited=cell.inherited or UNSET,
     )
+
+
+def _compared(
+    cell: RecordedCell, run: CellRun, rtol: float, pixels: PixelBudget
+) -> tuple[CellComparison, str | None]:
+    """The comparison, and why there could be none, if so."""
+    if cell.unreadable is not None:
+        return CellComparison(Verdict.UNJUDGED), cell.unreadable
+    try:
+        return compare_runs(cell.run, run, rtol=rtol, pixels=pixels), None
+    except Exception as error:  # noqa: BLE001 - whatever the error, the other cells must be compared
+        reason = f"Its outputs can't be compared: {type(error).__name__}: {in_words(error)[:LONGEST_REASON]}"
+        return CellComparison(Verdict.UNJUDGED), reason
 
 
 def _difference(found: Difference) -> DifferingPart:

@@ -31,6 +31,8 @@ from cellgate_kernels.limits import MIB
 
 MOST_BYTES = 512 * MIB
 """The largest file that is sent to a gateway; the whole file is in memory."""
+_OLDER = (1, 2, 3)
+"""Versions of nbformat that are converted before their cells are read."""
 _TOO_LARGE = f"It is larger than {MOST_BYTES // MIB} MiB: upload it to a session to replay that."
 
 
@@ -70,10 +72,21 @@ def open_source(path: Path) -> tuple[dict[str, Any], Source]:
     """The notebook, and a source for its input files. Raises InvalidInput if it can't be read. Blocks."""
     try:
         if not zipfile.is_zipfile(path):
-            return decode_notebook(read_file(path), str(path)), _Folder(path.absolute().parent)
+            return _converted(decode_notebook(read_file(path), str(path)), path), _Folder(
+                path.absolute().parent
+            )
         return _notebook_of_bundle(path), _Bundle(path)
     except OSError as error:
         raise InvalidInput(f"{path} can't be read: {in_words(error, file=False)}") from error
+
+
+def _converted(notebook: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The notebook as one of nbformat 4, if it is of an older format."""
+    if notebook.get("nbformat") not in _OLDER:
+        return notebook
+    from cellgate.record.older import newest  # noqa: PLC0415 - nbformat is slow to load, and few notebooks are old
+
+    return newest(notebook, str(path))
 
 
 def _notebook_of_bundle(path: Path) -> dict[str, Any]:

@@ -687,7 +687,12 @@ class CellReport(Value, frozen=True, kw_only=True):
         Meta(description="The normalisation rules that were needed; absent if the cell was not compared."),
     ] = UNSET
     reason: Annotated[
-        str | UnsetType, Meta(description="Why the cell was skipped, or why a difference proves nothing.")
+        str | UnsetType,
+        Meta(
+            description=(
+                "Why the cell was skipped, why a difference proves nothing, or why there was no comparison."
+            )
+        ),
     ] = UNSET
     difference: Annotated[
         str | UnsetType, Meta(description="All differences in one line; absent if there are none.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -72,6 +73,30 @@ def test_a_page_shows_all_and_runs_nothing(gateway: GatewayProcess, recorded: st
     assert not {"script", "link", "style", "body"} & set(page.before_policy)
     for words in ("40", "42", "<i>text</i>", "ZeroDivisionError", "bold"):
         assert words in page.text
+
+
+def test_a_page_has_all_pictures_inside_and_says_what_it_can_t_show(
+    gateway: GatewayProcess, session: str
+) -> None:
+    """A picture that moves, a drawing, a widget, a sound, and nothing at all."""
+    gif = "R0lGODlhAQABAIAAAP8AAP///ywAAAAAAQABAAACAkQBADs="
+    for code in (
+        f"import base64; from IPython.display import *; Image(base64.b64decode('{gif}'), format='gif')",
+        'SVG(\'<svg xmlns="http://www.w3.org/2000/svg"><script>1</script><circle r="4"/></svg>\')',
+        "import ipywidgets; ipywidgets.IntSlider(value=3)",
+        "Audio(b'RIFF', rate=1)",
+        "class A:\n    def __repr__(self): return ''\nA()",
+    ):
+        assert gateway.execute(session, code)["status"] == "ok"
+    page = exported(gateway, session, "format=html").body.decode()
+    assert f"data:image/gif;base64,{gif}" in page
+    assert "data:image/svg+xml;base64," in page
+    assert "<circle" not in page
+    assert "IntSlider(value=3" in page
+    assert "can only be shown by a program for notebooks, such as JupyterLab: MIME type text/html]" in page
+    assert "does not support" not in page
+    prompts = re.findall(r"Out\[(\d+)\]:", page)
+    assert prompts == ["1", "2", "3", "4"]
 
 
 def test_markdown_is_one_file_with_its_pictures(gateway: GatewayProcess, recorded: str) -> None:

@@ -525,12 +525,56 @@ def test_another_environment_is_refused_unless_it_is_wanted_anyway(
     assert "environment different" in done.stdout
 
 
+OF_OTHERS = {
+    "import time\nfor n in range(3):\n    print(f'\\rstep {n}', end='')\nprint()": [
+        {"output_type": "stream", "name": "stdout", "text": ["\rstep 0\rstep 1", "\rstep 2\n"]}
+    ],
+    "1 / 0": [
+        {
+            "output_type": "error",
+            "ename": "ZeroDivisionError",
+            "evalue": "division by zero",
+            "traceback": [
+                "\x1b[0;31m-----\x1b[0m",
+                "\x1b[0;32m<ipython-input-2-9e16a8d2e0a4>\x1b[0m in \x1b[0;36m<module>\x1b[0;34m\x1b[0m",
+            ],
+        }
+    ],
+    "40 + 2": [{"output_type": "pyout", "text": "42"}],
+    "40 + 3": [{"output_type": "execute_result", "data": {"text/plain": 43}}],
+}
+"""Cells as nbclient, IPython 7 and old programs left them."""
+
+
+def test_each_cell_of_a_notebook_of_others_has_a_verdict(replaying: GatewayProcess, tmp_path: Path) -> None:
+    cells = [{"cell_type": "code", "source": source, "outputs": of} for source, of in OF_OTHERS.items()]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    done = call(replaying, tmp_path, "a.ipynb")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "~ cell 1: overwritten text" in done.stdout
+    assert "! cell 2: error: the text differs" in done.stdout
+    assert "-<cell> in <module>" in done.stdout
+    assert "? cell 3: Its outputs in the notebook can't be compared: output 1 is of a kind" in done.stdout
+    assert "= cell 4" in done.stdout
+
+
+def test_text_like_an_old_traceback_does_not_break_a_session_s_replay(
+    replaying: GatewayProcess, key: str
+) -> None:
+    name = "print('<ipython-input-1-' + os.urandom(6).hex() + '> in <module>')"
+    record(replaying, key, f"import os; {name}", "40 + 2")
+    report = replay(replaying, key)
+    assert verdicts(report) == ["normalised", "equal"]
+    assert report["cells"][0]["normalised"] == ["execution counts"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("{", "no notebook"),
         ("PK\x05\x06" + "\0" * 18, "no bundle"),
-        ('{"nbformat": 3}', "not a notebook of nbformat 4"),
+        ('{"nbformat": 3}', "not a valid notebook"),
+        ('{"nbformat": 5}', "not a notebook of nbformat 4"),
         ("[]", "no notebook"),
     ],
 )

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator
 from html.parser import HTMLParser
-from types import CodeType
 from typing import Any
 
 import pytest
-from jinja2 import BytecodeCache
-from jinja2.bccache import Bucket
-from nbconvert.exporters import templateexporter
 
 from cellgate.jobs.convert import convert
 from cellgate.record import sanitise
@@ -27,6 +21,8 @@ from cellgate.wire.answers import (
     ReplayReport,
     RestoredFile,
 )
+
+pytestmark = pytest.mark.usefixtures("templates_compiled_once")
 
 # ruff: noqa: E501, ISC004 - pieces of markup
 # HOST stands for a server that must hear nothing; `moved` and `ran` for what a page may not become.
@@ -119,28 +115,6 @@ WANTED = """
 <svg viewBox="0 0 9 9"><g transform="translate(1, 2)"><path d="M0 0h9" fill="url(#g)" stroke="rgb(1,2,3)"/></g></svg>
 <input type="checkbox" id="fold" checked><label for="fold">Fold</label><details><summary>More</summary>all</details>
 """
-
-
-class Compiled(BytecodeCache):
-    """The templates that were compiled before; nbconvert alone compiles them for each page."""
-
-    def __init__(self) -> None:
-        self.codes: dict[tuple[str, str], CodeType] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        bucket.code = self.codes.get((bucket.key, bucket.checksum))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        assert bucket.code is not None
-        self.codes[bucket.key, bucket.checksum] = bucket.code
-
-
-@pytest.fixture(scope="module", autouse=True)
-def templates_compiled_once() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        environment = functools.partial(templateexporter.Environment, bytecode_cache=Compiled())
-        patch.setattr(templateexporter, "Environment", environment)
-        yield
 
 
 def cell(source: str, output: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from cellgate.replay.compare import CellRun, Verdict, compare_runs, text_diff
+from cellgate.replay.compare import CellRun, Verdict, compare_runs, on_screen, text_diff
 from cellgate.replay.images import LARGEST_UNSEEN, PixelBudget, compare_pictures
 from cellgate.replay.moments import Window
+from tests.support.growth import LINEAR, growth
 
 _THEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
 _NOW = datetime(2026, 11, 21, 16, 5, tzinfo=UTC)
@@ -265,3 +266,83 @@ def test_a_huge_picture_is_not_decoded() -> None:
     compared = compare_pictures(png(), huge.getvalue(), PixelBudget())
     assert compared.same is False
     assert "too many" in compared.note
+
+
+BAR = "".join(f"\rstep {n:>3} of 10" for n in range(11)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (BAR, "step  10 of 10\n"),
+        ("loading...\rdone\n", "done\n"),
+        ("wait |\b/\b-\b done\n", "wait  done\n"),
+        ("a\r\nb\r\n", "a\nb\n"),
+        ("99%\r", "99%"),
+        ("1\r\r\n2", "1\n2"),
+        ("\x1b[32m10%\r\x1b[32m99%\x1b[0m\n", "99%\n"),
+        ("ab\b\b\b\bc", "c"),
+        ([*BAR.splitlines(True)], "step  10 of 10\n"),
+    ],
+)
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_what_was_printed_is_compared_as_a_terminal_shows_it(
+    then: str | list[str], now: str, name: str
+) -> None:
+    """Nbclient and papermill keep all that was written; the gateway keeps what is seen."""
+    for first, second in ((then, now), (now, then)):
+        compared = compare_runs(CellRun("ok", [out(first, name)]), CellRun("ok", [out(second, name)]))
+        assert compared.verdict is Verdict.NORMALISED
+        assert compared.rules[-1] == "overwritten text"
+
+
+def test_what_a_terminal_shows_otherwise_is_different() -> None:
+    compared = compare_runs(CellRun("ok", [out(BAR)]), CellRun("ok", [out("step   9 of 10\n")]))
+    assert compared.verdict is Verdict.DIFFERENT
+    [difference] = compared.differences
+    assert difference.diff.splitlines()[3:] == ["-step  10 of 10", "+step   9 of 10"]
+    assert compared.rules == ()
+
+
+def test_a_line_that_is_overwritten_between_other_outputs_is_one() -> None:
+    then = [out("10%\r"), out("warning\n", "stderr"), out("20%\r"), result("1"), out("100%\n")]
+    now = [out("100%\n"), out("warning\n", "stderr"), result("1")]
+    assert compare_runs(CellRun("ok", then), CellRun("ok", now)).verdict is Verdict.NORMALISED
+
+
+def test_bars_of_tqdm_are_compared_by_what_they_show_last() -> None:
+    drawn = [f"\r{n:>3}%|{'#' * n}| {n}/9 [00:0{n}<00:00, {n + 1}.1it/s]" for n in range(10)]
+    then = CellRun("ok", [out("".join(drawn) + "\n", "stderr")])
+    now = CellRun("ok", [out("  9%|#########| 9/9 [00:02<00:00,  4.5it/s]\n", "stderr")])
+    compared = compare_runs(then, now)
+    assert (compared.verdict, set(compared.rules)) == (
+        Verdict.NORMALISED,
+        {"progress bars", "overwritten text"},
+    )
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "\r50%",
+        "\b",
+        "a\b",
+        "ab\b\b\b",
+        "\x1b[1mx\b",
+        "\r",
+        "\r\n",
+        "\n",
+        "x\r\b",
+        "\b\x1b",
+        "\r 1%| | 1/9 [0:01<",
+    ],
+)
+def test_what_was_written_over_is_found_in_linear_time(piece: str) -> None:
+    def make(size: int) -> str:
+        return piece * (size // len(piece) + 1)
+
+    def compared(text: str) -> None:
+        compare_runs(CellRun("ok", [out(text + "a")]), CellRun("ok", [out(text + "b")]))
+
+    assert growth(on_screen, make, largest=1 << 20) <= LINEAR
+    assert growth(compared, make, largest=1 << 18, least=0.005) <= LINEAR

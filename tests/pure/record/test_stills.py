@@ -1,0 +1,240 @@
+"""What pages and Markdown show of outputs: every picture, a widget's text, or what can't be shown."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from cellgate.jobs.convert import convert
+from cellgate.record.stills import still
+from tests.pure.record.test_html_frame import Seen, check
+from tests.support.growth import LINEAR, growth
+
+pytestmark = pytest.mark.usefixtures("templates_compiled_once")
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+VEGA = "application/vnd.vegalite.v5+json"
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle cx="4" cy="4" r="4"/></svg>'
+HOSTILE = (
+    '<svg onload="document.title=1" width="9" height="9"><script>document.title = "ran"</script>'
+    '<image href="http://host.example/a"/><style>@import "http://host.example/b"</style><circle r="4"/></svg>'
+)
+ONLY = "[cellgate: this output can only be shown by a program for notebooks, such as JupyterLab: MIME type"
+
+
+def picture(kind: str) -> str:
+    written = io.BytesIO()
+    Image.new("RGB", (3, 2), "red").save(written, kind)
+    return base64.encodebytes(written.getvalue()).decode()
+
+
+PICTURES = {f"image/{kind}": picture(kind) for kind in ("png", "jpeg", "gif", "webp", "bmp")}
+
+
+def output(data: dict[str, Any], kind: str = "display_data", **metadata: Any) -> dict[str, Any]:
+    known = {"execution_count": 4} if kind == "execute_result" else {}
+    return {"output_type": kind, "data": data, "metadata": metadata, **known}
+
+
+def converted(form: str, *outputs: dict[str, Any]) -> str:
+    cell = {
+        "cell_type": "code",
+        "execution_count": 4,
+        "metadata": {},
+        "outputs": [*outputs, {"output_type": "stream", "name": "stdout", "text": "the last words\n"}],
+        "source": "f()",
+    }
+    return convert(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}), form)
+
+
+def page(*outputs: dict[str, Any]) -> Seen:
+    seen = check(converted("html", *outputs))
+    assert "the last words" in seen.text
+    return seen
+
+
+def sources(seen: Seen) -> list[str]:
+    return [str(known["src"]) for tag, known in seen.body if tag == "img"]
+
+
+def decoded(address: str) -> bytes:
+    return base64.b64decode(address.partition(";base64,")[2], validate=True)
+
+
+@pytest.mark.parametrize("mime", PICTURES)
+def test_every_picture_is_inside(mime: str) -> None:
+    written = PICTURES[mime]
+    made = output(
+        {mime: written, "text/plain": "<IPython.core.display.Image object>"}, **{mime: {"width": 30}}
+    )
+    seen = page(made)
+    [address] = sources(seen)
+    assert address.startswith(f"data:{mime};base64,")
+    assert decoded(address) == base64.b64decode(written)
+    assert [known.get("width") for tag, known in seen.body if tag == "img"] == ["30"]
+    assert "Image object" not in seen.text
+    [linked] = re.findall(r"^!\[\w+\]\((data:[^)\s]+)\)$", converted("markdown", made), re.MULTILINE)
+    assert linked == address
+
+
+@pytest.mark.parametrize("value", [SVG, SVG.splitlines(True), HOSTILE, f"<?xml version='1.0'?>\n{HOSTILE}"])
+def test_svg_is_a_picture_in_which_nothing_runs(value: str | list[str]) -> None:
+    seen = page(output({"image/svg+xml": value}, "execute_result"))
+    [address] = sources(seen)
+    assert address.startswith("data:image/svg+xml;base64,")
+    drawing = decoded(address).decode()
+    assert drawing.count(' xmlns="http://www.w3.org/2000/svg"') == 1
+    assert "<circle" in drawing
+    assert not {"svg", "circle", "script", "image", "style"} & {tag for tag, _ in seen.body}
+    markdown = converted("markdown", output({"image/svg+xml": value}))
+    assert f"![svg]({address})" in markdown
+    assert "<" not in markdown
+
+
+def test_a_widget_is_shown_by_its_text() -> None:
+    view = {WIDGET: {"model_id": "a"}, "text/plain": "IntSlider(value=3)"}
+    assert "IntSlider(value=3)" in page(output(view)).text
+    assert "IntSlider(value=3)" in converted("markdown", output(view))
+    alone = output({WIDGET: {"model_id": "a"}})
+    assert f"{ONLY} {WIDGET}]" in page(alone).text
+    assert f"{ONLY} {WIDGET}]" in converted("markdown", alone)
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ({"application/pdf": "JVBERi0="}, " application/pdf]"),
+        (
+            {VEGA: {"mark": "bar"}, "application/javascript": "f()"},
+            f"s {VEGA}, application/javascript]",
+        ),
+        (
+            {
+                "text/html": "<script>f()</script><div></div>",
+                "text/plain": "<IPython.core.display.HTML object>",
+            },
+            " text/html]",
+        ),
+        (
+            {
+                "text/html": "<audio controls><source src='data:audio/wav;base64,AA==' type='audio/wav'>"
+                "Your browser does not support the audio element.</audio>",
+                "text/plain": "<IPython.lib.display.Audio object>",
+            },
+            " text/html]",
+        ),
+        (
+            {"text/html": "<video src='a.mp4'>Your browser can't play <code>a.mp4</code></video>"},
+            " text/html]",
+        ),
+        ({"text/html": '<img src="https://host.example/a.png"/>'}, " text/html]"),
+        ({"image/png": "not base64!"}, " image/png]"),
+        ({"a\n</pre><script>": {"b": 1}}, " a??/pre??script?]"),
+        ({f"a/{n}": {"b": n} for n in range(99)}, f"s {', '.join(f'a/{n}' for n in range(8))}, ...]"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["display_data", "execute_result"])
+def test_what_can_t_be_shown_is_said(data: dict[str, Any], named: str, kind: str) -> None:
+    text = page(output(data, kind)).text
+    assert f"{ONLY}{named}" in text
+    assert "browser" not in text
+    markdown = converted("markdown", output(data, kind))
+    assert f"    {ONLY}{named}\n" in markdown
+    assert "browser" not in markdown
+
+
+def test_parts_of_an_output_that_are_left_out_are_said_beside_the_others() -> None:
+    """Such as a map of folium's: a text, and a frame."""
+    markup = "<p>Listen</p><iframe src='x'></iframe><Audio src='y'>No sound</Audio><img src='z'>"
+    text = page(output({"text/html": markup})).text
+    program = "a program for notebooks, such as JupyterLab"
+    assert (
+        f"[cellgate: part of this output can only be shown by {program}: elements audio, iframe, img]" in text
+    )
+    assert "Listen" in text
+    assert "No sound" not in text
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ({"text/html": "<script>draw()</script>", "image/png": PICTURES["image/png"]}, "image/png"),
+        ({"text/html": "<b>x</b>", "image/png": PICTURES["image/png"]}, "text/html"),
+        ({"text/html": '<img src="data:image/png;base64,AA=="/>', "text/plain": "x"}, "text/html"),
+        ({"text/html": "&nbsp;<div> </div>", "text/plain": "x"}, "text/plain"),
+        ({"image/png": "not base64!", "text/plain": "<Figure>"}, "text/plain"),
+        ({VEGA: {}, "text/plain": "alt.Chart(...)"}, "text/plain"),
+        ({"image/svg+xml": "no drawing", "text/latex": "$x$"}, "text/latex"),
+    ],
+)
+def test_the_best_that_can_be_seen_is_shown(data: dict[str, Any], shown: str) -> None:
+    seen = still(output(data), "html")
+    assert seen is not None
+    assert [*seen["data"]] == [shown]
+
+
+def test_json_and_other_texts_are_shown_as_text() -> None:
+    placeholder = "<IPython.core.display.JSON object>"
+    seen = page(output({"application/json": {"a": [1]}, "text/plain": placeholder}, "execute_result"))
+    assert '{\n "a": [\n  1\n ]\n}' in seen.text
+    assert placeholder not in seen.text
+    assert "a,b" in page(output({"text/csv": "a,b"})).text
+
+
+@pytest.mark.parametrize(
+    "data", [{}, {"text/plain": ""}, {"text/html": " \n"}, {"text/plain": None}, {"text/html": ""}]
+)
+def test_an_output_without_anything_has_no_prompt(data: dict[str, Any]) -> None:
+    made = output(data, "execute_result")
+    assert still(made, "html") is still(made, "markdown") is None
+    assert "Out[" not in page(made).text
+    assert "Out[4]:" in page(output({"text/plain": "1"}, "execute_result")).text
+
+
+def test_a_style_sheet_alone_has_no_prompt_and_counts() -> None:
+    seen = page(output({"text/html": "<style>td { color: crimson }</style>"}, "execute_result"))
+    assert "Out[" not in seen.text
+    assert "color: crimson" in "".join(seen.styles)
+
+
+@pytest.mark.parametrize("value", [None, 5, 2.5, True, {}, {"a": 1}, [1], [["a"]], ["a", "b"], "", "x", "<"])
+@pytest.mark.parametrize(
+    "metadata", [{}, {"filenames": 5}, {"filenames": {"image/png": "http://host.example/x"}}]
+)
+def test_values_of_any_kind_make_a_page(value: Any, metadata: dict[str, Any]) -> None:
+    mimes = [
+        *PICTURES,
+        "image/svg+xml",
+        "text/html",
+        "text/markdown",
+        "text/latex",
+        "text/plain",
+        "a/b",
+        WIDGET,
+    ]
+    for form in ("html", "markdown"):
+        for mime in mimes:
+            seen = still(output({mime: value}, "execute_result", **metadata), form)
+            assert seen is None or all(isinstance(each, str) for each in seen["data"].values())
+            assert seen is None or seen["metadata"] == {}
+    outputs = [output({mime: value}, **metadata) for mime in mimes]
+    assert "host.example" not in converted("html", *outputs)
+    assert "host.example" not in converted("markdown", *outputs)
+
+
+@pytest.mark.parametrize("piece", ["<", "<a ", "<svg", "<svg ", "&nbsp;", "<audio>", "<b></b>", " ", "A="])
+def test_outputs_are_read_in_linear_time(piece: str) -> None:
+    for mime in ("text/html", "image/svg+xml", "image/gif", "text/plain"):
+        found = growth(
+            lambda text, mime=mime: still(output({mime: text}), "html"),
+            lambda size: piece * (size // len(piece)),
+            largest=64 * 1024,
+            least=0.005,
+        )
+        assert found <= LINEAR, mime
