@@ -262,6 +262,7 @@ class FakeKernel(Kernel):
         self._reception = reception
         self.exited = asyncio.get_running_loop().create_future()
         self._ended = False
+        self._unsent_is_told = False
         self._sleep: Sleep | None = None
         self.group: ControlGroup | None = None
         self._signer = Signer(KEY)
