@@ -29,6 +29,7 @@ AT_EACH_CHANGE = frozenset(
         "test_a_cell_runs_and_state_is_kept",
         "test_a_session_of_another_language_is_a_session",
         "test_a_sleeping_kernel_gives_its_memory_back_and_loses_nothing",
+        "test_all_that_was_printed_is_there",
         "test_a_web_server_that_a_cell_started_is_seen_in_a_browser",
         "test_cells_run_as_in_python",
         "test_each_cell_can_be_undone",

@@ -54,8 +54,9 @@ def run(gateway: GatewayProcess, code: str, **fields: object) -> dict[str, Any]:
 
 
 def test_memory(contained: GatewayProcess, other: str) -> None:
-    result = run(contained, "x = bytearray(2_000_000_000)")
+    result = run(contained, "print('before')\nx = bytearray(2_000_000_000)")
     assert (result["status"], result["cause"]) == ("died", "out_of_memory")
+    assert result["stdout"] == "before\n"
     assert "256 MiB" in result["error"]["evalue"]
 
 
