@@ -43,6 +43,7 @@ START_UP = (
     "branch.py",
     "held.py",
     "variables.py",
+    "tables.py",
     "bash_cells.py",
     "bash_output.py",
     "deno_cells.py",
@@ -50,7 +51,7 @@ START_UP = (
     "zygote.py",
 )
 """The scripts that start kernels; they are copied to the environment's data folder."""
-IMPORTED = ("keeper.py", "programs.py", "ports.py", "branch.py", "held.py", "variables.py")
+IMPORTED = ("keeper.py", "programs.py", "ports.py", "branch.py", "held.py", "variables.py", "tables.py")
 """Those of them that the keeper and the kernel import, and that are compiled beforehand."""
 
 _STAMP = "cellgate-environment.sha256"
