@@ -116,7 +116,9 @@ class _Reader:
         names = [_hashable(self._value(name)) for name in said.get("names", [])] or None
         dtypes = said.get("dtypes")
         if "levels" not in said:
-            index = self._pandas.Index(labels, tupleize_cols=False)
+            # Not through pandas' own choice, which makes floats of 0 and 0.0.
+            dtype = "object" if dtypes else None
+            index = self._pandas.Index(labels, dtype=dtype, tupleize_cols=False)
             index = index.astype(dtypes[0]) if dtypes else index
             return index if names is None else index.rename(names[0])
         found = self._pandas.MultiIndex.from_tuples(labels, names=names)
