@@ -32,6 +32,7 @@ MATERIAL = (
     "image/branch.py",
     "image/held.py",
     "image/variables.py",
+    "image/tables.py",
     "image/zygote.py",
     "image/container_zygote.py",
     "image/bash_cells.py",
