@@ -12,6 +12,7 @@ import msgspec
 
 from cellgate.client.display import display_bundle
 from cellgate.client.errors import CellFailed, gateway_error
+from cellgate.client.frames import to_frame
 from cellgate.client.loss import describe_loss
 from cellgate.wire import answers
 from cellgate.wire.events import BY_TYPE, Event
@@ -20,7 +21,10 @@ from cellgate.wire.problems import StreamProblem
 T = TypeVar("T")
 
 TABLE = "application/vnd.dataresource+json"
-"""pandas' Table Schema: ``schema`` has the fields' names and types, ``data`` an object for each row."""
+"""pandas' Table Schema: ``schema`` has the fields' names and types, ``data`` an object for each row.
+
+Of a table that does not come so, an output's metadata has this type, and in it the ``problem``.
+"""
 
 
 class Result(answers.Result, frozen=True, kw_only=True):
@@ -37,6 +41,19 @@ class Result(answers.Result, frozen=True, kw_only=True):
         """
         shown = (output.get("data", {}).get(TABLE) for output in self.outputs)
         return [table for table in shown if isinstance(table, dict)]
+
+    @property
+    def table_problems(self) -> list[str]:
+        """Why tables that a cell run with `tables` displayed are not among its `tables`; mostly empty."""
+        shown = (output.get("metadata", {}).get(TABLE) for output in self.outputs)
+        return [str(each["problem"]) for each in shown if isinstance(each, dict) and "problem" in each]
+
+    def frames(self) -> list[Any]:
+        """The `tables` as pandas' DataFrames and Series, as they were; this needs pandas here, too.
+
+        Raises ValueError for one that is no table.
+        """
+        return [to_frame(table) for table in self.tables]
 
     @property
     def ok(self) -> bool:

@@ -172,6 +172,10 @@ class SessionTools:
         parts += [_fitting(table, self._max_text) for table in tables[:_MOST_TABLES]]
         if len(tables) > _MOST_TABLES:
             parts.append(f"[cellgate: {len(tables)} tables; the first {_MOST_TABLES} are shown]")
+        if problems := result.table_problems:
+            parts.append(
+                shorten(f"[cellgate: a table is not returned as JSON: {problems[0]}]", self._max_text, where)
+            )
         images = list(_images(result))
         if len(images) > _MOST_IMAGES:
             parts.append(f"[cellgate: {len(images)} images; the first {_MOST_IMAGES} are shown]")

@@ -15,7 +15,6 @@ if __name__ == "__main__":
     keeper.begin()
 
 import atexit
-import json
 import linecache
 import os
 import random
@@ -165,7 +164,7 @@ def load(here):
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()
-    for name in ("branch", "held", "variables", "streams", "unsent", "interrupts"):
+    for name in ("branch", "held", "variables", "tables", "streams", "unsent", "interrupts"):
         beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):
@@ -240,27 +239,25 @@ def cells_have_lines():
 def tables_on_request(shell):
     """Add pandas' tables as data, for cells whose request asks for it by ``metadata.cellgate.tables``.
 
-    That is the maximum number of rows. The format is pandas' own Table Schema, with the MIME type that
-    JupyterLab knows for it; `total_rows` says how many rows there are.
+    That is the maximum number of rows. JupyterLab knows the MIME type, and ``tables`` the form. A table that
+    does not come as data has metadata of this type instead, whose `problem` says why.
     """
     from IPython.core.formatters import BaseFormatter  # noqa: PLC0415
     from traitlets import ObjectName, Unicode  # noqa: PLC0415
 
+    here = Path(__file__).resolve().parent
+
     class TableFormatter(BaseFormatter):
         format_type = Unicode(TABLE)
         print_method = ObjectName("_repr_no_table_")
-        _return_type = dict
+        _return_type = (dict, type(None))
 
     def data(table):
         asked = shell.get_parent().get("metadata", {}).get("cellgate")
         rows = asked.get("tables") if isinstance(asked, dict) else None
         if type(rows) is not int or rows < 1:
             return None
-        try:
-            found = json.loads(table.head(rows).to_json(orient="table"))
-        except Exception:  # noqa: BLE001 - pandas can't convert every table, and raises many kinds of errors
-            return None
-        return {**found, "total_rows": len(table)}
+        return beside(here, "tables").table_or_why(table, rows)
 
     formatter = TableFormatter(parent=shell.display_formatter)
     for module in ("pandas", "pandas.core.frame", "pandas.core.series"):

@@ -37,14 +37,27 @@ def test_a_table_comes_as_data_when_it_is_asked_for(gateway: GatewayProcess, ses
     assert len(shown[1][TABLE]["data"]) == 50
 
 
-def test_what_pandas_cannot_say_so_is_shown_as_ever(gateway: GatewayProcess, session: str) -> None:
-    columns = "pandas.MultiIndex.from_tuples([('a', 1), ('a', 2)])"
-    code = f"import pandas; pandas.DataFrame([[1, 2]], columns={columns})"
+def test_each_column_and_number_arrives(gateway: GatewayProcess, session: str) -> None:
+    columns = "pandas.MultiIndex.from_tuples([('a', 1), ('a', 1)])"
+    code = f"import pandas; pandas.DataFrame([[2.5e-11, 2**53 + 1]], columns={columns})"
+    answer = gateway.post(f"/v1/sessions/{session}/execute", {"code": code, "tables": 5})
+    assert b"2.5e-11" in answer.body
+    (shown,) = data(answer.json())
+    assert list(shown[TABLE]["data"][0].values()) == [0, 2.5e-11, 2**53 + 1]
+    assert [field.get("label") for field in shown[TABLE]["schema"]["fields"]] == [None, ["a", 1], ["a", 1]]
+    assert set(*data(gateway.execute(session, "'no table'", tables=5))) == {"text/plain"}
+
+
+async def test_what_is_no_data_is_shown_as_ever_and_says_why(gateway: GatewayProcess, session: str) -> None:
+    code = "import pandas; deep = []; deep.append(deep); pandas.DataFrame({'x': [deep]})"
     result = gateway.execute(session, code, tables=5)
     (shown,) = data(result)
     assert set(shown) == {"text/plain", "text/html"}
-    assert result["stderr"] == ""
-    assert set(*data(gateway.execute(session, "'no table'", tables=5))) == {"text/plain"}
+    assert (result["status"], result["stderr"]) == ("ok", "")
+    why = "it has values that are nested too deep"
+    assert result["outputs"][0]["metadata"] == {TABLE: {"problem": why}}
+    client = Gateway(gateway.url, TOKEN).session(session)
+    assert (await client.run(code, tables=5)).table_problems == [why]
 
 
 @pytest.mark.parametrize("rows", [0, -1, 10_001, 1.5, "3", True])
