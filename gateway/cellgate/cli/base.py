@@ -511,8 +511,10 @@ class CommandApp(BaseApp):
 
     def _local_gateway(self) -> RunningGateway | None:
         """The gateway of the data folder if it is that of the settings: its token goes to no other URL."""
+        from cellgate.client.transport import without_version  # noqa: PLC0415 - keeps --help quick
+
         running = self._running_gateway()
-        if running is None or self.address().rstrip("/") != running.url.rstrip("/"):
+        if running is None or without_version(self.address()) != without_version(running.url):
             return None
         return running
 

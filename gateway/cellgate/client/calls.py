@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.parse import quote
 
 import msgspec
@@ -48,27 +48,37 @@ class Calls:
         *,
         timeout: float | None = REQUEST_TIMEOUT,
         idempotency: str | None = None,
+        on_send: Callable[[], object] | None = None,
     ) -> bytes:
-        """The answer's body. After a lost connection the request is repeated only if that is safe."""
+        """The answer's body. After a lost connection the request is repeated only if that is safe.
+
+        `on_send` is called when it is sent, each time.
+        """
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
         attempts = self.attempts if method == "GET" or idempotency is not None else 1
         for attempt in range(1, attempts):
             try:
-                return await self._call(method, target, data, headers, timeout)
+                return await self._call(method, target, data, headers, timeout, on_send)
             except ConnectionFailed as error:
                 if error.reason != "connection_lost":
                     raise
             await asyncio.sleep(RETRY_PAUSE * 2 ** (attempt - 1))
-        return await self._call(method, target, data, headers, timeout)
+        return await self._call(method, target, data, headers, timeout, on_send)
 
     async def _call(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], timeout: float | None
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+        on_send: Callable[[], object] | None,
     ) -> bytes:
         try:
             async with (
                 asyncio.timeout(timeout),
-                self._server.exchange(method, target, body=body, headers=headers) as answer,
+                self._server.exchange(method, target, body=body, headers=headers, on_send=on_send) as answer,
             ):
                 return await answer.body()
         except TimeoutError as error:
@@ -142,25 +152,69 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def cell_options(options: CellKeywords) -> dict[str, Any]:
-    """A cell's options that are not None. Raises TypeError for others."""
-    return _options("a cell", options, CellKeywords.__annotations__)
+    """A cell's options that are not None, as they are sent. Raises TypeError for others."""
+    known = _options("a cell", options, CellKeywords)
+    if isinstance(text := known.get("stdin"), str):
+        # As of a file: the end of the last line begins no further one.
+        known["stdin"] = text.removesuffix("\n").split("\n") if text else []
+    return known
 
 
 def session_options(options: SessionKeywords) -> dict[str, Any]:
     """A session's options that are not None. Raises TypeError for others."""
-    return _options("a session", options, SessionKeywords.__annotations__)
+    return _options("a session", options, SessionKeywords)
 
 
-def _options(whose: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _options(whose: str, options: Mapping[str, Any], known: type[Any]) -> dict[str, Any]:
     """The options that are not None. Raises TypeError for others, as Python does for wrong keywords.
 
     Python does not compare keywords with a TypedDict. Unchecked, a misspelt one would start a kernel before
-    the gateway refused it, and any other field of the request, such as `wait`, would go through.
+    the gateway refused it, and any other field of the request, such as `wait`, would go through; and what the
+    gateway says of a wrong type is in the words of JSON.
     """
-    unknown = sorted(options.keys() - known.keys())
+    hints = get_type_hints(known)
+    unknown = sorted(options.keys() - hints.keys())
     if unknown:
-        raise TypeError(f"{whose} has no option {unknown[0]!r}; known are: {', '.join(known)}")
+        raise TypeError(f"{whose} has no option {unknown[0]!r}; known are: {', '.join(hints)}")
+    for name, value in options.items():
+        if not _fits(value, hints[name]):
+            wanted = str(hints[name]).replace("collections.abc.", "").replace("typing.", "")
+            raise TypeError(f"{name} must be {wanted}, not {_type_of(value)}")
     return given(**options)
+
+
+def _fits(value: object, kind: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _type_of(value: object) -> str:
+    """The type of a value, or of what is in it, for a message."""
+    name = type(value).__name__
+    if isinstance(value, (list, tuple)):
+        return f"{name} of {_types_of(value)}"
+    if isinstance(value, dict):
+        return f"{name} of {_types_of(value)}: {_types_of(value.values())}"
+    return name
+
+
+def _types_of(values: Iterable[object]) -> str:
+    return ", ".join(sorted({type(each).__name__ for each in values})[:3]) or "nothing"
+
+
+def check_code(code: object) -> None:
+    """Raises TypeError for code that is not text."""
+    if not isinstance(code, str):
+        raise TypeError(f"code must be str, not {type(code).__name__}")
+
+
+def check_on_cancel(value: str) -> None:
+    """Raises InvalidInput for another word than those that there are."""
+    if value not in {"interrupt", "continue"}:
+        raise InvalidInput(f"on_cancel is 'interrupt' or 'continue', not {value!r}")
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

@@ -275,6 +275,15 @@ def test_the_running_gateway_gives_url_and_token(tmp_path: Path, seen: Callable[
     assert seen(app) == ("http://127.0.0.1:9", "Bearer secret")
 
 
+def test_the_address_of_the_running_gateway_may_be_given_with_its_version(
+    tmp_path: Path, seen: Callable[[CommandApp], Any]
+) -> None:
+    (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
+    app = RunApp(environment={})
+    app.initialize(["x.py", "--data-dir", str(tmp_path), "--url", "http://127.0.0.1:9/v1/"])
+    assert seen(app) == ("http://127.0.0.1:9", "Bearer secret")
+
+
 def test_the_local_token_goes_to_no_other_gateway(tmp_path: Path, seen: Callable[[CommandApp], Any]) -> None:
     (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
     app = RunApp(environment={})
