@@ -209,8 +209,11 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             ["--RunApp.url=x", "run"],
             "cellgate: the command comes first, then its options; see cellgate --help",
         ),
-        (["run"], "cellgate: FILE is missing: cellgate run FILE [options]"),
-        (["run", "a.py", "b.py"], "cellgate: unexpected argument 'b.py': cellgate run FILE [options]"),
+        (["run"], "cellgate: FILE is missing: cellgate run FILE [options] [-- ARGUMENT...]"),
+        (
+            ["run", "a.py", "b.py"],
+            "cellgate: unexpected argument 'b.py': cellgate run FILE [options] [-- ARGUMENT...]",
+        ),
         (["run", "--tiemout", "1"], "cellgate: there is no option --tiemout; did you mean --timeout?"),
         (["run", "a.txt"], "cellgate: a.txt: only .ipynb, .py and .md files can be run"),
         (["run", "absent.py"], "cellgate: absent.py can't be read: No such file or directory"),
