@@ -364,7 +364,11 @@ def try_port(ip: str, port: int) -> Finding:
                 "port",
                 Outcome.NOTE,
                 f"{address} is in use",
-                "A gateway may run already; else choose: --port N",
+                "A gateway may run already, or another program, such as JupyterLab; else choose: --port N",
+            )
+        if error.errno == errno.EADDRNOTAVAIL:
+            return Finding(
+                "port", Outcome.PROBLEM, f"{ip} is no address of this machine", "Choose another: --ip"
             )
         return Finding(
             "port",

@@ -227,7 +227,9 @@ def test_what_is_no_address_is_a_problem(name: str) -> None:
 
 
 def test_an_address_of_another_machine_is_a_problem() -> None:
-    assert try_port("192.0.2.1", 8888).outcome is Outcome.PROBLEM
+    finding = try_port("192.0.2.1", 8888)
+    assert finding.outcome is Outcome.PROBLEM
+    assert finding.found == "192.0.2.1 is no address of this machine"
 
 
 YES = Finding("kernel environment", Outcome.OK, "")

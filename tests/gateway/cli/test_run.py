@@ -579,3 +579,11 @@ def test_a_notebook_takes_no_arguments(place: Place) -> None:
     refused = place.call("run", "cells.ipynb", "--", "--year", "2026")
     assert refused.returncode == 2
     assert "no Python script" in refused.stderr
+
+
+def test_a_file_is_written_where_the_user_says(place: Place) -> None:
+    assert place.call("exec", "--session", "getting", "_ = open('a.csv', 'w').write('n')").returncode == 0
+    done = place.call("files", "get", "getting", "a.csv", "-o", "mine.csv")
+    assert (done.returncode, done.stdout) == (0, "mine.csv\n"), done.stderr
+    assert (place.folder / "mine.csv").read_text() == "n"
+    place.call("session", "end", "getting")
