@@ -212,6 +212,11 @@ def expanded(name: str) -> Path:
         raise UsageError(f"{name}: this home folder is not known; give the whole path") from error
 
 
+def absolute(name: str) -> Path:
+    """The same as an absolute path. A setting that is a path is made one, once, at the start."""
+    return expanded(name).absolute()
+
+
 def users_folder() -> Path | None:
     """The data folder that this user's commands take if none is named; None for one without a home."""
     try:
@@ -269,8 +274,8 @@ class BaseApp(Application):
 
     @property
     def data_path(self) -> Path:
-        """`data_dir` as a path, with ``~`` resolved."""
-        return expanded(self.data_dir)
+        """`data_dir` as an absolute path, with ``~`` resolved: programs that we start have other folders."""
+        return absolute(self.data_dir)
 
     def initialize(self, argv: list[str] | None = None) -> None:
         """Reads all settings. Raises UsageError, which says what is wrong; exits after ``--help``."""

@@ -19,6 +19,7 @@ from traitlets.config import Config
 from cellgate.cli.base import BaseApp, CommandApp, UsageError, environment_config
 from cellgate.cli.main import CellgateApp, main
 from cellgate.cli.run import RunApp
+from cellgate.cli.serve import ServeApp
 from tests.support.commands import cellgate
 
 
@@ -428,6 +429,17 @@ def test_a_port_that_is_taken_is_no_dead_end(tmp_path: Path, free_port: int) -> 
     assert said.startswith(f"cellgate: Can't listen on 127.0.0.1:{free_port}: Address already in use.")
     assert "such as JupyterLab" in said
     assert "another port with --port" in said
+
+
+def test_folders_of_the_settings_are_absolute_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installs, for one, are programs in folders of their own."""
+    monkeypatch.chdir(tmp_path)
+    app = ServeApp(environment={"CELLGATE_DATA_DIR": "data"})
+    app.initialize(["--ServeApp.package_links=wheels", "--ServeApp.package_links=https://example.org/x"])
+    assert app.data_path == tmp_path / "data"
+    assert app.package_settings({}).links == (str(tmp_path / "wheels"), "https://example.org/x")
 
 
 def test_the_command_line_starts_without_the_server_s_and_the_client_s_libraries() -> None:
