@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -107,7 +108,9 @@ def ignore_progress(_done: int, _total: int | None) -> None:
 
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:
     """Streams the body to a file beside `path`, then replaces `path` with it."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    # Not tempfile's, which only its owner may read: this is the user's own file, as their umask has it.
+    name = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     length = answer.headers.get("content-length")
     total = int(length) if length is not None and length.isdecimal() else None
     done = 0
@@ -123,11 +126,18 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
                         waiting = []
                     progress(done, total)
                 await asyncio.to_thread(file.writelines, waiting)
+            await asyncio.to_thread(_keep_mode, file.fileno(), path)
         await asyncio.to_thread(os.replace, name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(os.unlink, name)
         raise
+
+
+def _keep_mode(descriptor: int, path: Path) -> None:
+    """Give the file that replaces one the mode of that one."""
+    if path.is_file():
+        os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
 
 
 def session_path(session: str, *more: str) -> str:

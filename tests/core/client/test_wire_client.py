@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import socket
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -512,3 +513,21 @@ async def test_a_caller_that_gives_up_stops_its_cell_by_its_key() -> None:
             connection, _ = server.accept()
             with connection:
                 assert connection.recv(100) == b""
+
+
+async def test_a_file_for_the_user_has_the_mode_of_their_files(tmp_path: Path) -> None:
+    known = tmp_path / "known.ipynb"
+    known.touch()
+    known.chmod(0o640)
+    mask = os.umask(0o022)
+    try:
+        for path in (tmp_path / "new.ipynb", known):
+            async with answering(answer(b"{}")) as (gateway, _):
+                await gateway.notebook("s", path)
+    finally:
+        os.umask(mask)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new.ipynb", "known.ipynb")] == [
+        0o644,
+        0o640,
+    ]
+    assert not await asyncio.to_thread(lambda: list(tmp_path.glob(".*")))

@@ -586,4 +586,6 @@ def test_a_file_is_written_where_the_user_says(place: Place) -> None:
     done = place.call("files", "get", "getting", "a.csv", "-o", "mine.csv")
     assert (done.returncode, done.stdout) == (0, "mine.csv\n"), done.stderr
     assert (place.folder / "mine.csv").read_text() == "n"
+    place.write("like.csv", "")
+    assert (place.folder / "mine.csv").stat().st_mode == (place.folder / "like.csv").stat().st_mode
     place.call("session", "end", "getting")
