@@ -220,7 +220,6 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         ),
         (["sessions", "-o", "x"], "cellgate: there is no option -o"),
         (["exec", "--out", "x", "1"], "cellgate: there is no option --out"),
-        (["export", "s", "--out", "x"], "cellgate: there is no option --out; did you mean --output?"),
         (["files", "ls", "s", "-o", "x"], "cellgate: --output is the FILE of get, which is given once"),
         (
             ["files", "get", "s", "a", "b", "-o", "x"],

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -229,6 +231,28 @@ async def test_a_run_that_its_caller_gives_up_is_interrupted(
     assert (await work.run("x")).text == "1"
     stopped = [each.status async for each in client.executions(session)][1]
     assert stopped == "interrupted"
+
+
+async def test_ctrl_c_in_a_program_interrupts_the_cell_that_it_waits_for(
+    gateway: GatewayProcess, client: Gateway, session: str
+) -> None:
+    work = client.session(session)
+    await work.open()
+    code = (
+        "import sys; from cellgate import Gateway\n"
+        "with Gateway.sync(*sys.argv[1:3]) as face:\n"
+        "    face.session(sys.argv[3]).run('print(\"began\", flush=True)\\nwhile True: pass')"
+    )
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, gateway.url, TOKEN, session, stderr=asyncio.subprocess.PIPE
+    )
+    await begun(work)
+    program.send_signal(signal.SIGINT)
+    _, errors = await program.communicate()
+    assert b"KeyboardInterrupt" in errors
+    async with asyncio.timeout(20):
+        assert (await work.run("1 + 1")).text == "2"
+    assert [each.status async for each in client.executions(session)] == ["interrupted", "ok"]
 
 
 async def test_a_run_may_go_on_without_its_caller(client: Gateway, session: str) -> None:
