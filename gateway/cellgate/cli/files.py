@@ -38,7 +38,7 @@ class FilesApp(CommandApp):
         cellgate files put my-session data.csv raw/2026.csv
         cellgate files ls my-session
         cellgate files get my-session figure.png
-        cellgate files get my-session figure.png -o plots/one.png
+        cellgate files get my-session figure.png -o plot.png
         cellgate files rm my-session raw/2026.csv
     """
 
