@@ -42,6 +42,9 @@ file: see [Operate a gateway](../how-to/operate-a-gateway.md#configure-it).
 | 3 | | | nothing certainly differs, but something cannot be judged | the file has no seal |
 | 130 | Ctrl-C | Ctrl-C | Ctrl-C | Ctrl-C |
 
+`run` of a Python script that leaves by `sys.exit()` exits as the script does: with 0, with its number, or
+with 1 for a text.
+
 `process run` and `process watch` exit as the program did: with its own code, or with 128 and the number of
 the signal that ended it.
 """

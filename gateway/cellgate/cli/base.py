@@ -50,6 +50,8 @@ RUNNING_FILE = "gateway.json"
 RUNNING_BYTES = 64 * 1024
 COMPLETING = "_ARGCOMPLETE"
 """The variable by which a shell asks for completions; see ``completion_values``."""
+_VERY_MUCH = 0.7
+"""How like an option a mistyped one has to be (difflib's ratio): two swapped letters of five are 0.8."""
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -170,7 +172,7 @@ class _StrictLoader(KVArgParseConfigLoader):
         known = ["-" * min(2, len(name)) + name for name in (*self.aliases, *self.flags)]
         option = (re.findall(r"(?:^argument |unrecognized arguments: )(--?[^\s:/=]+)", message) or [""])[0]
         if option and "." not in option and option not in known:
-            hint = did_you_mean(option, known) + self.hint(self.argv)
+            hint = _near_option(option, known) + self.hint(self.argv)
             raise ArgumentError(f"there is no option {option}{hint}")
         for alias, target in self.aliases.items():
             # The loader names the trait; the user knows the option.
@@ -182,7 +184,18 @@ class _StrictLoader(KVArgParseConfigLoader):
         )
 
     def _handle_unrecognized_alias(self, arg: str) -> None:
-        self._refuse(f"unrecognized arguments: --{arg}")
+        # Traitlets takes one dash for two.
+        typed = f"-{arg}" if any(word.partition("=")[0] == f"-{arg}" for word in self.argv) else f"--{arg}"
+        self._refuse(f"unrecognized arguments: {typed}")
+
+
+def _near_option(option: str, known: Sequence[str]) -> str:
+    """A suggestion for a mistyped option: one that begins so, or is very much like it."""
+    word = option.lstrip("-")
+    names = [name.lstrip("-") for name in known if name.startswith("--")]
+    begin = [name for name in names if name.startswith(word)]
+    near = begin if len(begin) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=_VERY_MUCH)
+    return f"; did you mean --{near[0]}?" if near and len(word) > 1 else ""
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -197,6 +210,11 @@ def expanded(name: str) -> Path:
         return Path(name).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{name}: this home folder is not known; give the whole path") from error
+
+
+def absolute(name: str) -> Path:
+    """The same as an absolute path. A setting that is a path is made one, once, at the start."""
+    return expanded(name).absolute()
 
 
 def users_folder() -> Path | None:
@@ -256,8 +274,8 @@ class BaseApp(Application):
 
     @property
     def data_path(self) -> Path:
-        """`data_dir` as a path, with ``~`` resolved."""
-        return expanded(self.data_dir)
+        """`data_dir` as an absolute path, with ``~`` resolved: programs that we start have other folders."""
+        return absolute(self.data_dir)
 
     def initialize(self, argv: list[str] | None = None) -> None:
         """Reads all settings. Raises UsageError, which says what is wrong; exits after ``--help``."""
@@ -365,8 +383,11 @@ class BaseApp(Application):
             loader.teach = partial(teach, command=self, has_subcommands=bool(self.subcommands))
         return loader
 
-    def known_gateway(self) -> Gateway | None:
-        """A client of the gateway of the settings, for completion; None for a command without one."""
+    def known_gateway(self, typed: Mapping[str, str]) -> Gateway | None:
+        """A client of the gateway of the settings, for completion; None for a command without one.
+
+        `typed`: those of the line, by ``Class.trait``.
+        """
         return None
 
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
@@ -511,13 +532,20 @@ class CommandApp(BaseApp):
 
     def _local_gateway(self) -> RunningGateway | None:
         """The gateway of the data folder if it is that of the settings: its token goes to no other URL."""
+        from cellgate.client.transport import without_version  # noqa: PLC0415 - keeps --help quick
+
         running = self._running_gateway()
-        if running is None or self.address().rstrip("/") != running.url.rstrip("/"):
+        if running is None or without_version(self.address()) != without_version(running.url):
             return None
         return running
 
-    def known_gateway(self) -> Gateway | None:
-        """A client of the gateway of the settings, without those of the command line."""
+    def known_gateway(self, typed: Mapping[str, str]) -> Gateway | None:
+        """A client of the gateway of the settings, those of the unfinished line included."""
+        config = Config()
+        for setting, value in typed.items():
+            class_name, trait = setting.split(".")
+            config[class_name][trait] = DeferredConfigString(value)
+        self.cli_config = config
         self._load_settings()
         return self.gateway()
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _PATIENCE = 2.0
 """Seconds for which a Tab may wait for the gateway."""
 _MOST = 500
+_DOT = "__DOT__"
+"""What stands for the dot of ``Class.trait`` in traitlets' names of parsed options."""
+_OF_GATEWAY = frozenset({"url", "token", "ca_file", "data_dir", "config_file"})
+"""The settings that say which gateway is asked, and how."""
 _FURTHER = ("--help-all", "--version")
 """Options that traitlets handles before it creates its parser."""
 
@@ -43,8 +47,11 @@ class Command(Protocol):
     def class_traits(cls, **metadata: Any) -> dict[str, TraitType[Any, Any]]:
         """Traitlets' method."""
 
-    def known_gateway(self) -> Gateway | None:
-        """A client of the gateway of the settings, if this command talks to one."""
+    def known_gateway(self, typed: Mapping[str, str]) -> Gateway | None:
+        """A client of the gateway of the settings, if this command talks to one.
+
+        `typed`: settings of the line that is being typed, by ``Class.trait``.
+        """
 
 
 def teach(parser: argparse.ArgumentParser, command: Command, *, has_subcommands: bool) -> None:
@@ -129,7 +136,7 @@ def _sessions(command: Command) -> Completer:
         async for model in gateway.sessions():
             yield model.session
 
-    return lambda **_: _asked(command, names)
+    return lambda *, parsed_args, **_: _asked(command, names, parsed_args)
 
 
 def _paths(command: Command) -> Completer:
@@ -142,17 +149,24 @@ def _paths(command: Command) -> Completer:
             async for file in gateway.session(session).files.list():
                 yield file.path
 
-        return _asked(command, names)
+        return _asked(command, names, parsed_args)
 
     return complete
 
 
-def _asked(command: Command, names: Callable[[Gateway], AsyncGenerator[str]]) -> list[str]:
-    """The names that the gateway returns in time."""
+def _asked(
+    command: Command, names: Callable[[Gateway], AsyncGenerator[str]], parsed_args: argparse.Namespace
+) -> list[str]:
+    """The names that the gateway of the line, or of the other settings, returns in time."""
     found: list[str] = []
+    typed = {
+        name.replace(_DOT, "."): value
+        for name, value in vars(parsed_args).items()
+        if name.partition(_DOT)[2] in _OF_GATEWAY and isinstance(value, str)
+    }
 
     async def ask() -> None:
-        gateway = command.known_gateway()
+        gateway = command.known_gateway(typed)
         if gateway is None:
             return
         async with asyncio.timeout(_PATIENCE), aclosing(names(gateway)) as given:

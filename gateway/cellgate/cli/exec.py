@@ -22,6 +22,7 @@ from cellgate.cli.input import Answers, Lines
 from cellgate.cli.notebook_files import Cell, CellFile, CellKind
 from cellgate.cli.run import Run, RunOptions
 from cellgate.cli.screen import Plain, Screen, Silent, note_wait, summary
+from cellgate.cli.script import wants_a_person
 from cellgate.cli.tables import as_json
 from cellgate.cli.terminal import CellOutput
 from cellgate.client import Event, Finished
@@ -101,6 +102,8 @@ class ExecApp(SessionOptions):
         try:
             with output:
                 failed = await run.cells(output)
+                if (hint := wants_a_person(run.error)) is not None:
+                    output.note(hint)
             if self.json:
                 self.print(as_json(await gateway.result(session, str(run.last_execution), max_text=0)))
             return 1 if failed else 0

@@ -7,6 +7,9 @@ session.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from traitlets import Unicode
 
 from cellgate.cli.actions import choose_action, forms_of
 from cellgate.cli.base import CommandApp, UsageError, expanded
@@ -35,12 +38,23 @@ class FilesApp(CommandApp):
         cellgate files put my-session data.csv raw/2026.csv
         cellgate files ls my-session
         cellgate files get my-session figure.png
+        cellgate files get my-session figure.png -o plot.png
         cellgate files rm my-session raw/2026.csv
     """
+
+    output = Unicode(help="With get: the FILE to write, replaced if it exists.").tag(
+        config=True, metavar="FILE"
+    )
+
+    aliases: Any = {("o", "output"): "FilesApp.output", **CommandApp.aliases}  # noqa: RUF012
 
     async def run_command(self) -> int:
         """Runs the action of the first argument."""
         action, words = choose_action("cellgate files", self.usage, _ACTIONS, self.extra_args)
+        if "output" in self.cli_config.get("FilesApp", {}) and (action != "get" or len(words) > 2):
+            raise UsageError("--output is the FILE of get, which is given once")
+        if action == "get" and len(words) == 2 and self.output:
+            words.append(self.output)
         files = self.gateway().session(words[0]).files
         match action:
             case "put":

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from traitlets import Bool, List, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.base import BaseApp, UsageError, absolute
 
 if TYPE_CHECKING:
     from cellgate.principals.hub import HubSettings
@@ -97,7 +97,7 @@ class IdentityOptions(BaseApp):
                     raise UsageError(f"{self.option(name)} needs --oidc-issuer")
             return None
         is_file = self.oidc_jwks and "://" not in self.oidc_jwks
-        jwks = str(expanded(self.oidc_jwks)) if is_file else self.oidc_jwks
+        jwks = str(absolute(self.oidc_jwks)) if is_file else self.oidc_jwks
         return OidcSettings(
             self.oidc_issuer,
             self.oidc_audience,

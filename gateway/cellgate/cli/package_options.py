@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from traitlets import Float, Integer, List, Unicode
 
-from cellgate.cli.base import BaseApp
+from cellgate.cli.base import BaseApp, absolute
 from cellgate.cli.setting_checks import Size
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class PackageOptions(BaseApp):
         return PackageSettings(
             allowed=PackageSettings.allowing(self.packages),
             index=self.package_index,
-            links=tuple(self.package_links),
+            links=tuple(map(_place, self.package_links)),
             timeout=self.package_timeout,
             most=self.package_count,
             disk=parse_size(self.package_disk, name="package_disk"),
@@ -73,3 +73,8 @@ class PackageOptions(BaseApp):
             lock_life=self.package_lock_life,
             environment={name: environment[name] for name in PASSED if name in environment},
         )
+
+
+def _place(link: str) -> str:
+    """A page's address as it is; a folder's absolute path, because installs run in folders of their own."""
+    return link if "://" in link else str(absolute(link))

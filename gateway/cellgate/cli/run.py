@@ -12,17 +12,19 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from msgspec import structs
 from traitlets import Bool, List, Unicode
 
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.cell_options import SessionOptions
-from cellgate.cli.escaping import printed_line
+from cellgate.cli.escaping import printed, printed_line
 from cellgate.cli.input import Answers
 from cellgate.cli.notebook_files import Cell, CellFile, read_cells, weave
 from cellgate.cli.run_files import (
@@ -39,8 +41,19 @@ from cellgate.cli.run_files import (
 )
 from cellgate.cli.run_report import CellReport, RunReport
 from cellgate.cli.screen import Screen, Silent, make_screen, note_wait
+from cellgate.cli.script import asks, exit_code, farewell, preparing, wants_a_person
 from cellgate.cli.tables import as_json
-from cellgate.client import ErrorInfo, FileModel, Files, Finished, Gateway, GatewayError, InputRequest
+from cellgate.client import (
+    ErrorInfo,
+    ErrorRaised,
+    Event,
+    FileModel,
+    Files,
+    Finished,
+    Gateway,
+    GatewayError,
+    InputRequest,
+)
 from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import parse_language
 
@@ -59,12 +72,15 @@ class RunApp(SessionOptions):
     """``cellgate run``."""
 
     name = "cellgate-run"
-    usage = "FILE [options]"
+    usage = "FILE [options] [-- ARGUMENT...]"
     description = """
         Runs the cells of a notebook (.ipynb), of a Python script (.py, divided by "# %%" lines) or of a
         Markdown file (.md, its blocks in the session's language) one after another, and shows their outputs
         as they come. It stops at the first cell that fails. It respects the tags raises-exception and
         skip-execution of a notebook's cells, and the word no-run after the language of a block.
+
+        A Python script gets what stands behind -- as its sys.argv, and leaves by sys.exit() as under python:
+        with 0 all is well, with another number that is the exit code of this command.
 
         --with and --files send data first: what lies beside FILE or below has the same place in the session,
         anything else its own name. Then files that the cells make or change are brought back beside FILE, or
@@ -73,12 +89,13 @@ class RunApp(SessionOptions):
         Hidden files stay where they are, unless --with names them.
 
         Exit code: 0 all cells ended well, 1 one failed or a file was not brought back, 2 wrong usage or no
-        gateway, 130 after Ctrl-C.
+        gateway, 130 after Ctrl-C; that of a script which gives one to sys.exit().
     """
     examples = """
         cellgate run analysis.ipynb -o analysis-done.ipynb
         cellgate run analysis.py --with data.csv  sends its data, and brings back what it makes
         cellgate run analysis.py --files data --results results
+        cellgate run report.py -- --year 2026     its sys.argv is ["report.py", "--year", "2026"]
         cellgate run script.py --session work     keeps the session: variables stay for the next run
         cellgate run README.md --timeout 30       check that the examples of a README work
         cellgate run guide.md --all-languages     its blocks of bash and JavaScript too
@@ -124,6 +141,22 @@ class RunApp(SessionOptions):
         **SessionOptions.flags,
     }
 
+    script_arguments: tuple[str, ...] = ()
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """As of every command, for what stands before ``--``; the rest is the script's."""
+        words = list(argv or ())
+        if "--" in words:
+            place = words.index("--")
+            self.script_arguments = tuple(words[place + 1 :])
+            words = words[:place]
+        super().initialize(words)
+
+    def hint_for_unknown_option(self, argv: Sequence[str]) -> str:
+        """An option of the script looks like one of ours without the separator."""
+        scripts = [word for word in argv if word.endswith(".py") and not word.startswith("-")]
+        return f"; put -- before what is for {scripts[0]} itself" if scripts else ""
+
     async def run_command(self) -> int:
         """Runs the cells. Whatever needs no gateway is checked first, so that a wrong path costs nothing."""
         path, output = self._paths()
@@ -133,6 +166,9 @@ class RunApp(SessionOptions):
         if not total:
             raise UsageError("; ".join((f"{path} has no code in {language} to run", *source.notices)))
         data = self._data(path)
+        is_script = path.suffix.lower() == ".py" and language.kernel_language == "python"
+        if self.script_arguments and not is_script:
+            raise UsageError(f"{path} is no Python script: it can't be given arguments")
         gateway = self.gateway()
         session = self.session or session_name(path)
         await gateway.create_session(
@@ -142,7 +178,7 @@ class RunApp(SessionOptions):
             language=self.language or None,
             checkpoint=self.checkpoint,
         )
-        run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going))
+        run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going, is_script=is_script))
         brought = Brought()
         cells: list[CellReport] = []
         with Silent() if self.json else make_screen(total, self.pictures(path.stem)) as screen:
@@ -151,10 +187,11 @@ class RunApp(SessionOptions):
             try:
                 if data is not None:
                     await data.send(gateway.session(session).files)
+                if is_script and (self.script_arguments or any(asks(cell.source) for cell in source.cells)):
+                    code = preparing(str(path), self.script_arguments, fresh=not self.session)
+                    await run.prepare(code, screen)
                 failed = await run.cells(screen)
-                hint = forgotten(path.parent, run.error, () if data is None else data.sent)
-                if hint is not None:
-                    screen.note(hint)
+                _advise(screen, run.error, path, () if data is None else data.sent)
                 if self.json:
                     cells = await run.reports()
             finally:
@@ -167,7 +204,7 @@ class RunApp(SessionOptions):
                     RunReport(
                         file=printed_line(str(path)),
                         session=session,
-                        status=next((cell.result.status for cell in cells if cell.failed), "ok"),
+                        status=_status(cells) if failed else "ok",
                         cells=cells,
                         not_run=total - len(cells),
                         notebook=notebook,
@@ -177,7 +214,7 @@ class RunApp(SessionOptions):
                     )
                 )
             )
-        return 1 if failed or brought.refused else 0
+        return run.exit_code or (1 if failed or brought.refused else 0)
 
     def _data(self, path: Path) -> Data | None:
         """What to send and where to bring results; None without any of it. Raises UsageError."""
@@ -213,6 +250,18 @@ class RunApp(SessionOptions):
                 await run.gateway.delete_session(run.session)
             screen.note(f"the record stays: cellgate export {run.session}")
         return brought
+
+
+def _advise(screen: Screen, error: ErrorInfo | None, path: Path, sent: Sequence[Sent]) -> None:
+    """Say what helps against this error of a cell, if anything is known to."""
+    for hint in (forgotten(path.parent, error, sent), wants_a_person(error)):
+        if hint is not None:
+            screen.note(hint)
+
+
+def _status(cells: Sequence[CellReport]) -> str:
+    """That of the first cell that failed."""
+    return next((cell.result.status for cell in cells if cell.failed), "ok")
 
 
 class Data:
@@ -261,12 +310,14 @@ class RunOptions:
     """How cells are run. `language`: that of all of them, if it is not the kernel's.
 
     Cells that ask for input get what `answers` gives, or an end of file, as under ``python < /dev/null``.
+    `is_script`: one of them that leaves by `sys.exit` ends the run, with its exit code.
     """
 
     timeout: float | None = None
     keep_going: bool = False
     language: str | None = None
     answers: Answers | None = None
+    is_script: bool = False
 
 
 class Run:
@@ -280,6 +331,14 @@ class Run:
         self._executions: list[str | None] = [None] * len(source.cells)
         self.error: ErrorInfo | None = None
         """That of the last cell that failed."""
+        self.exit_code: int | None = None
+        """What the script has left with, if it has."""
+
+    async def prepare(self, code: str, screen: Screen) -> None:
+        """Runs code that is no cell of the file; says what its result, and no later one, tells of a loss."""
+        result = await self.gateway.execute(self.session, code, silent=True)
+        if result.loss:
+            screen.note(result.loss)
 
     async def cells(self, screen: Screen) -> int:
         """Runs the cells; returns how many have failed."""
@@ -289,7 +348,16 @@ class Run:
             cell = self._source.cells[index]
             screen.begin(number, cell.source)
             finished = await self._cell_or_interrupt(index, cell, screen)
+            if self._options.is_script and finished.status == "error":
+                self.exit_code = exit_code(finished.error)
+            if self.exit_code == 0:
+                screen.end(number, structs.replace(finished, status="ok", error=None))
+                break
             screen.end(number, finished)
+            if self.exit_code is not None and finished.error is not None:
+                if text := farewell(finished.error):
+                    screen.note(printed(text))
+                return failed + 1
             if finished.status == "ok" or (finished.status == "error" and cell.may_fail):
                 continue
             failed += 1
@@ -338,12 +406,17 @@ class Run:
                 await stack.enter_async_context(answers)
             async for event in events:
                 self._executions[index] = event.execution
-                screen.event(event)
+                if not self._leaves(event):
+                    screen.event(event)
                 if answers is not None and isinstance(event, InputRequest):
                     answers.ask(event)
                 if isinstance(event, Finished):
                     return event
         raise GatewayError(0, "connection_lost", "The gateway ended the stream before the cell was finished")
+
+    def _leaves(self, event: Event) -> bool:
+        """Whether a script leaves by this event, which is no error to show."""
+        return self._options.is_script and isinstance(event, ErrorRaised) and event.ename == "SystemExit"
 
     async def reports(self) -> list[CellReport]:
         """What has come of the cells that were run, in their order."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
-from cellgate.cli.base import RUNNING_FILE, UsageError, expanded, users_folder
+from cellgate.cli.base import RUNNING_FILE, UsageError, absolute, users_folder
 from cellgate.cli.identity_options import IdentityOptions
 from cellgate.cli.package_options import PackageOptions
 from cellgate.cli.setting_checks import Size, plain, settings_of_kind
@@ -515,7 +515,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             allowed_origins=frozenset(self.allowed_origins),
             base_url=check_base_url(self.base_url),
             ports_origin=self._ports_origin(),
-            kernel_dirs=tuple(map(Path, self.kernel_dirs)),
+            kernel_dirs=tuple(map(absolute, self.kernel_dirs)),
             pool=pool,
             warm_kernelspecs=(self.default_kernel, *self.warm_kernels),
             packages=self.package_settings(self.environment),
@@ -543,7 +543,7 @@ class ServeApp(IdentityOptions, PackageOptions):
 
         if not self.quotas:
             return QuotaSettings()
-        file = expanded(self.quotas).absolute()
+        file = absolute(self.quotas)
         try:
             return QuotaSettings(file, read_quotas(file))
         except InvalidInput as error:
@@ -568,7 +568,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             return None
         if not (self.tls_cert and self.tls_key):
             raise UsageError("--tls-cert and --tls-key are needed together")
-        return TlsFiles(expanded(self.tls_cert), expanded(self.tls_key))
+        return TlsFiles(absolute(self.tls_cert), absolute(self.tls_key))
 
     def _listener(self) -> Any:
         from cellgate.http.listener.forwarded import parse_proxies  # noqa: PLC0415

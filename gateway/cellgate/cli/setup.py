@@ -14,7 +14,7 @@ from typing import NoReturn
 from rich.console import Console
 from traitlets import Enum, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
 from cellgate_kernels.errors import BackendUnavailable, in_words
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.specs.environments import Environment, chosen_requirements, environment_of
@@ -64,7 +64,7 @@ class SetupApp(BaseApp):
         """Runs the setup and exits with its code."""
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
-        prefix = expanded(self.prefix or sys.prefix)
+        prefix = absolute(self.prefix or sys.prefix)
         raise SystemExit(set_up(prefix, self._wanted(prefix)))
 
     def _wanted(self, prefix: Path) -> Path:

@@ -26,6 +26,7 @@ from cellgate.client.errors import (
     RequestRefused,
 )
 from cellgate.client.files import Files
+from cellgate.client.images import Image
 from cellgate.client.transport import Trust
 from cellgate.client.values import Alternative, BlocksResult, Exploration, Result
 from cellgate.wire.answers import (
@@ -123,6 +124,7 @@ __all__ = [
     "Gateway",
     "GatewayError",
     "GatewayInfo",
+    "Image",
     "InputRequest",
     "Inspection",
     "InvalidInput",

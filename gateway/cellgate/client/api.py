@@ -10,10 +10,10 @@ import base64
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from urllib.parse import urlencode
 
 import msgspec
@@ -26,13 +26,15 @@ from cellgate.client.calls import (
     Calls,
     Progress,
     cell_options,
+    check_code,
+    check_on_cancel,
     encode,
     given,
     session_options,
     session_path,
     words,
 )
-from cellgate.client.errors import ConnectionFailed, InvalidInput, NotFound, gateway_error
+from cellgate.client.errors import ConnectionFailed, GatewayError, InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import SYSTEM_TRUST, Server, Trust, lines
 from cellgate.client.values import BlocksResult, Exploration, Result, decode, parse_event, parse_opening
@@ -65,6 +67,8 @@ if TYPE_CHECKING:
 
 _PAGE = 200
 _EXECUTIONS = 1000
+_CANCEL_TIMEOUT = 10.0
+"""Seconds for which a caller that was cancelled waits until its cell is, too."""
 
 
 def _cut_at(max_text: int | None) -> str:
@@ -188,12 +192,13 @@ class Gateway(Asynchronous):
         code: str,
         *,
         on_event: Callable[[Event], object] | None = None,
+        on_cancel: Literal["interrupt", "continue"] = "interrupt",
         max_text: int | None = None,
         **options: Unpack[CellKeywords],
     ) -> Result:
         """Runs a cell and waits for its end.
 
-        `timeout` in seconds; None is the session's own. `stdin`: lines that answer `input()`.
+        `timeout` in seconds; None is the session's own. `stdin`: lines, or a text, that answer `input()`.
         Code in a `language` other than the kernel's is run by a separate program, beside the kernel.
         `tables`: return pandas' tables as data too, with at most this many rows; see `Result.tables`.
         `packages`: ``auto`` installs missing packages that the cell imports, ``temporary`` for this cell.
@@ -202,20 +207,48 @@ class Gateway(Asynchronous):
         `max_text`: cut texts with more characters. By default the gateway cuts what is longer than 100,000,
         and limits the whole answer; 0 is all there is.
         `on_event` is called with each event while the cell runs. A cell that raises is not an error here:
-        see the result's `status`.
+        see the result's `status`. A caller that is cancelled, as by `asyncio.wait_for`, interrupts the cell;
+        with `on_cancel` ``continue`` it goes on. A lost connection doesn't interrupt it, unless there is an
+        `on_event`.
         """
+        check_code(code)
         given_options = cell_options(options)
+        check_on_cancel(on_cancel)
         if on_event is None:
-            path = session_path(session, "execute") + _cut_at(max_text)
-            key = uuid.uuid4().hex
             body = {"code": code, **given_options}
-            return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
+            return await self._execute(session, body, on_cancel, max_text)
         execution = None
-        async with aclosing(self.stream_execute(session, code, **options)) as events:
+        stream = self.stream_execute(session, code, on_disconnect=on_cancel, **options)
+        async with aclosing(stream) as events:
             async for event in events:
                 execution = event.execution or execution
                 on_event(event)
         return await self.result(session, str(execution), max_text=max_text)
+
+    async def _execute(
+        self, session: str, body: Mapping[str, Any], on_cancel: str, max_text: int | None
+    ) -> Result:
+        path = session_path(session, "execute")
+        key = uuid.uuid4().hex
+        sent = asyncio.Event()
+        try:
+            answer = await self._calls.call(
+                "POST", path + _cut_at(max_text), body, timeout=None, idempotency=key, on_send=sent.set
+            )
+        except asyncio.CancelledError:
+            # Not by `on_disconnect`: a connection that is lost would interrupt the cell before its repeat.
+            if sent.is_set() and on_cancel == "interrupt":
+                await self._cancel_sent(session, {**body, "wait": False}, key)
+            raise
+        return decode(answer, Result)
+
+    async def _cancel_sent(self, session: str, body: Mapping[str, Any], key: str) -> None:
+        """Stops a cell that was sent with this idempotency key, by asking for it once more with the key."""
+        path = session_path(session, "execute")
+        with suppress(GatewayError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_TIMEOUT):
+                known = await self._calls.call("POST", path, body, idempotency=key)
+                await self.cancel(session, decode(known, Result).execution)
 
     async def stream_execute(
         self,
@@ -230,6 +263,7 @@ class Gateway(Asynchronous):
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, decides what happens to the cell then.
         """
+        check_code(code)
         body = given(code=code, on_disconnect=on_disconnect) | cell_options(options)
         path = session_path(session, "execute")
         async with aclosing(self._streamed("POST", path, encode(body))) as received:
@@ -678,19 +712,25 @@ class Session(Asynchronous):
         code: str,
         *,
         on_event: Callable[[Event], object] | None = None,
+        on_cancel: Literal["interrupt", "continue"] = "interrupt",
         max_text: int | None = None,
         **options: Unpack[CellKeywords],
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. A notebook displays the result."""
+        check_code(code)
+        check_on_cancel(on_cancel)
         cell_options(options)
         session = await self.opened()
-        return await self._gateway.execute(session, code, on_event=on_event, max_text=max_text, **options)
+        return await self._gateway.execute(
+            session, code, on_event=on_event, on_cancel=on_cancel, max_text=max_text, **options
+        )
 
     async def stream(self, code: str, **options: Unpack[CellKeywords]) -> AsyncGenerator[Event]:
         """Runs a cell; yields its events as they happen. Leaving the iteration early interrupts the cell.
 
         Options as of `Gateway.execute`.
         """
+        check_code(code)
         cell_options(options)
         events = self._gateway.stream_execute(await self.opened(), code, on_disconnect="interrupt", **options)
         async with aclosing(events):

@@ -52,14 +52,21 @@ class _Loop:
                 awaitable.close()
             raise RuntimeError("This client is closed")
 
+        ended = threading.Event()
+
         async def wait() -> T:
-            return await awaitable
+            try:
+                return await awaitable
+            finally:
+                ended.set()
 
         future = asyncio.run_coroutine_threadsafe(wait(), self._loop)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
+            # If the program ends now, what the call stops elsewhere would go on. Another Ctrl-C doesn't wait.
+            ended.wait(_CLOSE_TIMEOUT)
             raise
 
     def finish(self, items: AsyncGenerator[Any, Any]) -> None:

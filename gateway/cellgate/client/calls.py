@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import secrets
+import stat
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from urllib.parse import quote
 
 import msgspec
@@ -48,27 +49,37 @@ class Calls:
         *,
         timeout: float | None = REQUEST_TIMEOUT,
         idempotency: str | None = None,
+        on_send: Callable[[], object] | None = None,
     ) -> bytes:
-        """The answer's body. After a lost connection the request is repeated only if that is safe."""
+        """The answer's body. After a lost connection the request is repeated only if that is safe.
+
+        `on_send` is called when it is sent, each time.
+        """
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
         attempts = self.attempts if method == "GET" or idempotency is not None else 1
         for attempt in range(1, attempts):
             try:
-                return await self._call(method, target, data, headers, timeout)
+                return await self._call(method, target, data, headers, timeout, on_send)
             except ConnectionFailed as error:
                 if error.reason != "connection_lost":
                     raise
             await asyncio.sleep(RETRY_PAUSE * 2 ** (attempt - 1))
-        return await self._call(method, target, data, headers, timeout)
+        return await self._call(method, target, data, headers, timeout, on_send)
 
     async def _call(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], timeout: float | None
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+        on_send: Callable[[], object] | None,
     ) -> bytes:
         try:
             async with (
                 asyncio.timeout(timeout),
-                self._server.exchange(method, target, body=body, headers=headers) as answer,
+                self._server.exchange(method, target, body=body, headers=headers, on_send=on_send) as answer,
             ):
                 return await answer.body()
         except TimeoutError as error:
@@ -97,7 +108,9 @@ def ignore_progress(_done: int, _total: int | None) -> None:
 
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:
     """Streams the body to a file beside `path`, then replaces `path` with it."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    # Not tempfile's, which only its owner may read: this is the user's own file, as their umask has it.
+    name = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     length = answer.headers.get("content-length")
     total = int(length) if length is not None and length.isdecimal() else None
     done = 0
@@ -113,11 +126,18 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
                         waiting = []
                     progress(done, total)
                 await asyncio.to_thread(file.writelines, waiting)
+            await asyncio.to_thread(_keep_mode, file.fileno(), path)
         await asyncio.to_thread(os.replace, name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(os.unlink, name)
         raise
+
+
+def _keep_mode(descriptor: int, path: Path) -> None:
+    """Give the file that replaces one the mode of that one."""
+    if path.is_file():
+        os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
 
 
 def session_path(session: str, *more: str) -> str:
@@ -142,25 +162,69 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def cell_options(options: CellKeywords) -> dict[str, Any]:
-    """A cell's options that are not None. Raises TypeError for others."""
-    return _options("a cell", options, CellKeywords.__annotations__)
+    """A cell's options that are not None, as they are sent. Raises TypeError for others."""
+    known = _options("a cell", options, CellKeywords)
+    if isinstance(text := known.get("stdin"), str):
+        # As of a file: the end of the last line begins no further one.
+        known["stdin"] = text.removesuffix("\n").split("\n") if text else []
+    return known
 
 
 def session_options(options: SessionKeywords) -> dict[str, Any]:
     """A session's options that are not None. Raises TypeError for others."""
-    return _options("a session", options, SessionKeywords.__annotations__)
+    return _options("a session", options, SessionKeywords)
 
 
-def _options(whose: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+def _options(whose: str, options: Mapping[str, Any], known: type[Any]) -> dict[str, Any]:
     """The options that are not None. Raises TypeError for others, as Python does for wrong keywords.
 
     Python does not compare keywords with a TypedDict. Unchecked, a misspelt one would start a kernel before
-    the gateway refused it, and any other field of the request, such as `wait`, would go through.
+    the gateway refused it, and any other field of the request, such as `wait`, would go through; and what the
+    gateway says of a wrong type is in the words of JSON.
     """
-    unknown = sorted(options.keys() - known.keys())
+    hints = get_type_hints(known)
+    unknown = sorted(options.keys() - hints.keys())
     if unknown:
-        raise TypeError(f"{whose} has no option {unknown[0]!r}; known are: {', '.join(known)}")
+        raise TypeError(f"{whose} has no option {unknown[0]!r}; known are: {', '.join(hints)}")
+    for name, value in options.items():
+        if not _fits(value, hints[name]):
+            wanted = str(hints[name]).replace("collections.abc.", "").replace("typing.", "")
+            raise TypeError(f"{name} must be {wanted}, not {_type_of(value)}")
     return given(**options)
+
+
+def _fits(value: object, kind: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _type_of(value: object) -> str:
+    """The type of a value, or of what is in it, for a message."""
+    name = type(value).__name__
+    if isinstance(value, (list, tuple)):
+        return f"{name} of {_types_of(value)}"
+    if isinstance(value, dict):
+        return f"{name} of {_types_of(value)}: {_types_of(value.values())}"
+    return name
+
+
+def _types_of(values: Iterable[object]) -> str:
+    return ", ".join(sorted({type(each).__name__ for each in values})[:3]) or "nothing"
+
+
+def check_code(code: object) -> None:
+    """Raises TypeError for code that is not text."""
+    if not isinstance(code, str):
+        raise TypeError(f"code must be str, not {type(code).__name__}")
+
+
+def check_on_cancel(value: str) -> None:
+    """Raises InvalidInput for another word than those that there are."""
+    if value not in {"interrupt", "continue"}:
+        raise InvalidInput(f"on_cancel is 'interrupt' or 'continue', not {value!r}")
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

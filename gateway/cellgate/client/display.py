@@ -11,7 +11,7 @@ import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+from cellgate.client.images import ENCODED, SVG
 
 
 def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str, note: str = "") -> dict[str, str]:
@@ -30,11 +30,11 @@ def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str, note: str = 
 
 
 def _picture(data: Mapping[str, Any]) -> str:
-    for mime in _IMAGES:
+    for mime in ENCODED:
         if isinstance(data.get(mime), str):
             return _image(mime, data[mime].replace("\n", ""))
-    if isinstance(svg := data.get("image/svg+xml"), str):
-        return _image("image/svg+xml", base64.b64encode(svg.encode()).decode())
+    if isinstance(svg := data.get(SVG), str):
+        return _image(SVG, base64.b64encode(svg.encode()).decode())
     return ""
 
 

@@ -17,7 +17,15 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -43,6 +51,9 @@ MOST_LINE = 512 * MIB
 _SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
 
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
+"""OpenSSL's reasons for a handshake that is answered with something else than TLS, such as HTTP."""
+
 _FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
 
@@ -58,7 +69,8 @@ class _Problem(msgspec.Struct):
 class Answer:
     """The answer to one request: its head, and its body as it arrives. Names of headers are lower-case."""
 
-    def __init__(self, response: httpcore2.Response) -> None:
+    def __init__(self, response: httpcore2.Response, url: str) -> None:
+        self._url = url
         self.status = response.status
         self.headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers
@@ -77,7 +89,7 @@ class Answer:
         try:
             problem = msgspec.json.decode(body, type=_Problem)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            problem = _Problem(detail=body[:200].decode(errors="replace").strip())
+            problem = _Problem(detail=self._foreign(body[:200].decode(errors="replace").strip()))
         wait = self.headers.get("retry-after", "")
         error = gateway_error(
             self.status,
@@ -88,6 +100,14 @@ class Answer:
         if isinstance(error, CannotBranch):
             error.obstacles = problem.obstacles
         return error
+
+    def _foreign(self, text: str) -> str:
+        """What to say of a refusal that is not in a gateway's form: another program may have the port."""
+        said = f": {text}" if text and not text.startswith("<") else ""
+        return (
+            f"What answers at {self._url} is no gateway, such as JupyterLab, or a proxy before one"
+            f" (HTTP status {self.status}{said})"
+        )
 
     async def chunks(self, *, idle_timeout: float | None = None) -> AsyncGenerator[bytes]:
         """The body in parts. Raises GatewayError when it ends early or is silent for `idle_timeout` s."""
@@ -183,11 +203,12 @@ class Server:
             raise InvalidInput(f"{url!r} is not a gateway's URL, such as http://127.0.0.1:8888")
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             raise InvalidInput("the token holds characters that no token has")
-        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        path = without_version(parts.path)
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
         scheme = parts.scheme.encode()
         self._origin = httpcore2.Origin(scheme, host, port or (443 if scheme == b"https" else 80))
         self._tls = trust.context() if scheme == b"https" else None
-        self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+        self._prefix = quote(path, safe="/%:@!$&'()*+,;=~")
         name = f"[{host.decode()}]" if b":" in host else host.decode()
         self._headers = {"Host": name if port is None else f"{name}:{port}", "User-Agent": "cellgate"}
         if token:
@@ -202,10 +223,12 @@ class Server:
         body: bytes | Body | None = None,
         accept: str = "application/json",
         headers: Mapping[str, str] | None = None,
+        on_send: Callable[[], object] | None = None,
     ) -> AsyncIterator[Answer]:
         """Sends a request; yields its answer once the headers have arrived. Leaving closes the connection.
 
-        `body`: JSON as bytes, or any bytes as a Body.
+        `body`: JSON as bytes, or any bytes as a Body. `on_send` is called when its first byte is sent:
+        before that, the gateway can't have acted.
 
         Raises GatewayError for every failure, including a refusal (status 300 and above).
         """
@@ -215,7 +238,8 @@ class Server:
             sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
             sent["Content-Length"] = str(body.length if isinstance(body, Body) else len(body or b""))
         async with AsyncExitStack() as stack:
-            answer = Answer(await self._ask(stack, method, target, sent, body))
+            backend = _Backend(on_send or _ignore)
+            answer = Answer(await self._ask(stack, method, target, sent, body, backend), self.url)
             await answer.check()
             yield answer
 
@@ -226,10 +250,11 @@ class Server:
         target: str,
         headers: Mapping[str, str],
         body: bytes | Body | None,
+        backend: _Backend,
     ) -> httpcore2.Response:
         """The response, once its head has arrived. `stack` closes the connection and the body's chunks."""
         connection = httpcore2.AsyncHTTPConnection(
-            self._origin, ssl_context=self._tls, network_backend=_Backend()
+            self._origin, ssl_context=self._tls, network_backend=backend
         )
         stack.push_async_callback(connection.aclose)
         if isinstance(body, Body):
@@ -257,11 +282,18 @@ class Server:
                     f"The certificate of {self.url} is not trusted: {untrusted.verify_message}. Name the "
                     "file with the certificates that signed it: --ca-file, or `trust` in Python.",
                 ) from error
+            if (foreign := _find(ssl.SSLError, error)) is not None and foreign.reason in _NOT_TLS:
+                raise gateway_error(
+                    0,
+                    "unreachable",
+                    f"What answers at {self.url} is not HTTPS: if it is a gateway without a certificate, its "
+                    "address begins with http://",
+                ) from error
             raise gateway_error(
                 0,
                 "unreachable",
                 f"No gateway answers at {self.url} ({_why(error)}). Start one with `cellgate serve`, "
-                "or name another with --url.",
+                "or name another: --url, or `Gateway(url)` in Python.",
             ) from error
         except _FAILURES as error:
             raise _lost() from error
@@ -274,6 +306,15 @@ class Server:
         url = "ws" + self.url.removeprefix("http") + target
         headers = {name: value for name, value in self._headers.items() if name != "Host"}
         return await websocket_connect(HTTPRequest(url, headers=headers, ssl_options=self._tls))
+
+
+def without_version(url: str) -> str:
+    """A gateway's URL, or its path, without a slash at its end, and without ``/v1``, which is each call's."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _ignore() -> None:
+    """For who does not ask when a request is sent."""
 
 
 def _below(error: BaseException | None) -> Iterator[BaseException]:
@@ -302,8 +343,9 @@ def _why(outermost: BaseException) -> str:
 class _Backend(httpcore2.AsyncNetworkBackend):
     """Opens connections that are read while they are written to."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_send: Callable[[], object]) -> None:
         self._inner = httpcore2.AnyIOBackend()
+        self._on_send = on_send
 
     async def connect_tcp(
         self,
@@ -313,7 +355,8 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        inner = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
+        return _Stream(inner, self._on_send)
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
@@ -323,12 +366,14 @@ class _Stream(httpcore2.AsyncNetworkStream):
     fails, or it is lost. Nothing else may arrive before the end of a request.
     """
 
-    def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
+    def __init__(self, inner: httpcore2.AsyncNetworkStream, on_send: Callable[[], object]) -> None:
         self._inner = inner
+        self._on_send = on_send
         self._ahead: asyncio.Task[bytes] | None = None
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Raises WriteError when an answer arrives: httpcore2 then stops sending, and reads it."""
+        self._on_send()
         if len(buffer) <= _SMALL and self._ahead is None:
             await self._inner.write(buffer, timeout)
             return
@@ -358,7 +403,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout), self._on_send)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

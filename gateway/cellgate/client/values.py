@@ -6,13 +6,15 @@ defaults. Pure; ``api`` receives the bytes.
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+import reprlib
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
 from cellgate.client.display import display_bundle
 from cellgate.client.errors import CellFailed, gateway_error
 from cellgate.client.frames import to_frame
+from cellgate.client.images import Image, images_in
 from cellgate.client.loss import describe_loss
 from cellgate.wire import answers
 from cellgate.wire.events import BY_TYPE, Event
@@ -25,6 +27,14 @@ TABLE = "application/vnd.dataresource+json"
 
 Of a table that does not come so, an output's metadata has this type, and in it the ``problem``.
 """
+_SHOWN: Final = 60
+"""Characters of a text that a `repr` shows: one is printed for each value at a prompt, and into logs."""
+
+
+def _short(text: str) -> str:
+    short = reprlib.Repr()
+    short.maxstring = _SHOWN
+    return short.repr(text)
 
 
 class Result(answers.Result, frozen=True, kw_only=True):
@@ -32,6 +42,21 @@ class Result(answers.Result, frozen=True, kw_only=True):
 
     `status` is ok, error, timeout, interrupted, died or cancelled; `cause` may say more.
     """
+
+    def __repr__(self) -> str:
+        parts = [f"status={self.status!r}"]
+        if self.text and self.error is None:
+            parts.append(f"text={_short(self.text)}")
+        if self.error is not None:
+            parts.append(f"error={_short(f'{self.error.ename}: {self.error.evalue}')}")
+        if images := self.images:
+            parts.append(f"images={len(images)}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    @property
+    def images(self) -> list[Image]:
+        """The pictures that the cell has shown, such as plots, in their order; each can `save` itself."""
+        return images_in(self.outputs)
 
     @property
     def tables(self) -> list[dict[str, Any]]:
@@ -97,6 +122,9 @@ class Exploration(answers.Exploration, frozen=True, kw_only=True):
 
     results: list[Alternative] = []  # type: ignore[assignment]  # with the client's additions
 
+    def __repr__(self) -> str:
+        return f"Exploration({', '.join(each.status for each in self.results)})"
+
 
 class BlocksResult(answers.BlocksResult, frozen=True, kw_only=True):
     """The results of several blocks: `exit_code` 0, 1 for a failed block, 124 for one that timed out.
@@ -105,6 +133,10 @@ class BlocksResult(answers.BlocksResult, frozen=True, kw_only=True):
     """
 
     blocks: list[Result] = []  # type: ignore[assignment]  # with the client's additions
+
+    def __repr__(self) -> str:
+        output = _short(self.output)
+        return f"BlocksResult(exit_code={self.exit_code}, blocks={len(self.blocks)}, output={output})"
 
 
 class _Line(msgspec.Struct):

@@ -8,6 +8,7 @@ command line and owns the signals.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import hashlib
 import json
@@ -378,9 +379,20 @@ def _bind(ip: str, port: int, option: str) -> list[socket.socket]:
     except UnicodeError as error:
         raise AddressInUse(f"Can't listen on {ip}: that is no address. Choose another with --ip") from error
     except OSError as error:
+        why = in_words(error, file=False)
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise AddressInUse(
+                f"Can't listen on {ip}: that is no address of this machine. Choose another with --ip:"
+                " 127.0.0.1 is for this machine alone, 0.0.0.0 all its addresses"
+            ) from error
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(
+                f"Can't listen on {ip}:{port}: {why}. A gateway may run there already, or another program,"
+                f" such as JupyterLab, whose port 8888 is too. Stop it, or choose another port with {option}"
+                " (0: any that is free); commands with the same data folder find the gateway there"
+            ) from error
         raise AddressInUse(
-            f"Can't listen on {ip}:{port}: {in_words(error, file=False)}."
-            f" Choose another port with {option}, or stop what uses it"
+            f"Can't listen on {ip}:{port}: {why}. Choose another port with {option}, or another --ip"
         ) from error
 
 

@@ -36,6 +36,8 @@ from cellgate_kernels.specs.catalog import KernelspecCatalog
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
+NO_SPACE = 64 * MIB
+"""What the record leaves free: with less, cells are refused (``GatewaySettings.storage_reserve``)."""
 LITTLE_SPACE = 2 * GIB
 LITTLE_MEMORY = 2 * GIB
 FILES_WANTED = 4096
@@ -310,7 +312,14 @@ def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
         return
     space = free(existing)
     found = f"{data}: {space / GIB:.1f} GiB free{f' on {kind}' if kind else ''}"
-    if space < LITTLE_SPACE:
+    if space < NO_SPACE:
+        yield Finding(
+            "data folder",
+            Outcome.PROBLEM,
+            f"{data}: the disk is full, {space / MIB:.1f} MiB are free{f' on {kind}' if kind else ''}",
+            "Free some space, or choose another: --data-dir DIR",
+        )
+    elif space < LITTLE_SPACE:
         yield Finding(
             "data folder", Outcome.NOTE, found, "Free some space, or choose another: --data-dir DIR"
         )
@@ -364,7 +373,11 @@ def try_port(ip: str, port: int) -> Finding:
                 "port",
                 Outcome.NOTE,
                 f"{address} is in use",
-                "A gateway may run already; else choose: --port N",
+                "A gateway may run already, or another program, such as JupyterLab; else choose: --port N",
+            )
+        if error.errno == errno.EADDRNOTAVAIL:
+            return Finding(
+                "port", Outcome.PROBLEM, f"{ip} is no address of this machine", "Choose another: --ip"
             )
         return Finding(
             "port",

@@ -261,10 +261,10 @@ class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class CellKeywords(TypedDict, total=False):
-    """`CellOptions` as keyword arguments; None means not given."""
+    """`CellOptions` as keyword arguments; None means not given. `stdin` may be a text of several lines."""
 
     timeout: float | None
-    stdin: list[str] | None
+    stdin: str | list[str] | None
     silent: bool | None
     env: dict[str, str] | None
     language: str | None

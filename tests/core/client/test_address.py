@@ -18,3 +18,11 @@ from cellgate.client.transport import Server
 )
 def test_a_header_can_hold_the_host_of_any_address(url: str, host: str) -> None:
     assert Server(url, "token")._headers["Host"] == host
+
+
+@pytest.mark.parametrize("end", ["/v1", "/v1/"])
+@pytest.mark.parametrize("base", ["http://127.0.0.1:8888", "http://example.org/team"])
+def test_an_address_may_end_as_those_of_its_requests_begin(base: str, end: str) -> None:
+    server = Server(base + end, "token")
+    assert server.url == base
+    assert server._prefix == ("/team" if base.endswith("team") else "")

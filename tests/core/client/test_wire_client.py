@@ -7,6 +7,8 @@ import contextlib
 import json
 import logging
 import os
+import socket
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -109,6 +111,17 @@ async def test_a_refusal_by_something_else_still_is_a_gateway_error(body: bytes)
             await gateway.get_session("s")
     assert (caught.value.status, caught.value.reason) == (502, "http_error")
     assert caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"message": "Not Found", "reason": null}', b"<!DOCTYPE html>\n<title>Jupyter Server</title>"]
+)
+async def test_another_program_on_the_port_is_said_to_be_one(body: bytes) -> None:
+    """JupyterLab's server has the same port by default; these are its answers."""
+    async with answering(answer(body, "404 Not Found")) as (gateway, _):
+        with pytest.raises(GatewayError, match=r"no gateway, such as JupyterLab.*HTTP status 404") as caught:
+            await gateway.get_session("s")
+    assert "<" not in caught.value.detail
 
 
 async def test_a_redirection_is_not_followed() -> None:
@@ -429,3 +442,92 @@ async def test_a_notebook_is_stored_byte_by_byte(tmp_path: Path) -> None:
         await gateway.notebook("s", path, outputs=False)
     assert path.read_bytes() == b"ab" + b"c" * 300_000
     assert requests[0].startswith(b"GET /base/v1/sessions/s/notebook?outputs=false ")
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [("Ada\n36\n", ["Ada", "36"]), ("Ada", ["Ada"]), ("", []), ("\n", [""]), ("a\n\nb", ["a", "", "b"])],
+)
+async def test_stdin_may_be_a_text(text: str, lines: list[str]) -> None:
+    result = b'{"session": "s", "execution": "e", "status": "ok"}'
+    async with answering(answer(result)) as (gateway, requests):
+        await gateway.execute("s", "input()", stdin=text)
+    assert json.loads(requests[0].partition(b"\r\n\r\n")[2])["stdin"] == lines
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"code": 5}, "code must be str, not int"),
+        ({"stdin": [1, "a"]}, "stdin must be str | list[str] | None, not list of int, str"),
+        ({"timeout": "5"}, "timeout must be float | None, not str"),
+        ({"env": {"A": 1}}, "env must be dict[str, str] | None, not dict of str: int"),
+    ],
+)
+async def test_a_wrong_type_is_named_as_python_does_and_nothing_is_sent(
+    options: dict[str, Any], words: str
+) -> None:
+    """Nothing listens at that address: a request would be another error."""
+    gateway = Gateway("http://127.0.0.1:9", "secret")
+    for call in (gateway.execute, gateway.session("s").run):
+        with pytest.raises(TypeError) as caught:
+            await call(**{"session": "s"} if call == gateway.execute else {}, **{"code": "1", **options})
+        assert str(caught.value) == words
+
+
+async def test_a_caller_that_gives_up_stops_its_cell_by_its_key() -> None:
+    began = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if began.is_set():
+            writer.write(answer(b'{"session": "s", "execution": "e"}'))
+        else:
+            began.set()
+            await reader.read()
+
+    async with answering(script) as (gateway, requests):
+        call = asyncio.create_task(gateway.execute("s", "1"))
+        await began.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    heads, bodies = zip(*(request.split(b"\r\n\r\n", 1) for request in requests), strict=True)
+    keys = [line for head in heads for line in head.split(b"\r\n") if line.startswith(b"Idempotency-Key")]
+    assert [head.split(b" ")[1] for head in heads] == [
+        b"/base/v1/sessions/s/execute",
+        b"/base/v1/sessions/s/execute",
+        b"/base/v1/sessions/s/executions/e/cancel",
+    ]
+    assert [json.loads(body) for body in bodies[:2]] == [{"code": "1"}, {"code": "1", "wait": False}]
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+    # One that has not been sent yet is not sent in order to be stopped: the cell might run.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        call = asyncio.create_task(Gateway(f"http://127.0.0.1:{server.getsockname()[1]}").execute("s", "1"))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = server.accept()
+            with connection:
+                assert connection.recv(100) == b""
+
+
+async def test_a_file_for_the_user_has_the_mode_of_their_files(tmp_path: Path) -> None:
+    known = tmp_path / "known.ipynb"
+    known.touch()
+    known.chmod(0o640)
+    mask = os.umask(0o022)
+    try:
+        for path in (tmp_path / "new.ipynb", known):
+            async with answering(answer(b"{}")) as (gateway, _):
+                await gateway.notebook("s", path)
+    finally:
+        os.umask(mask)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new.ipynb", "known.ipynb")] == [
+        0o644,
+        0o640,
+    ]
+    assert not await asyncio.to_thread(lambda: list(tmp_path.glob(".*")))

@@ -17,6 +17,7 @@ import pytest
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from cellgate.client import ConnectionFailed, Gateway
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
@@ -346,3 +347,30 @@ async def test_files_that_can_t_be_used_are_named(authority: Authority, lane: La
     assert f"The key in {locked} is encrypted" in await refused((certificate, locked), lane)
     assert str(text) in await refused((text, key), lane)
     assert "can't be used" in await refused((certificate, certificate), lane)
+
+
+async def test_who_begins_tls_where_there_is_none_is_told_at_once(authority: Authority) -> None:
+    closed: Counter[str] = Counter()
+    server = Listener(
+        Application([("/", Handler)]),
+        settings=ListenerSettings(),
+        closed_by_us=lambda reason: closed.update([reason]),
+        max_buffer_size=64 * MIB,
+    )
+    sockets = bind_sockets(0, HOST)
+    port = sockets[0].getsockname()[1]
+    server.add_sockets(sockets)
+    try:
+        with pytest.raises(ssl.SSLError, match=r"WRONG_VERSION|HTTP_REQUEST|RECORD_LAYER"):
+            await asyncio.open_connection(HOST, port, ssl=authority.context(), ssl_handshake_timeout=5)
+        with pytest.raises(ConnectionFailed, match="its address begins with http://"):
+            await Gateway(f"https://{HOST}:{port}").info()
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(GET)
+        assert (await answer(reader))[1] == b"xxxxx"
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        server.stop()
+        await server.close_all_connections()
+    assert closed == {"tls_handshake": 2}

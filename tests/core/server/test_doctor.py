@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from cellgate.cli.main import main
-from cellgate.server import machine
+from cellgate.server import doctor, machine
 from cellgate.server.doctor import (
+    GIB,
+    MIB,
     Finding,
     Outcome,
     Place,
@@ -75,6 +77,15 @@ def test_a_data_folder_that_can_be_made_is_no_problem(tmp_path: Path) -> None:
     (finding,) = find_disk(tmp_path / "not" / "there" / "yet", f"/dev/vda {tmp_path} ext4 rw 0 0\n")
     assert finding.found.endswith("on ext4")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway keeps that much for its record, and refuses cells."""
+    for free, outcome in ((MIB, Outcome.PROBLEM), (GIB, Outcome.NOTE), (100 * GIB, Outcome.OK)):
+        monkeypatch.setattr(doctor, "free", lambda _, free=free: free)
+        (finding,) = find_disk(tmp_path / "data", "")
+        assert finding.outcome is outcome
+        assert ("the disk is full" in finding.found) == (outcome is Outcome.PROBLEM)
 
 
 def test_a_data_folder_that_can_t_be_looked_at_is_a_problem(tmp_path: Path) -> None:
@@ -227,7 +238,9 @@ def test_what_is_no_address_is_a_problem(name: str) -> None:
 
 
 def test_an_address_of_another_machine_is_a_problem() -> None:
-    assert try_port("192.0.2.1", 8888).outcome is Outcome.PROBLEM
+    finding = try_port("192.0.2.1", 8888)
+    assert finding.outcome is Outcome.PROBLEM
+    assert finding.found == "192.0.2.1 is no address of this machine"
 
 
 YES = Finding("kernel environment", Outcome.OK, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -172,6 +173,22 @@ def test_without_a_gateway_there_are_no_names_and_no_noise(
     url = f"--url=http://127.0.0.1:{free_port}"
     assert bash(scripts, "console", url, "", folder=tmp_path) == []
     assert bash(scripts, "no-such-command", "", folder=tmp_path) == []
+
+
+def test_the_line_itself_may_say_which_gateway_is_asked(
+    gateway: GatewayProcess, session: str, tmp_path: Path
+) -> None:
+    gateway.execute(session, "_ = open('data.csv', 'w').write('x')")
+    start = session[:-2]
+    address = f"--url {gateway.url} --token {TOKEN}"
+    assert offered(f"cellgate console {address} {start}", tmp_path) == [session]
+    joined = f"--url={gateway.url} --token={TOKEN}"
+    assert offered(f"cellgate run {joined} --session {start}", tmp_path) == [session]
+    assert offered(f"cellgate files {address} get {session} da", tmp_path) == ["data.csv"]
+    running = tmp_path / "data of mine"
+    running.mkdir()
+    (running / "gateway.json").write_text(json.dumps({"url": gateway.url, "token": TOKEN, "pid": 1}))
+    assert offered(f"cellgate console --data-dir '{running}' {start}", tmp_path) == [session]
 
 
 def test_zsh_completes_in_a_terminal(

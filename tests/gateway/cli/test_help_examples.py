@@ -40,6 +40,7 @@ A_PROCESS = "p-0123456789ab"
 FILES = {
     "analysis.py": "import os; print(os.listdir()); open('made.txt', 'w').close()",
     "script.py": "kept = 1",
+    "report.py": "import sys; assert sys.argv == ['report.py', '--year', '2026']; sys.exit(0)",
     "README.md": "# Ours\n\n```python\nprint(6 * 7)\n```\n",
     "guide.md": "```python\nx = 1\n```\n\n```bash\necho from bash\n```\n",
     "data.csv": "n\n1\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -525,3 +526,66 @@ def test_a_folder_of_data_is_sent_and_an_existing_session_s_own_files_stay(place
     done = place.call("run", "nb/read.py", "--files", "nb", "--session", "folders")
     assert (done.returncode, done.stdout) == (0, "7\n1\n"), done.stderr
     assert sorted(path.name for path in (place.folder / "nb").iterdir()) == ["data", "new", "read.py"]
+
+
+def test_a_script_gets_its_arguments_and_leaves_as_under_python(place: Place) -> None:
+    place.write(
+        "report.py",
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--year', type=int)\n"
+        "print('year', parser.parse_args().year)\n"
+        "# %%\n"
+        "import sys\n"
+        "print(sys.argv)\n"
+        "sys.exit(0)\n"
+        "# %%\n"
+        "print('never')\n",
+    )
+    done = place.call("run", "report.py", "--", "--year", "2026")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "year 2026\n['report.py', '--year', '2026']\n"
+    assert not re.search("SystemExit|To exit|error", done.stderr)
+    told = json.loads(place.call("run", "report.py", "--json").stdout)
+    assert (told["status"], told["not_run"]) == ("ok", 1)
+
+    wrong = place.call("run", "report.py", "--", "--year", "soon")
+    assert wrong.returncode == 2
+    assert "usage: report.py [-h] [--year YEAR]" in wrong.stderr
+    unseparated = place.call("run", "report.py", "--year", "2026")
+    assert unseparated.returncode == 2
+    assert "put -- before what is for report.py itself" in unseparated.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "words"),
+    [
+        ("import sys\nsys.exit(3)", 3, ""),
+        ("raise SystemExit('it is late')", 1, "it is late\n"),
+        ("quit()", 0, ""),
+        ("breakpoint()", 1, "a debugger, which needs a person who types"),
+    ],
+    ids=["number", "words", "quit", "breakpoint"],
+)
+def test_how_a_script_ends(place: Place, code: str, exit_code: int, words: str) -> None:
+    place.write("script.py", code)
+    done = place.call("run", "script.py")
+    assert done.returncode == exit_code, done.stderr
+    assert words in done.stderr
+
+
+def test_a_notebook_takes_no_arguments(place: Place) -> None:
+    place.notebook("cells.ipynb", v4.new_code_cell("1"))
+    refused = place.call("run", "cells.ipynb", "--", "--year", "2026")
+    assert refused.returncode == 2
+    assert "no Python script" in refused.stderr
+
+
+def test_a_file_is_written_where_the_user_says(place: Place) -> None:
+    assert place.call("exec", "--session", "getting", "_ = open('a.csv', 'w').write('n')").returncode == 0
+    done = place.call("files", "get", "getting", "a.csv", "-o", "mine.csv")
+    assert (done.returncode, done.stdout) == (0, "mine.csv\n"), done.stderr
+    assert (place.folder / "mine.csv").read_text() == "n"
+    place.write("like.csv", "")
+    assert (place.folder / "mine.csv").stat().st_mode == (place.folder / "like.csv").stat().st_mode
+    place.call("session", "end", "getting")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from traitlets.config import Config
 from cellgate.cli.base import BaseApp, CommandApp, UsageError, environment_config
 from cellgate.cli.main import CellgateApp, main
 from cellgate.cli.run import RunApp
+from cellgate.cli.serve import ServeApp
+from tests.support.commands import cellgate
 
 
 class DemoApp(BaseApp):
@@ -209,8 +213,18 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             ["--RunApp.url=x", "run"],
             "cellgate: the command comes first, then its options; see cellgate --help",
         ),
-        (["run"], "cellgate: FILE is missing: cellgate run FILE [options]"),
-        (["run", "a.py", "b.py"], "cellgate: unexpected argument 'b.py': cellgate run FILE [options]"),
+        (["run"], "cellgate: FILE is missing: cellgate run FILE [options] [-- ARGUMENT...]"),
+        (
+            ["run", "a.py", "b.py"],
+            "cellgate: unexpected argument 'b.py': cellgate run FILE [options] [-- ARGUMENT...]",
+        ),
+        (["sessions", "-o", "x"], "cellgate: there is no option -o"),
+        (["exec", "--out", "x", "1"], "cellgate: there is no option --out"),
+        (["files", "ls", "s", "-o", "x"], "cellgate: --output is the FILE of get, which is given once"),
+        (
+            ["files", "get", "s", "a", "b", "-o", "x"],
+            "cellgate: --output is the FILE of get, which is given once",
+        ),
         (["run", "--tiemout", "1"], "cellgate: there is no option --tiemout; did you mean --timeout?"),
         (["run", "a.txt"], "cellgate: a.txt: only .ipynb, .py and .md files can be run"),
         (["run", "absent.py"], "cellgate: absent.py can't be read: No such file or directory"),
@@ -272,6 +286,15 @@ def test_the_running_gateway_gives_url_and_token(tmp_path: Path, seen: Callable[
     (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
     app = RunApp(environment={})
     app.initialize(["x.py", "--data-dir", str(tmp_path)])
+    assert seen(app) == ("http://127.0.0.1:9", "Bearer secret")
+
+
+def test_the_address_of_the_running_gateway_may_be_given_with_its_version(
+    tmp_path: Path, seen: Callable[[CommandApp], Any]
+) -> None:
+    (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
+    app = RunApp(environment={})
+    app.initialize(["x.py", "--data-dir", str(tmp_path), "--url", "http://127.0.0.1:9/v1/"])
     assert seen(app) == ("http://127.0.0.1:9", "Bearer secret")
 
 
@@ -387,6 +410,35 @@ def test_an_address_to_listen_on_that_is_none_is_one_line(
     assert main(["serve", "--ip", name, "--port", "0", "--data-dir", str(tmp_path)]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == f"cellgate: Can't listen on {name}: that is no address. Choose another with --ip"
+
+
+def test_an_address_of_another_machine_is_said_to_be_one(tmp_path: Path) -> None:
+    done = cellgate("serve", "--ip", "192.0.2.1", "--port", "0", "--data-dir", str(tmp_path))
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("cellgate: Can't listen on 192.0.2.1: that is no address of this machine.")
+    assert "--ip" in said
+
+
+def test_a_port_that_is_taken_is_no_dead_end(tmp_path: Path, free_port: int) -> None:
+    with closing(socket.create_server(("127.0.0.1", free_port))):
+        done = cellgate("serve", "--port", str(free_port), "--data-dir", str(tmp_path))
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"cellgate: Can't listen on 127.0.0.1:{free_port}: Address already in use.")
+    assert "such as JupyterLab" in said
+    assert "another port with --port" in said
+
+
+def test_folders_of_the_settings_are_absolute_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installs, for one, are programs in folders of their own."""
+    monkeypatch.chdir(tmp_path)
+    app = ServeApp(environment={"CELLGATE_DATA_DIR": "data"})
+    app.initialize(["--ServeApp.package_links=wheels", "--ServeApp.package_links=https://example.org/x"])
+    assert app.data_path == tmp_path / "data"
+    assert app.package_settings({}).links == (str(tmp_path / "wheels"), "https://example.org/x")
 
 
 def test_the_command_line_starts_without_the_server_s_and_the_client_s_libraries() -> None:

@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from cellgate.client import (
     QuotaExceeded,
     RequestRefused,
     Result,
+    Session,
     Stream,
 )
 from cellgate.client.errors import gateway_error
@@ -198,6 +202,81 @@ async def test_interrupt_and_restart(client: Gateway, session: str) -> None:
     assert (await running).status == "interrupted"
     await work.restart()
     assert (await work.run("x")).error.ename == "NameError"  # type: ignore[union-attr]
+
+
+async def begun(session: Session) -> None:
+    """Returns when a cell of the session has said so."""
+    async with asyncio.timeout(30):
+        async with aclosing(session.events()) as events:
+            async for event in events:
+                if isinstance(event, Stream) and "began" in event.text:
+                    return
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["waiting", "with-events"])
+async def test_a_run_that_its_caller_gives_up_is_interrupted(
+    client: Gateway, session: str, watched: bool
+) -> None:
+    work = client.session(session)
+    await work.run("x = 0")
+    running = asyncio.create_task(
+        work.run(
+            "x = 1; print('began', flush=True)\nwhile True: pass",
+            on_event=(lambda _: None) if watched else None,
+        )
+    )
+    await begun(work)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(running, 0)
+    assert (await work.run("x")).text == "1"
+    stopped = [each.status async for each in client.executions(session)][1]
+    assert stopped == "interrupted"
+
+
+async def test_ctrl_c_in_a_program_interrupts_the_cell_that_it_waits_for(
+    gateway: GatewayProcess, client: Gateway, session: str
+) -> None:
+    work = client.session(session)
+    await work.open()
+    code = (
+        "import sys; from cellgate import Gateway\n"
+        "with Gateway.sync(*sys.argv[1:3]) as face:\n"
+        "    face.session(sys.argv[3]).run('print(\"began\", flush=True)\\nwhile True: pass')"
+    )
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, gateway.url, TOKEN, session, stderr=asyncio.subprocess.PIPE
+    )
+    await begun(work)
+    program.send_signal(signal.SIGINT)
+    _, errors = await program.communicate()
+    assert b"KeyboardInterrupt" in errors
+    async with asyncio.timeout(20):
+        assert (await work.run("1 + 1")).text == "2"
+    assert [each.status async for each in client.executions(session)] == ["interrupted", "ok"]
+
+
+async def test_a_run_may_go_on_without_its_caller(client: Gateway, session: str) -> None:
+    work = client.session(session)
+    await work.run("x = 0")
+    code = "import time; print('began', flush=True); time.sleep(1); x = 1"
+    running = asyncio.create_task(work.run(code, on_cancel="continue"))
+    await begun(work)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert (await work.run("x")).text == "1"
+    with pytest.raises(InvalidInput, match="on_cancel"):
+        await work.run("1", on_cancel="stop")  # type: ignore[arg-type]
+
+
+async def test_a_plot_is_saved_as_a_picture(client: Gateway, session: str, tmp_path: Path) -> None:
+    code = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show(); print(input(), input())"
+    result = await client.session(session).run(code, stdin="a\nb\n")
+    assert len(repr(result)) < 150
+    (image,) = result.check().images
+    image.save(tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "a b" in result.text
 
 
 async def test_refusals_have_types(gateway: GatewayProcess, client: Gateway, session: str) -> None:

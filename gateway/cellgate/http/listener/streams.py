@@ -35,6 +35,8 @@ PART = 64 * 1024
 """Bytes that are read at once, other than of an upload."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: on, with a timeout of zero."""
+_HANDSHAKE = 0x16
+"""The first byte of TLS (RFC 8446, 5.1), and of no request."""
 WAITING_HELPS = frozenset({408, 503})
 """The statuses of refusals that may not be refused if they are sent again after `RETRY_SECONDS`."""
 RETRY_SECONDS = 5
@@ -339,6 +341,11 @@ class ClientStream(IOStream):
     def _send_last(self, words: bytes) -> None:
         say(self.socket, words)
 
+    def _point_to_http(self) -> None:
+        """Answer a client that begins TLS, which would wait: it learns at once that nobody speaks it here."""
+        self._owner.refused_tls(self)
+        self._last_words(400, "bad_request", "This port is for HTTP: the URL must begin with http://")
+
     def close(self, exc_info: Any = False) -> None:
         """As tornado's, but answers a request that can't be read."""
         if isinstance(exc_info, UnsatisfiableReadError):
@@ -393,8 +400,11 @@ class ClientStream(IOStream):
         return cast("bytes", piece)
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
-        """Count bytes received."""
+        """Count bytes received. A handshake of TLS in the place of a first request is the end."""
         count = super().read_from_fd(buf)
+        if count and self.received == 0 and self.scheme == "http" and buf[0] == _HANDSHAKE:
+            self._point_to_http()
+            return 0
         if count:
             self.received += count
             if self._counting:
