@@ -1,4 +1,4 @@
-"""What cells in containers, their children and C code wrote is there, also before a death: the sandbox's tests."""
+"""What cells in containers, their children and C code wrote, also before a death: the sandbox's tests."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ if __name__ == "__main__":
     keeper.begin()
 
 import atexit
+import json
 import linecache
 import os
 import random
