@@ -8,7 +8,6 @@ import pytest
 
 from tests.conftest import serving
 from tests.gateway.execution.test_last_words import (
-    test_a_branch_and_its_parent_have_their_own,
     test_all_that_was_printed_is_there,
     test_text_that_was_sent_comes_only_once,
     test_the_words_of_c_code_and_of_a_fault_are_there,
@@ -21,7 +20,6 @@ from tests.support.kernels import EACH_CONTAINER
 from tests.support.server import GatewayProcess
 
 __all__ = [
-    "test_a_branch_and_its_parent_have_their_own",
     "test_all_that_was_printed_is_there",
     "test_letters_of_children_are_whole",
     "test_text_that_was_sent_comes_only_once",
