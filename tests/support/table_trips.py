@@ -77,7 +77,7 @@ def bits(value: Any) -> Any:  # noqa: PLR0911
         stamp = pd.Timestamp(value)
         return ("time", str(stamp.tz_convert("UTC") if stamp.tz else stamp), str(stamp.utcoffset()))
     if isinstance(value, dt.timedelta):
-        return ("duration", str(pd.Timedelta(value)))
+        return ("duration", value.days, value.seconds, value.microseconds, getattr(value, "nanoseconds", 0))
     if isinstance(value, pd.Interval):
         return ("interval", bits(value.left), bits(value.right), value.closed)
     return (type(value).__name__, str(value))

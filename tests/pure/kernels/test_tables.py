@@ -11,7 +11,6 @@ import pytest
 
 from cellgate.client import Result
 from cellgate.client.values import TABLE
-from cellgate_kernels.messages import read_content
 from tests.support.examples import FEWEST, SHARE
 
 TRIPS = Path(__file__).parents[2] / "support" / "table_trips.py"
@@ -47,14 +46,6 @@ def test_every_kind_of_column_comes_back_as_it_was(kernel_prefix: Path) -> None:
 @pytest.mark.parametrize("name", ["simple", "forms", "refused", "shell"])
 def test_what_a_cell_shows_has_the_form_that_is_documented(kernel_prefix: Path, name: str) -> None:
     run_check(kernel_prefix, name)
-
-
-def test_numbers_pass_the_gateway_as_they_are() -> None:
-    """The gateway reads a kernel's JSON, and writes it again for the client."""
-    integers = b"9007199254740993,-9223372036854775808,18446744073709551616"
-    digits = b"[" + integers + b",0.3333333333333333,2.5e-11,-0.0,5e-324,1e16]"
-    content = read_content(b'{"data":' + digits + b"}")
-    assert msgspec.json.encode(content["data"]) == digits
 
 
 def test_a_result_says_why_a_table_is_not_there() -> None:
