@@ -111,6 +111,18 @@ class Channels:
                 if len(frame) < 2000 and _ends(frame, request["header"]["msg_id"]):
                     return frames
 
+    def send_with(self, place: str, value: bytes) -> None:
+        """Send a cell with this JSON as a part of the message, or as ``code``, and wait until it is read."""
+        self._runner.run(self._send_with(place, value))
+
+    async def _send_with(self, place: str, value: bytes) -> None:
+        content = execute_content("1")
+        message = self._message("execute_request", content)
+        parts: dict[str, Any] = content if place in content else message
+        parts[place] = "HERE"
+        await self._socket.write_message(json.dumps(message).encode().replace(b'"HERE"', value))
+        await self._kernel_info()
+
     def kernel_info(self) -> None:
         """Return when the kernel has answered a kernel_info_request."""
         self._runner.run(self._kernel_info())
