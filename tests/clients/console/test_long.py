@@ -172,7 +172,9 @@ SEEN = """
   window.delays = new Map();
   const look = () => {
     const now = Date.now() / 1000;
-    for (const found of document.querySelector("article").textContent.matchAll(/t=([0-9.]+);/g))
+    // Between two views there is none.
+    const shown = document.querySelector("article")?.textContent ?? "";
+    for (const found of shown.matchAll(/t=([0-9.]+);/g))
       if (!window.delays.has(found[1])) window.delays.set(found[1], 1000 * (now - Number(found[1])));
   };
   new MutationObserver(() => requestAnimationFrame(look)).observe(document.body, {
