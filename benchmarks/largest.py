@@ -12,7 +12,7 @@ import json
 import multiprocessing
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
@@ -45,7 +45,7 @@ def _keys(size: int) -> bytes:
     return b"{" + b",".join(b'"%08x":0' % number for number in range(size // 13)) + b"}"
 
 
-SHAPES = {
+SHAPES: Mapping[str, Callable[[int], bytes]] = {
     "a long text": lambda size: b'"' + b"x" * (size - 2) + b'"',
     "accents": lambda size: b'"' + b"\xcc\x81" * (size // 2 - 1) + b'"',
     "escapes": lambda size: b'"' + b"\\u0301" * (size // 6 - 1) + b'"',
@@ -64,7 +64,14 @@ PARAMETERS = {
     "digits": "1" * HEAD,
     "commas": "," * HEAD,
 }
-MINIMAL = {"string": "x", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+MINIMAL: Mapping[Any, object] = {
+    "string": "x",
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+    "array": [],
+    "object": {},
+}
 
 
 @dataclass(frozen=True, slots=True)
