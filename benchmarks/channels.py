@@ -22,6 +22,9 @@ from benchmarks.raw import execute_content, request_header
 TIMEOUT = 60.0
 """Seconds that connecting, or one cell, may take."""
 
+ANSWER = 10.0
+"""Seconds that an answer to a message may take that means nothing."""
+
 MAX_MESSAGE = 1 << 30
 """Bytes of a message at most."""
 
@@ -41,6 +44,7 @@ class Channels:
             address, connect_timeout=TIMEOUT, headers={"Authorization": f"token {token}"}
         )
         self._runner = asyncio.Runner()
+        self._has_ended = False
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -58,6 +62,8 @@ class Channels:
             return await websocket_connect(self._request, max_message_size=MAX_MESSAGE)
 
     async def _close(self) -> None:
+        if self._has_ended:
+            return
         self._socket.close()
         async with asyncio.timeout(TIMEOUT):
             while await self._socket.read_message() is not None:
@@ -120,8 +126,9 @@ class Channels:
         message = self._message("execute_request", content)
         parts: dict[str, Any] = content if place in content else message
         parts[place] = "HERE"
-        await self._socket.write_message(json.dumps(message).encode().replace(b'"HERE"', value))
-        await self._kernel_info()
+        async with asyncio.timeout(ANSWER):
+            await self._socket.write_message(json.dumps(message).encode().replace(b'"HERE"', value))
+            await self._kernel_info()
 
     def kernel_info(self) -> None:
         """Return when the kernel has answered a kernel_info_request."""
@@ -136,6 +143,7 @@ class Channels:
     async def _receive(self) -> dict[str, Any]:
         text = await self._socket.read_message()
         if not isinstance(text, str):
+            self._has_ended = True
             raise AnswerError(f"the WebSocket gave {text!r} in the middle of a cell")
         message: dict[str, Any] = json.loads(text)
         return message

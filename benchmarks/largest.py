@@ -23,7 +23,7 @@ from benchmarks.channels import Channels, start_kernel
 from benchmarks.client import AnswerError, HttpClient
 from benchmarks.figures import MIB, Figure, at_most
 from benchmarks.options import Options, say
-from benchmarks.servers import Server, cellgate
+from benchmarks.servers import cellgate
 from benchmarks.sessions import Session
 
 SECONDS = 600.0
@@ -75,6 +75,18 @@ MINIMAL: Mapping[Any, object] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """Where the requests go."""
+
+    url: str
+    token: str
+
+    def client(self) -> HttpClient:
+        """A new connection to it."""
+        return HttpClient(self.url, self.token)
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A request, and when it was on its way, by the system's monotonic clock."""
 
@@ -103,16 +115,19 @@ def measure(options: Options) -> Sequence[Figure]:
         Session(client, "probed").execute("1+1")
         server.settle()
         context = multiprocessing.get_context("spawn")
-        report = context.SimpleQueue()
-        attacker = context.Process(target=_attack, args=(server, seconds, report), daemon=True)
+        report = context.Queue()
+        attacker = context.Process(
+            target=_attack, args=(Target(server.url, server.token), seconds, report), daemon=True
+        )
         attacker.start()
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        while time.monotonic() < end and attacker.is_alive():
             begun = time.monotonic()
             client.request("GET", "/healthz").json(200)
             waits.append((time.monotonic() - begun, begun))
             time.sleep(PAUSE)
-        sent: list[Sent] = report.get()
+        # The last request may take its time; without an attacker there is no report.
+        sent: list[Sent] = report.get(timeout=60)
         attacker.join()
     waits.sort(reverse=True)
     for wait, begun in waits[:TOLD]:
@@ -127,12 +142,12 @@ def measure(options: Options) -> Sequence[Figure]:
     ]
 
 
-def _attack(server: Server, seconds: float, report: Any) -> None:
+def _attack(server: Target, seconds: float, report: Any) -> None:
     """Send until the time has passed, on some connections at once."""
     end = time.monotonic() + seconds
     sent: list[Sent] = []
     with server.client() as client:
-        document = client.request("GET", "/v1/openapi.json").json(200)
+        document = client.request("GET", "/openapi.json").json(200)
         values = _values(client)
         kernel = start_kernel(client)
     requests = list(_requests(document, values))
@@ -225,7 +240,7 @@ def _resolved(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping
 
 
 def _send_all(
-    server: Server, requests: Sequence[Request], shapes: Mapping[str, bytes], end: float, sent: list[Sent]
+    server: Target, requests: Sequence[Request], shapes: Mapping[str, bytes], end: float, sent: list[Sent]
 ) -> None:
     """Send them again and again."""
     client: HttpClient | None = None
@@ -244,7 +259,7 @@ def _send_all(
             sent.append(Sent(request.name, begun, time.monotonic()))
 
 
-def _send_messages(server: Server, kernel: str, end: float, sent: list[Sent]) -> None:
+def _send_messages(server: Target, kernel: str, end: float, sent: list[Sent]) -> None:
     """Messages to a kernel, with a shape in each of their parts."""
     places = ("header", "parent_header", "metadata", "content", "buffers", "channel", "code")
     while True:
