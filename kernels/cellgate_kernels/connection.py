@@ -134,7 +134,7 @@ class KernelConnection:
 
     @property
     def places(self) -> Places:
-        """The places in the loop's turns of what all kernels' programs say."""
+        """The places in the loop's turns of what all kernels' programs say, and of dead kernels' last words."""
         return self._reception.places
 
     @property
@@ -250,9 +250,9 @@ class KernelConnection:
             self._deliver(message)
 
     @property
-    def latest_texts(self) -> tuple[str, ...]:
+    def latest_texts(self) -> frozenset[str]:
         """The ids of the latest messages with text, one for each process of the kernel's that sent some."""
-        return tuple(self._latest_texts.values())
+        return frozenset(self._latest_texts.values())
 
     def note_texts(self, messages: Iterable[Message]) -> None:
         """These were received in another way: an adopted kernel had kept them."""
@@ -263,9 +263,14 @@ class KernelConnection:
                 self._note_text(message)
 
     async def tell_unsent(self, unsent: Iterable[Unsent]) -> None:
-        """Deliver text that the kernel could not send any more, as if it had, after all that it did send."""
+        """Deliver text that the kernel could not send any more, as if it had, after all that it did send.
+
+        In turns with others: there may be thousands of texts.
+        """
         await self._all_is_read.wait()
         for each in unsent:
+            if (place := self.places.take()) is not None:
+                await place
             content = {"name": each.name, "text": each.text}
             message = new_message(Channel.IOPUB, "stream", content, session=self.session)
             parent = read_header(each.parent)

@@ -425,7 +425,9 @@ class Kernel:
         Returns whether that is certainly all.
         """
         connection, prefix = self.connection, self.connection.prefix
-        if self._unsent_is_told or prefix is None:
+        if prefix is None:
+            return False
+        if self._unsent_is_told:
             return True
         self._unsent_is_told = True
         words = await asyncio.to_thread(read_last_words, prefix, connection.latest_texts)

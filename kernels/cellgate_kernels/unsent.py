@@ -2,14 +2,15 @@
 
 ``image/unsent.py`` writes the file of a kernel's own text beside its sockets, ``image/keeper.py`` the file of
 what was left in the pipes of its children and C code. Code in the kernel can write there too, so no link is
-followed, only regular files are opened, and no more is read than the files hold. Whoever forges them says
-what he could have printed. Blocking; ``connection`` delivers what is found.
+followed, only regular files are opened, no more is read than the files hold, and no more texts are made of
+them than a kernel may have. Whoever forges them says what he could have printed. Blocking; ``connection``
+delivers what is found.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,6 +26,9 @@ HALF = 256 * 1024
 _REST_BYTES = 64 * 1024
 FILES_BYTES = 2 * HALF + 2 * _REST_BYTES + 4096
 """What both files may use of a disk."""
+MOST_TEXTS = 2048
+"""Of a kernel that has died; earlier ones are left out. One that writes to its streams in turn, a letter to each,
+fills the file with forty times as many."""
 _TURN = struct.Struct(">IQ")
 _RECORD = struct.Struct(">BI")
 _SENT = struct.Struct(">QH")
@@ -45,10 +49,13 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """What a kernel had written and not sent, in order, and whether that is certainly all of it."""
+    """What a kernel had written and not sent, in order, and whether that is certainly all of it.
+
+    It is not where the kernel kept no file: nothing is known of it then.
+    """
 
     unsent: tuple[Unsent, ...] = ()
-    complete: bool = True
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class _Half:
         return True
 
 
-def read_last_words(prefix: str, received: Collection[str]) -> LastWords:
+def read_last_words(prefix: str, received: frozenset[str]) -> LastWords:
     """What a dead kernel had written and not sent; nothing where it kept no files.
 
     `prefix`: that of its sockets' paths. `received`: ids of messages from it, among them that of the latest
@@ -129,20 +136,24 @@ def read_last_words(prefix: str, received: Collection[str]) -> LastWords:
     left = [text.after(seen.get((text.name, text.parent_id), 0)) for text in texts]
     pieces = [(text.name, text.parent, data) for text, data in zip(texts, left, strict=True) if data]
     parent = halves[-1].parent or halves[0].parent
+    left_in_pipes, is_cut = _rest(Path(prefix + REST))
     if parent:
-        pieces += [(name, parent, rest) for name, rest in _rest(Path(prefix + REST)) if rest]
+        pieces += [(name, parent, rest) for name, rest in left_in_pipes if rest]
+    found = list(_joined(pieces))
     was_written_over = halves[0].turn > 0 and latest < 0
-    return LastWords(tuple(_joined(pieces)), not was_written_over)
+    complete = bool(data) and not was_written_over and not is_cut and len(found) <= MOST_TEXTS
+    return LastWords(tuple(found[-MOST_TEXTS:]), complete)
 
 
-def _rest(path: Path) -> Iterator[tuple[str, bytes]]:
-    """What was left in the pipes, by stream."""
+def _rest(path: Path) -> tuple[list[tuple[str, bytes]], bool]:
+    """What was left in the pipes, by stream, and whether that is only the end of it."""
     data = _read(path, _SIZES.size + 2 * _REST_BYTES)
-    if len(data) >= _SIZES.size:
-        out, _ = _SIZES.unpack_from(data)
-        data = data[_SIZES.size :]
-        yield "stdout", data[:out]
-        yield "stderr", data[out:]
+    if len(data) < _SIZES.size:
+        return [], False
+    sizes = _SIZES.unpack_from(data)
+    out, err = (min(size, _REST_BYTES) for size in sizes)
+    data = data[_SIZES.size :]
+    return [("stdout", data[:out]), ("stderr", data[out : out + err])], max(sizes) > _REST_BYTES
 
 
 def _joined(pieces: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Unsent]:

@@ -38,8 +38,10 @@ END = signal.SIGQUIT
 
 REST = "-rest"
 """What follows the prefix of the sockets' paths in that of the file with what was left in the pipes: how many
-bytes each of them had, then these."""
+bytes each of them had, then these, or the last of them."""
 REST_BYTES = 64 * 1024
+PIPE_BYTES = 1024 * 1024
+"""The most that a pipe can have been made to hold, as systems are usually set."""
 
 WAKE_BYTES = 4096
 CONNECTIONS = 64
@@ -288,26 +290,32 @@ class Keeper:
 
     def save_rest(self):
         """Save what a kernel that has ended left in its pipes; where there is no room for it, it is lost."""
-        rest = []
-        for pipe in self.pipes:
-            # Nobody else reads it any more.
-            os.set_blocking(pipe, False)
-            try:
-                rest.append(os.read(pipe, REST_BYTES))
-            except OSError:
-                rest.append(b"")
-            os.close(pipe)
+        rest = [read_rest(pipe) for pipe in self.pipes]
         self.pipes = []
         if any(rest):
             sizes = b"".join(len(each).to_bytes(4, "big") for each in rest)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             with suppress(OSError), os.fdopen(os.open(self.rest, flags, 0o600), "wb") as file:
-                file.write(sizes + b"".join(rest))
+                file.write(sizes + b"".join(each[-REST_BYTES:] for each in rest))
 
     def end(self):
         """End all that was started from here; the kernels' ends then end the keeper."""
         for child in self.children:
             signal_group(child, signal.SIGKILL)
+
+
+def read_rest(pipe):
+    """Read what is in a pipe that nobody else reads any more, and close it.
+
+    A process that left the kernel's group may still write to it.
+    """
+    os.set_blocking(pipe, False)
+    rest = b""
+    with suppress(OSError):
+        while len(rest) < PIPE_BYTES and (piece := os.read(pipe, PIPE_BYTES - len(rest))):
+            rest += piece
+    os.close(pipe)
+    return rest
 
 
 def end_orphans():

@@ -12,12 +12,14 @@ import os
 import select
 import sys
 import threading
+import time
 
 PIPES = "CELLGATE_PIPES"
 PIECE = 64 * 1024
 """Bytes read at once: as many as a pipe holds, unless it was made larger."""
 PIECES = 16
 """Read at once at the most: a child may go on writing for ever."""
+PAUSE = 0.0001  # seconds
 
 
 def mend(stream_class):
@@ -108,7 +110,7 @@ def flush_with_pipe(flush):
         pipe = self.pipe
         # In a fork, of a cell's or a branch, it is the parent's.
         if pipe is not None and pipe.thread is self.watch_fd_thread and self._is_master_process():
-            pipe.take()
+            pipe.drain()
         flush(self)
 
     return flush_all
@@ -127,7 +129,9 @@ def watch(stream):
 
 
 class Pipe:
-    """The reading end, in turn for the thread that watches it and for whoever ends a cell."""
+    """The reading end. Only the thread that watches it reads: an interrupt is raised in the thread of cells, and
+    could come between the reading of a piece and its writing.
+    """
 
     def __init__(self, stream):
         self.stream = stream
@@ -136,6 +140,8 @@ class Pipe:
         # The bytes of half a letter wait for the rest, also for that of the next cell's.
         self.letters = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.lock = threading.Lock()
+        self.times = 0
+        """How often it was read until it was empty, or long enough."""
 
     def wait(self, milliseconds=None):
         """Whether there is something to read, or the end; without a number this waits for it."""
@@ -155,4 +161,15 @@ class Pipe:
                     self.stream.write(text)
                 if not piece:
                     return False
+            self.times += 1
         return True
+
+    def drain(self):
+        """Return once what is in the pipe has been passed on: in another thread than the one that does it."""
+        # One that has begun may have read before the last of it came.
+        enough = self.times + 2
+        while self.wait(0) and self.times < enough and self.thread.is_alive():
+            time.sleep(PAUSE)
+        # A piece that was read is written while this is held.
+        with self.lock:
+            pass

@@ -1,7 +1,7 @@
 """Makes the kernel image with the container engine's own builder, from files of this package.
 
 Used by ``cellgate image build``. Blocking: not for the event loop. The recipe is Dockerfile.kernel; the only
-files of this machine that get into the image are those in MATERIAL.
+files of this machine that get into the image are the kernels' start-up files and those in MATERIAL.
 """
 
 from __future__ import annotations
@@ -20,34 +20,12 @@ from docker.errors import DockerException, ImageNotFound
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.engine import explained
 from cellgate_kernels.provisioners.engine_client import connect
-from cellgate_kernels.specs.environments import OWN, environment_of
+from cellgate_kernels.specs.environments import OWN, environment_of, start_up_files
 
 RECIPE = "Dockerfile.kernel"
-MATERIAL = (
-    "image/uv.txt",
-    "image/bootstrap.py",
-    "image/keeper.py",
-    "image/programs.py",
-    "image/ports.py",
-    "image/branch.py",
-    "image/held.py",
-    "image/variables.py",
-    "image/tables.py",
-    "image/streams.py",
-    "image/unsent.py",
-    "image/interrupts.py",
-    "image/zygote.py",
-    "image/container_zygote.py",
-    "image/bash_cells.py",
-    "image/bash_output.py",
-    "image/deno_cells.py",
-    "image/forwarder.py",
-    "image/fonts.py",
-    "image/manifest.py",
-    "specs/uv_command.py",
-    "specs/compile_packages.py",
-)
-"""The files that the recipe copies, below the package's folder, besides the list of packages."""
+MATERIAL = ("image/uv.txt", "specs/uv_command.py", "specs/compile_packages.py")
+"""The files that the recipe copies, below the package's folder, besides the list of packages and the start-up
+files."""
 
 _LABEL = "org.cellgate.environment"
 
@@ -131,7 +109,8 @@ def _list_name(requirements: Path) -> str:
 def build_context(requirements: Path) -> io.BytesIO:
     """The recipe and its material as the tar file that the builder takes."""
     package = Path(__file__).parents[1]
-    files = {f"kernels/{package.name}/{name}": package / name for name in MATERIAL}
+    copied = [*(package / name for name in MATERIAL), *start_up_files()]
+    files = {f"kernels/{package.name}/{path.relative_to(package)}": path for path in copied}
     packaged = package / "image" / RECIPE
     files[RECIPE] = packaged if packaged.is_file() else package.parents[1] / RECIPE
     files[f"kernels/{package.name}/image/{_list_name(requirements)}.lock"] = requirements

@@ -1,7 +1,8 @@
 """The kernel environments that Cellgate has lists of packages for, and which one a prefix has.
 
 The choice is kept beside the environment, so that a later ``cellgate setup`` that names none makes the same
-one again. ``install`` makes environments of these lists; the kernel image is made of them too.
+one again. ``install`` makes environments of these lists and of the start-up files; the kernel image is made of
+both, too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class Environment(StrEnum):
     def lock(self) -> Path:
         """The versions, with hashes, of what its list asks for; ``make lock`` writes it."""
         return IMAGE / f"{self.value}.lock"
+
+
+def start_up_files() -> list[Path]:
+    """The files that stand beside each other in a kernel environment and start its kernels."""
+    return sorted(IMAGE.glob("*.py"))
 
 
 def environment_of(requirements: Path) -> Environment | None:

@@ -24,7 +24,7 @@ from typing import TextIO
 from cellgate_kernels.errors import BackendUnavailable, in_words
 from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, KERNEL_PACKAGES, data_folder
-from cellgate_kernels.specs.environments import IMAGE, OWN, Environment, choice_of, environment_of
+from cellgate_kernels.specs.environments import IMAGE, OWN, Environment, choice_of, environment_of, start_up_files
 from cellgate_kernels.specs.manifest import MANIFEST
 from cellgate_kernels.specs.uv_command import (
     UnreadableSettings,
@@ -35,38 +35,6 @@ from cellgate_kernels.specs.uv_command import (
     venv_command,
 )
 
-START_UP = (
-    "bootstrap.py",
-    "keeper.py",
-    "programs.py",
-    "ports.py",
-    "branch.py",
-    "held.py",
-    "variables.py",
-    "tables.py",
-    "streams.py",
-    "unsent.py",
-    "interrupts.py",
-    "bash_cells.py",
-    "bash_output.py",
-    "deno_cells.py",
-    "forwarder.py",
-    "zygote.py",
-)
-"""The scripts that start kernels; they are copied to the environment's data folder."""
-IMPORTED = (
-    "keeper.py",
-    "programs.py",
-    "ports.py",
-    "branch.py",
-    "held.py",
-    "variables.py",
-    "tables.py",
-    "streams.py",
-    "unsent.py",
-    "interrupts.py",
-)
-"""Those of them that the keeper and the kernel import, and that are compiled beforehand."""
 
 _STAMP = "cellgate-environment.sha256"
 _LINES_SHOWN = 12  # of a failed program's output
@@ -166,10 +134,10 @@ def install_kernelspec(
     python = environment / "bin" / "python"
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
-    for script in START_UP:
-        _replace(shared / script, (IMAGE / script).read_bytes())
+    imported = [str(shared / script.name) for script in start_up_files()]
+    for script in start_up_files():
+        _replace(shared / script.name, script.read_bytes())
     # Each kernel imports these, from a folder that it can't write to.
-    imported = [str(shared / name) for name in IMPORTED]
     _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
     if like == "python3":
         _run(python, str(IMAGE / "fonts.py"), str(shared / "matplotlib"))

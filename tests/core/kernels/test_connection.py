@@ -29,9 +29,11 @@ from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import Masker, MessageMasker
 from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_message
 from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.programs import FRAMES_A_TURN
 from cellgate_kernels.reception import THREADS, Reception
 from cellgate_kernels.sockets import FRAMES_PER_TURN, LocalSocket, ZmqSocket, endpoint
 from cellgate_kernels.texts import Stream
+from cellgate_kernels.unsent import MOST_TEXTS, Unsent
 from cellgate_kernels.zmtp import MOST_FRAMES
 
 KEY = b"the-key-of-this-kernel"
@@ -1109,6 +1111,29 @@ async def test_a_kernels_end_waits_for_what_is_being_read(
     ended.set()
     await until(lambda: len(masked) == 2)
     assert shown(masked) == f"{large}{SECRET[:4]}"
+
+
+async def test_last_words_without_number_are_delivered_while_others_get_their_turns(
+    local: tuple[KernelConnection, Peer],
+) -> None:
+    connection, _ = local
+    messages, seen = collect(connection), [0]
+    parent = b'{"msg_id": "cell", "msg_type": "execute_request"}'
+
+    async def other() -> None:
+        while True:
+            seen.append(len(messages))
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    try:
+        await connection.tell_unsent(Unsent("stdout", parent, str(number)) for number in range(MOST_TEXTS))
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert texts(messages) == [str(number) for number in range(MOST_TEXTS)]
+    assert {message.parent.msg_id for message in messages} == {"cell"}
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= 2 * FRAMES_A_TURN
 
 
 async def test_a_large_message_that_was_being_read_is_masked_by_a_masker_that_came_in_between(

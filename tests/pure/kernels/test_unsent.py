@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -12,8 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellgate_kernels.image import keeper
 from cellgate_kernels.image import unsent as kept
-from cellgate_kernels.unsent import FILES_BYTES, HALF, REST, SUFFIX, LastWords, Unsent, read_last_words
+from cellgate_kernels.unsent import (
+    FILES_BYTES,
+    HALF,
+    MOST_TEXTS,
+    REST,
+    SUFFIX,
+    LastWords,
+    Unsent,
+    read_last_words,
+)
 
 
 class Writer:
@@ -50,7 +61,11 @@ class Writer:
 
     def left(self, *received: str) -> list[tuple[str, str]]:
         """The streams and texts that are read, when these messages were received."""
-        return [(each.name, each.text) for each in read_last_words(self.prefix, received).unsent]
+        return [(each.name, each.text) for each in self.words(*received).unsent]
+
+    def words(self, *received: str) -> LastWords:
+        """What is read, when these messages were received."""
+        return read_last_words(self.prefix, frozenset(received))
 
 
 def pack(header: Mapping[str, Any]) -> bytes:
@@ -101,23 +116,22 @@ def test_cells_are_told_apart(kernel: Writer) -> None:
     kernel.begin("other")
     kernel.print("second\n")
     kernel.send("m_1")
-    found = read_last_words(kernel.prefix, ["m_1"])
-    assert found == LastWords((Unsent("stdout", first, "first\n"),))
+    assert kernel.words("m_1") == LastWords((Unsent("stdout", first, "first\n"),), complete=True)
 
 
 def test_the_end_of_a_long_text_is_kept_and_what_is_missing_is_told(kernel: Writer) -> None:
     lines = [f"{number}\n" for number in range(200_000)]
     for line in lines:
         kernel.print(line)
-    found = read_last_words(kernel.prefix, [])
+    found = kernel.words()
     text = found.unsent[0].text
     assert HALF / 4 < len(text) < 2 * HALF
     assert "".join(lines).endswith(text)
     assert not found.complete
     kernel.send("m_1")
     kernel.print("end\n")
-    assert read_last_words(kernel.prefix, ["m_1"]) == LastWords(
-        (Unsent("stdout", pack(kernel.parent), "end\n"),)
+    assert kernel.words("m_1") == LastWords(
+        (Unsent("stdout", pack(kernel.parent), "end\n"),), complete=True
     )
 
 
@@ -139,6 +153,46 @@ def test_what_was_left_in_the_pipes_is_the_last_cells(kernel: Writer) -> None:
     out, err = b"from C\n", b"fault \xff\n"
     Path(kernel.prefix + REST).write_bytes(bytes([0, 0, 0, len(out), 0, 0, 0, len(err)]) + out + err)
     assert kernel.left("m_1") == [("stdout", "from C\n"), ("stderr", "fault \ufffd\n")]
+    assert kernel.words("m_1").complete
+
+
+def test_the_keeper_reads_pipes_that_were_made_larger(kernel: Writer) -> None:
+    kernel.print("printed\n")
+    kernel.send("m_1")
+    reader, writer = os.pipe()
+    try:
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, keeper.PIPE_BYTES)
+        os.write(writer, b"a" * 3 * keeper.REST_BYTES + b"end")
+        rest = keeper.read_rest(reader)
+    finally:
+        os.close(writer)
+    assert len(rest) == 3 * keeper.REST_BYTES + 3
+    kept_of_it = rest[-keeper.REST_BYTES :]
+    Path(kernel.prefix + REST).write_bytes(len(rest).to_bytes(4, "big") + bytes(4) + kept_of_it)
+    words = kernel.words("m_1")
+    assert [(each.name, each.text) for each in words.unsent] == [("stdout", kept_of_it.decode())]
+    assert not words.complete
+
+
+def test_of_texts_without_number_the_last_are_read(kernel: Writer) -> None:
+    """A kernel that writes one letter to each stream in turn, and one that says so without having done it."""
+    for number in range(MOST_TEXTS):
+        kernel.print(chr(97 + number % 26), ("stdout", "stderr")[number % 2])
+    words = kernel.words()
+    assert len(words.unsent) == MOST_TEXTS
+    assert words.complete
+    kernel.print("1")
+    kernel.print("2", "stderr")
+    words = kernel.words()
+    assert [each.text for each in words.unsent[-2:]] == ["1", "2"]
+    assert len(words.unsent) == MOST_TEXTS
+    assert not words.complete
+
+
+def test_nothing_is_known_of_a_kernel_that_kept_nothing(kernel: Writer) -> None:
+    assert kernel.words() == LastWords((), complete=True)
+    Path(kernel.prefix + SUFFIX).unlink()
+    assert kernel.words() == LastWords((), complete=False)
 
 
 def test_both_files_fit_into_what_is_allowed_for_them(kernel: Writer) -> None:
@@ -176,6 +230,6 @@ def test_forged_files_are_read_as_far_as_they_make_sense(
     good = path.read_bytes()
     path.write_bytes(good[:at] + data)
     Path(kernel.prefix + REST).write_bytes(rest)
-    for each in read_last_words(kernel.prefix, ["m_1"]).unsent:
+    for each in kernel.words("m_1").unsent:
         assert each.name in ("stdout", "stderr")
         assert len(each.text) <= len(data) + len(good)
