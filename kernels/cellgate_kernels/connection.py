@@ -134,7 +134,7 @@ class KernelConnection:
 
     @property
     def places(self) -> Places:
-        """The places in the loop's turns of what all kernels' programs say, and of dead kernels' last words."""
+        """The loop's places for what all kernels' programs say, and for the last words of dead kernels."""
         return self._reception.places
 
     @property

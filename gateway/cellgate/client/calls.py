@@ -12,6 +12,7 @@ import secrets
 import stat
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 from urllib.parse import quote
@@ -182,7 +183,7 @@ def _options(whose: str, options: Mapping[str, Any], known: type[Any]) -> dict[s
     the gateway refused it, and any other field of the request, such as `wait`, would go through; and what the
     gateway says of a wrong type is in the words of JSON.
     """
-    hints = get_type_hints(known)
+    hints = _hints(known)
     unknown = sorted(options.keys() - hints.keys())
     if unknown:
         raise TypeError(f"{whose} has no option {unknown[0]!r}; known are: {', '.join(hints)}")
@@ -191,6 +192,12 @@ def _options(whose: str, options: Mapping[str, Any], known: type[Any]) -> dict[s
             wanted = str(hints[name]).replace("collections.abc.", "").replace("typing.", "")
             raise TypeError(f"{name} must be {wanted}, not {_type_of(value)}")
     return given(**options)
+
+
+@cache
+def _hints(known: type[Any]) -> Mapping[str, Any]:
+    """The types of its keys, which take a quarter of a millisecond to read."""
+    return get_type_hints(known)
 
 
 def _fits(value: object, kind: object) -> bool:

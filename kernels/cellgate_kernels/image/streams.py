@@ -129,8 +129,8 @@ def watch(stream):
 
 
 class Pipe:
-    """The reading end. Only the thread that watches it reads: an interrupt is raised in the thread of cells, and
-    could come between the reading of a piece and its writing.
+    """The reading end. Only the thread that watches it reads: an interrupt is raised in the thread of cells,
+    where it could come between the reading of a piece and its writing.
     """
 
     def __init__(self, stream):

@@ -24,7 +24,14 @@ from typing import TextIO
 from cellgate_kernels.errors import BackendUnavailable, in_words
 from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, KERNEL_PACKAGES, data_folder
-from cellgate_kernels.specs.environments import IMAGE, OWN, Environment, choice_of, environment_of, start_up_files
+from cellgate_kernels.specs.environments import (
+    IMAGE,
+    OWN,
+    Environment,
+    choice_of,
+    environment_of,
+    start_up_files,
+)
 from cellgate_kernels.specs.manifest import MANIFEST
 from cellgate_kernels.specs.uv_command import (
     UnreadableSettings,
@@ -34,7 +41,6 @@ from cellgate_kernels.specs.uv_command import (
     uv_command,
     venv_command,
 )
-
 
 _STAMP = "cellgate-environment.sha256"
 _LINES_SHOWN = 12  # of a failed program's output

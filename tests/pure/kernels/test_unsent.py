@@ -130,9 +130,7 @@ def test_the_end_of_a_long_text_is_kept_and_what_is_missing_is_told(kernel: Writ
     assert not found.complete
     kernel.send("m_1")
     kernel.print("end\n")
-    assert kernel.words("m_1") == LastWords(
-        (Unsent("stdout", pack(kernel.parent), "end\n"),), complete=True
-    )
+    assert kernel.words("m_1") == LastWords((Unsent("stdout", pack(kernel.parent), "end\n"),), complete=True)
 
 
 def test_a_text_longer_than_the_file_is_kept_by_its_end(kernel: Writer) -> None:
