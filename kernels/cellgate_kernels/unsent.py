@@ -27,8 +27,8 @@ _REST_BYTES = 64 * 1024
 FILES_BYTES = 2 * HALF + 2 * _REST_BYTES + 4096
 """What both files may use of a disk."""
 MOST_TEXTS = 2048
-"""Of a kernel that has died; earlier ones are left out. Letters for one stream and the other in turn would fill
-the file with forty times as many."""
+"""Of a kernel that has died; earlier ones are left out. Letters for each stream in turn would fill the file
+with forty times as many."""
 _TURN = struct.Struct(">IQ")
 _RECORD = struct.Struct(">BI")
 _SENT = struct.Struct(">QH")
