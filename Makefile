@@ -73,19 +73,22 @@ RUN = $(BIN)/python -m tests.run --reports $(VENV)/test-reports/$@
 FAST := tests/pure tests/core
 LOCAL := tests/gateway tests/fuzz
 OTHER := tests/containers tests/clients
+# Without the tests that take long.
+QUICK ?= --quick
 # Of random examples a tenth; the nightly run has all.
 FEW_EXAMPLES = CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1}
 # Tests start hundreds of processes; each would compile the gateway anew.
 test test-fast test-slow test-all test-nightly fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(STAMP) ## all tests that need neither a container engine nor Jupyter's clients
-	@echo "All tests that need neither containers nor Jupyter's clients: a quarter of an hour on two processors, less with more."
+test: $(STAMP) ## all tests that take a moment and need neither a container engine nor Jupyter's clients
+	@echo "All tests but those that take long or need containers or Jupyter's clients: five minutes on two processors, less with more."
 	@command -v bwrap >/dev/null || echo "bubblewrap is missing: what needs it is skipped. Install it: sudo apt-get install bubblewrap"
-	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
-	echo "Left out: $(OTHER). All tests, with a container engine and after make clients: make test-all"; exit $$result
+	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(QUICK) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
+	echo "Left out: what tests/long.txt lists, $(OTHER). All tests, with a container engine and after make clients: make test-all"; \
+	exit $$result
 
-test-fast: $(STAMP) ## tests of values and of parts, without a kernel
-	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(FAST)" -- $(ARGS)
+test-fast: $(STAMP) ## tests of values and of parts, without a kernel; with QUICK= those that take long, too
+	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(QUICK) $(FAST)" -- $(ARGS)
 
 test-slow: $(STAMP) ## all tests but those of test-fast and of test-nightly
 	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)

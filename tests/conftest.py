@@ -29,6 +29,7 @@ from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.threads import Lane
+from tests import long
 from tests.fuzz.budget import Fuzz
 from tests.support import leftovers
 from tests.support.commands import INSTALLED
@@ -49,6 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
     parser.addoption("--crash-rounds", type=int, default=2, help="how often the gateway is killed under load")
     parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
+    parser.addoption("--quick", action="store_true", help="leave out the tests that tests/long.txt lists")
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
 
 
@@ -57,22 +59,36 @@ LONG = ("tests/containers/", "tests/clients/")
 """Folders of tests that take many times as long as others: they start an engine's containers, or browsers."""
 
 
-def is_short(item: pytest.Item) -> bool:
-    """Whether a test is over in a moment; those that are not have a time of their own, or are in `LONG`."""
-    return item.get_closest_marker("timeout") is None and not item.nodeid.startswith(LONG)
+def is_long(item: pytest.Item) -> bool:
+    """Whether a test is known to take long. Such tests have a time of their own, are in `LONG`, or are listed."""
+    if item.get_closest_marker("timeout") is not None or item.nodeid.startswith(LONG):
+        return True
+    return long.function_of(item.nodeid) in item.config.stash[_LISTED]
+
+
+_LISTED = pytest.StashKey[frozenset[str]]()
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:
+    """Remove these from the tests to run, and say so to pytest."""
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for the night; a fuzz target may take its seconds on top of the usual timeout.
+    """Leave out what is for the night, and in a quick run what takes long. A fuzz target may take its seconds on
+    top of the usual timeout.
 
     Tests that take long come first, else in their random order: of those that run side by side none has much
     left to do when the others have nothing.
     """
+    listed = config.stash[_LISTED] = long.listed()
     if not config.getoption("--nightly"):
-        left_out = [item for item in items if item.get_closest_marker("nightly")]
-        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=left_out)
-    items.sort(key=is_short)
+        leave_out(config, items, [item for item in items if item.get_closest_marker("nightly")])
+    if config.getoption("--quick"):
+        leave_out(config, items, [item for item in items if long.function_of(item.nodeid) in listed])
+    items.sort(key=is_long, reverse=True)
     seconds, usual = config.getoption("--fuzz-seconds"), float(config.getini("timeout"))
     for item in items:
         assert isinstance(item, pytest.Function)

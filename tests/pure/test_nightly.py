@@ -1,4 +1,4 @@
-"""What is left to the night: the names of what is not must fit tests that there are."""
+"""What is left out of quick runs, or left to the night: names of tests must be those of tests that there are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import long
 from tests.containers.conftest import AT_EACH_CHANGE
 
 TESTS = Path(__file__).parents[1]
@@ -22,3 +23,35 @@ def names() -> Iterator[str]:
 
 def test_each_name_of_what_runs_at_each_change_fits_a_test() -> None:
     assert AT_EACH_CHANGE - set(names()) == set()
+
+
+def test_each_test_that_takes_long_is_there() -> None:
+    assert long.listed()
+    for test in long.listed():
+        path, *inside = test.split("::")
+        assert re.search(rf"\b{inside[0]}\b", (TESTS.parent / path).read_text()), test
+
+
+def test_the_list_is_made_of_reports(tmp_path: Path) -> None:
+    """The cases of a test count together; classes and folders are part of its name."""
+    tests = tmp_path / "tests"
+    for module in ("pure/test_a.py", "gateway/http/test_b.py"):
+        path = tests / module
+        path.parent.mkdir(parents=True)
+        path.touch()
+    report = tmp_path / "part-1.xml"
+    cases = [
+        ("tests.pure.test_a", "test_cases[1]", 0.3),
+        ("tests.pure.test_a", "test_cases[2]", 0.3),
+        ("tests.pure.test_a", "test_short", 0.4),
+        ("tests.pure.test_a.TestAll", "runTest", 2),
+        ("tests.gateway.http.test_b", "test_short", 2.4),
+        ("tests.gateway.http.test_b", "test_long", 2.6),
+    ]
+    told = "".join(f'<testcase classname="{place}" name="{name}" time="{time}"/>' for place, name, time in cases)
+    report.write_text(f"<testsuite>{told}</testsuite>")
+    assert long.long(long.seconds([report], tmp_path)) == [
+        "tests/gateway/http/test_b.py::test_long",
+        "tests/pure/test_a.py::TestAll::runTest",
+        "tests/pure/test_a.py::test_cases",
+    ]
