@@ -20,7 +20,8 @@ SHORT = range(8, 36, 4)
 LARGEST = 16 * 1024
 LEAST_SECONDS = 0.001
 """What takes less at every size is not measured: even the square of it hurts nobody."""
-TRIES = 7
+TRIES = 30
+"""Most need one. Neighbours can make several in a row slow."""
 
 
 def growth(

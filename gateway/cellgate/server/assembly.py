@@ -201,11 +201,16 @@ class RunningGateway:
         """The port that is listened on for that; None if they are not served."""
         return None if self.services.ports is None else self.services.ports.listens_on
 
-    async def shut_down(self) -> None:
-        """Take no new work, give running cells their grace period, end all kernels unless they are kept."""
+    def refuse_work(self) -> None:
+        """Take no new connections and no new work from now on. Idempotent."""
         for server in self._servers:
             server.stop()
         self.services.pool.rest()
+        self.services.manager.refuse_work()
+
+    async def shut_down(self) -> None:
+        """Take no new work, give running cells their grace period, end all kernels unless they are kept."""
+        self.refuse_work()
         settings = self._settings
         await self.services.manager.close(settings.shutdown_grace, keep_kernels=settings.keep_kernels)
         await self.services.explorer.close()
@@ -319,6 +324,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     _watch_quotas(settings.quotas, services.usage, stack)
     _begin_upkeep(services, settings, stack)
     _announce(settings, gateway, certificate, lanes, stack)
+    # Before all other steps of the end, some of which take their time.
+    stack.callback(gateway.refuse_work)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is loaded now stays: the garbage collector need not scan it each time a large message triggers it.

@@ -199,12 +199,16 @@ class SessionManager:
         interval = self.settings.cull_interval
         self._culler = self._tasks.repeat(self._cull, "culler", pause=interval)
 
+    def refuse_work(self) -> None:
+        """Refuse new work from now on."""
+        self._closing = True
+
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
         """Refuse new work, give running cells `grace` seconds, then end all sessions.
 
         With `keep_kernels`, recorded sessions do not end: the next gateway resumes them.
         """
-        self._closing = True
+        self.refuse_work()
         if self._culler is not None:
             self._culler.cancel()
         quiet = Supervisor()
