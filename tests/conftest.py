@@ -60,7 +60,7 @@ LONG = ("tests/containers/", "tests/clients/")
 
 
 def is_long(item: pytest.Item) -> bool:
-    """Whether a test is known to take long. Such tests have a time of their own, are in `LONG`, or are listed."""
+    """Whether a test is known to take long: it has a time of its own, is in `LONG`, or is listed."""
     if item.get_closest_marker("timeout") is not None or item.nodeid.startswith(LONG):
         return True
     return long.function_of(item.nodeid) in item.config.stash[_LISTED]
@@ -77,8 +77,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[py
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for the night, and in a quick run what takes long. A fuzz target may take its seconds on
-    top of the usual timeout.
+    """Leave out what is for the night, and in a quick run what takes long. A fuzz target may take its seconds
+    on top of the usual timeout.
 
     Tests that take long come first, else in their random order: of those that run side by side none has much
     left to do when the others have nothing.

@@ -2,9 +2,9 @@
 
     python -m tests.long .venv/test-reports/test-all/part-*.xml
 
-``make test`` and ``make test-fast`` are quick runs: a test is in the list whose cases together take longer than
-`LONGEST` says, on two processors. `make test-all` and `.ci/run` run these, too. The list is a file, and no mark
-in the tests, because it follows from measurements alone. ``tests/conftest.py`` reads it.
+``make test`` and ``make test-fast`` are quick runs: a test is in the list if its cases together take longer
+than `LONGEST` says, on two processors. ``make test-all`` and ``.ci/run`` run these, too. The list is a file,
+and no mark in the tests, because it follows from measurements alone. ``tests/conftest.py`` reads it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def seconds(reports: Iterable[Path], root: Path) -> Counter[str]:
     """What all cases of each test took together. `root`: the folder above ``tests``."""
     taken: Counter[str] = Counter()
     for report in reports:
-        for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
+        for case in ElementTree.parse(report).iter("testcase"):
             taken[_test(case.get("classname", ""), case.get("name", ""), root)] += float(case.get("time", 0))
     return taken
 

@@ -1,4 +1,4 @@
-"""What is left out of quick runs, or left to the night: names of tests must be those of tests that there are."""
+"""What is left out of quick runs, or left to the night: tests that are named must be there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_the_list_is_made_of_reports(tmp_path: Path) -> None:
         ("tests.gateway.http.test_b", "test_short", 2.4),
         ("tests.gateway.http.test_b", "test_long", 2.6),
     ]
-    told = "".join(f'<testcase classname="{place}" name="{name}" time="{time}"/>' for place, name, time in cases)
+    told = "".join(
+        f'<testcase classname="{place}" name="{name}" time="{time}"/>' for place, name, time in cases
+    )
     report.write_text(f"<testsuite>{told}</testsuite>")
     assert long.long(long.seconds([report], tmp_path)) == [
         "tests/gateway/http/test_b.py::test_long",

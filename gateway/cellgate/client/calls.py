@@ -10,7 +10,7 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -195,7 +195,7 @@ def _options(whose: str, options: Mapping[str, Any], known: type[Any]) -> dict[s
 
 
 @cache
-def _hints(known: type[Any]) -> Mapping[str, Any]:
+def _hints(known: Hashable) -> Mapping[str, Any]:
     """The types of its keys, which take a quarter of a millisecond to read."""
     return get_type_hints(known)
 

@@ -324,8 +324,6 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     _watch_quotas(settings.quotas, services.usage, stack)
     _begin_upkeep(services, settings, stack)
     _announce(settings, gateway, certificate, lanes, stack)
-    # Before all other steps of the end, some of which take their time.
-    stack.callback(gateway.refuse_work)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is loaded now stays: the garbage collector need not scan it each time a large message triggers it.
@@ -368,7 +366,7 @@ def _announce(
     lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> None:
-    """Tell commands of the same user where the gateway is, as long as it serves."""
+    """Tell commands of the same user where the gateway is, as long as it takes work."""
     found: dict[str, str | int] = {"url": gateway.url, "token": settings.token or "", "pid": os.getpid()}
     if gateway.ports_url is not None and gateway.ports_port is not None:
         found |= {"ports_url": gateway.ports_url, "ports_port": gateway.ports_port}
@@ -378,6 +376,8 @@ def _announce(
     if certificate is not None:
         stack.push_async_callback(certificate.close)
         certificate.start(partial(lanes.files.run, announcement.write))
+    # Before all other steps of the end, some of which take their time.
+    stack.callback(gateway.refuse_work)
 
 
 def _bind(ip: str, port: int, option: str) -> list[socket.socket]:
