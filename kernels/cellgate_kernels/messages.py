@@ -185,7 +185,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return read_content(self.content_frame, self.header.msg_type)
 
 
-def is_utf8(frame: bytes) -> bool:
+def is_utf8(frame: bytes | bytearray) -> bool:
     """Whether the bytes are UTF-8; checked in small steps, because other threads need their turns."""
     if frame.isascii():
         return True

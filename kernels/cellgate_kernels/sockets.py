@@ -29,7 +29,17 @@ from cellgate_kernels.budget import ReceiveBudget
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.messages import Channel
 from cellgate_kernels.tasks import Supervisor, guarded
-from cellgate_kernels.zmtp import MOST_BYTES, MOST_FRAMES, SUBSCRIPTION, Decoder, ProtocolError, encode, hello
+from cellgate_kernels.zmtp import (
+    MOST_BYTES,
+    MOST_FRAMES,
+    NOT_COPIED,
+    SUBSCRIPTION,
+    Decoder,
+    ProtocolError,
+    encode,
+    encode_parts,
+    hello,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +114,7 @@ class LocalSocket:
         self._socket: socket.socket | None = None
         self._decoder = decoder()
         self._ready = False
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[bytes | memoryview] = deque()
         self._unsent_bytes = 0
         self._paused = False
         self._resting: asyncio.TimerHandle | None = None
@@ -156,10 +166,11 @@ class LocalSocket:
         """See `ChannelSocket`."""
         if len(self._unsent) >= UNSENT_MESSAGES or self._unsent_bytes >= UNSENT_BYTES:
             raise KernelDied("The kernel takes no more messages; interrupt or restart it.")
-        data = encode(frames)
+        is_long = any(len(frame) >= NOT_COPIED for frame in frames)
+        parts = encode_parts(frames) if is_long else (encode(frames),)
         waiting = bool(self._unsent)
-        self._unsent.append(data)
-        self._unsent_bytes += len(data)
+        self._unsent.extend(parts)
+        self._unsent_bytes += sum(map(len, parts))
         if self._ready and not waiting:
             self._write()
 
@@ -176,7 +187,8 @@ class LocalSocket:
                 return
             self._unsent_bytes -= sent
             if sent < len(data):
-                self._unsent[0] = data[sent:]
+                # A view: copying the rest of a large message at each step would cost the square of its size.
+                self._unsent[0] = memoryview(data)[sent:]
                 break
             self._unsent.popleft()
         if self._unsent:

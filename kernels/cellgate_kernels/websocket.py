@@ -23,10 +23,21 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.messages import EMPTY, PROTOCOL_VERSION, Channel, Header, MalformedMessage, Message
+from cellgate_kernels.messages import (
+    EMPTY,
+    PROTOCOL_VERSION,
+    Channel,
+    Header,
+    MalformedMessage,
+    Message,
+    is_utf8,
+)
+from cellgate_kernels.structure import MOST_PASSED_OVER, can_be_passed_over
 
 # An empty buffer costs a client 4 or 8 bytes, but the gateway and the kernel a ZeroMQ frame each.
 MAX_BUFFERS = 10_000
+_AT_ONCE = 1024 * 1024
+"""Bytes that are decoded at one go."""
 MAX_HEADER = 64 * 1024
 """Bytes. A kernel repeats the header of a request in all its answers, where it may be a little longer."""
 
@@ -140,8 +151,10 @@ def _encode_v1(message: Message) -> tuple[bytes, ...]:
     return struct.pack(f"<{len(parts) + 2}Q", len(parts) + 1, *offsets), *parts
 
 
-def decode(payload: bytes | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:
+def decode(payload: bytes | bytearray | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:
     """The message in one WebSocket frame of a client. Raises MalformedMessage, which says what is wrong.
+
+    Takes its time over a large one, in steps of a twentieth of a second at most: call it in a thread then.
 
     Liberal where clients differ: a missing channel means the shell, missing or null parts are empty, unknown
     fields stay. A header is rebuilt only when jupyter_client in the kernel would drop or misread it.
@@ -163,7 +176,7 @@ def decode(payload: bytes | str, subprotocol: Subprotocol, *, is_binary: bool) -
     return _message(envelope, ())
 
 
-def _decode_v1(data: bytes) -> Message:
+def _decode_v1(data: bytes | bytearray) -> Message:
     parts = _split(data, "<Q", minimum=_V1_PARTS + 1)
     channel = parts[0].decode(errors="replace")
     header = _read(_raw, parts[1], "header")
@@ -173,7 +186,7 @@ def _decode_v1(data: bytes) -> Message:
     return _message(_Envelope(header, parent, metadata, content, channel), parts[_V1_PARTS:])
 
 
-def _split(data: bytes, word: str, *, minimum: int) -> list[bytes]:
+def _split(data: bytes | bytearray, word: str, *, minimum: int) -> list[bytes]:
     """The parts of a binary frame that starts with a count and offsets, each of them one struct `word`.
 
     Legacy offsets (`>I`) are the starts of the parts; in v1 (`<Q`) the end of the frame comes last.
@@ -194,7 +207,9 @@ def _split(data: bytes, word: str, *, minimum: int) -> list[bytes]:
         raise MalformedMessage(
             f"offsets must ascend from {start} or more to the end of the frame, {len(data)}"
         )
-    return [data[begin:end] for begin, end in pairwise(offsets)]
+    # A view, because a part of a bytearray is one, too, and making bytes of that is another copy.
+    view = memoryview(data)
+    return [bytes(view[begin:end]) for begin, end in pairwise(offsets)]
 
 
 def _message(envelope: _Envelope, buffers: Sequence[bytes]) -> Message:
@@ -221,7 +236,9 @@ def _message(envelope: _Envelope, buffers: Sequence[bytes]) -> Message:
     )
 
 
-def _read(decoder: msgspec.json.Decoder[_Value], frame: bytes, name: str) -> _Value:
+def _read(decoder: msgspec.json.Decoder[_Value], frame: bytes | bytearray, name: str) -> _Value:
+    if not can_be_passed_over(frame):
+        raise MalformedMessage(f"{name} has more than {MOST_PASSED_OVER} lists, objects and elements")
     try:
         _check_utf8(frame)
         return decoder.decode(frame)
@@ -231,10 +248,13 @@ def _read(decoder: msgspec.json.Decoder[_Value], frame: bytes, name: str) -> _Va
         raise MalformedMessage(f"{name} is nested too deep") from error
 
 
-def _check_utf8(frame: bytes) -> None:
+def _check_utf8(frame: bytes | bytearray) -> None:
     # msgspec does not check the UTF-8 of what it need not decode. Checking for ASCII takes no copy.
-    if not frame.isascii():
-        frame.decode()
+    if frame.isascii():
+        return
+    if len(frame) > _AT_ONCE and is_utf8(frame):
+        return
+    frame.decode()
 
 
 def _is_empty(frame: bytes) -> bool:

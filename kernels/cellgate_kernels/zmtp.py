@@ -8,6 +8,7 @@ Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import cast
 
 from cellgate_kernels.budget import ReceiveBudget
@@ -17,6 +18,7 @@ from cellgate_kernels.limits import MIB
 MOST_BYTES = 64 * MIB
 MOST_FRAMES = 10_032
 """A message with more is passed over: code in a kernel can send whatever it likes."""
+NOT_COPIED = 1024 * 1024
 FRAME_COST = 64
 """Bytes of memory that a frame takes in addition to its content."""
 
@@ -58,6 +60,16 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 def encode(frames: Sequence[bytes]) -> bytes:
     """One message in wire format."""
+    return b"".join(_parts(frames))
+
+
+def encode_parts(frames: Sequence[bytes]) -> Sequence[bytes]:
+    """One message in wire format, part by part, of which a frame of `NOT_COPIED` bytes is one as it is."""
+    grouped = groupby(_parts(frames), lambda part: len(part) >= NOT_COPIED)
+    return [part for is_long, group in grouped for part in (group if is_long else (b"".join(group),))]
+
+
+def _parts(frames: Sequence[bytes]) -> list[bytes]:
     parts: list[bytes] = []
     last = len(frames) - 1
     for number, frame in enumerate(frames):
@@ -67,7 +79,7 @@ def encode(frames: Sequence[bytes]) -> bytes:
         else:
             parts.append(bytes((flags | _LONG,)) + size.to_bytes(8, "big"))
         parts.append(frame)
-    return b"".join(parts)
+    return parts
 
 
 class Decoder:

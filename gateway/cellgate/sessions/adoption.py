@@ -42,6 +42,7 @@ from cellgate_kernels.kernel import Kernel, KernelLauncher
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.masking import MessageMasker
 from cellgate_kernels.messages import Message
+from cellgate_kernels.places import Places
 from cellgate_kernels.provisioners.folders import SOCKETS
 from cellgate_kernels.spool import Spooled, read_spool
 from cellgate_kernels.stored import StoredKernel
@@ -52,6 +53,11 @@ _decode = json_decoder(object).decode
 
 ADOPTED_AT_ONCE = 4
 BACKLOG_BYTES = 8 * MIB
+MESSAGES_A_TURN = 32
+"""Messages of adopted cells that are processed in a turn of the loop, of all sessions together.
+
+A spool has up to forty thousand, which take a second or two.
+"""
 
 LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
     {
@@ -89,7 +95,7 @@ MakeSession = Callable[[SessionSpec], Session]
 
 
 class Backlog:
-    """Collects an adopted kernel's messages until its cell's run takes them; after that it stops listening.
+    """Collects an adopted kernel's messages until its cell's run has taken all of them.
 
     When too much has accumulated, iopub is not read any further, and the rest waits in the kernel.
     """
@@ -122,14 +128,18 @@ class Backlog:
             if (shown := masker.mask(message)) is not None:
                 self._messages.append(shown)
 
-    def take(self) -> list[Message]:
-        """Stop listening, let the kernel continue, and return the collected messages."""
-        self._stop()
-        if self._connection is not None:
-            self._connection.resume()
+    def collected(self) -> list[Message]:
+        """The messages so far, once. They still count until the end, so that it comes even in a flood."""
         messages = self._messages
         self._messages = []
         return messages
+
+    def end(self) -> None:
+        """Stop listening, and let the kernel continue."""
+        self._stop()
+        self._messages = []
+        if self._connection is not None:
+            self._connection.resume()
 
 
 class RecordedOutputs:
@@ -173,13 +183,15 @@ def _key(event_type: str, fields: Mapping[str, Any]) -> bytes:
 class SentBefore:
     """A cell that a previous gateway sent: its row and recorded events, and its messages since.
 
-    `missed`: from the kernel's spool; `backlog`: those that arrive now.
+    `missed`: from the kernel's spool; `backlog`: those that arrive now. `places`: those in which they are
+    processed.
     """
 
     row: ExecutionRow
     events: Sequence[Mapping[str, Any]]
     missed: Sequence[Spooled]
     backlog: Backlog
+    places: Places
 
 
 class AdoptedRun(ExecutionRun):
@@ -193,6 +205,7 @@ class AdoptedRun(ExecutionRun):
         self._recorded = RecordedOutputs(events)
         self._missed = sent.missed
         self._backlog = sent.backlog
+        self._places = sent.places
         # The ids of messages that came from the spool.
         self._seen: frozenset[str] = frozenset()
         started_at = next((event["at"] for event in events if event["type"] == "started"), now())
@@ -230,17 +243,32 @@ class AdoptedRun(ExecutionRun):
             if self.builder is not None:
                 self.builder.apply(event)
 
-    def _send(self, kernel: Kernel) -> None:
+    async def _begin(self, kernel: Kernel) -> None:
         """Instead of sending a request, process what the kernel spooled, then what was received since."""
+        self._attend(kernel)
         self._sent_at = self._now() - self._passed
         self._queued_at = self._sent_at - self._waited
         self.timeout = self._timeout
         # Only now: the previous gateway set the values already, and restoring them takes just the names.
         self.request = replace(self.request, env=self._names)
-        self._follow(kernel)
         self._note_sent()
+        try:
+            await self._process_missed()
+            # What arrives meanwhile is collected. Between the last look and `_follow` there is no turn.
+            while messages := self._backlog.collected():
+                await self._process(messages)
+        finally:
+            self._backlog.end()
+        self._follow(kernel)
+        self._recorded.forget()
+        self._missed = ()
+        self.waiting_for_input = self._asked and self._last_type == "input_request"
+        self._rest(kernel)
+
+    async def _process_missed(self) -> None:
         expected = 0
         for spooled in self._missed:
+            await self._turn()
             message = spooled.message
             if spooled.before > expected and self._recorded.gap(expected, spooled.before):
                 self._unrecorded = True
@@ -248,13 +276,24 @@ class AdoptedRun(ExecutionRun):
             super().receive(message)
             # Replies are not in the spool: every input_request except the last has been answered.
             self.machine.answered()
+            self._ask_later()
         self._seen = frozenset(spooled.message.header.msg_id for spooled in self._missed)
-        for message in self._backlog.take():
+
+    async def _process(self, messages: Iterable[Message]) -> None:
+        for message in messages:
             if message.parent.msg_id == self.msg_id:
+                await self._turn()
                 self.receive(message)
-        self._recorded.forget()
-        self._missed = ()
-        self.waiting_for_input &= self._last_type == "input_request"
+                self._ask_later()
+
+    async def _turn(self) -> None:
+        if (place := self._places.take()) is not None:
+            await place
+
+    def _ask_later(self) -> None:
+        """Nobody may answer yet: it is not known whether the kernel still waits for that."""
+        self._asked |= self.waiting_for_input
+        self.waiting_for_input = False
 
     def receive(self, message: Message) -> None:
         """Handle a message, unless it came from the spool already."""
@@ -264,6 +303,7 @@ class AdoptedRun(ExecutionRun):
             super().receive(message)
 
     _last_type = ""
+    _asked = False
 
     def emit(
         self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
@@ -302,6 +342,7 @@ class Recovery:
         self._make = make
         self._source = secrets
         self._at_once = asyncio.Semaphore(ADOPTED_AT_ONCE)
+        self._places = Places(MESSAGES_A_TURN)
 
     async def adopt(self, row: SessionRow, log: EventLog) -> Session | None:
         """The session, continuing with its kernel; None if the kernel is gone, and the session must `end`."""
@@ -372,7 +413,7 @@ class Recovery:
             await kernel.shutdown()
             raise
         if running is None:
-            backlog.take()
+            backlog.end()
         return session
 
     def _secrets(
@@ -409,7 +450,7 @@ class Recovery:
             if any(event["type"] != "queued" for event in events) and not missed:
                 raise KernelDied("What its running cell did in between is not known.")
             if missed:
-                sent = SentBefore(execution, events, missed, backlog)
+                sent = SentBefore(execution, events, missed, backlog, self._places)
                 return AdoptedRun(sent, RunContext(log, self._settings), limits.cell_timeout)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from cellgate.principals.secrets import Secret
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow
 from cellgate.sessions import adoption
-from cellgate.sessions.adoption import masked
+from cellgate.sessions.adoption import MESSAGES_A_TURN, masked
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.connection import KernelConnection
@@ -369,6 +370,35 @@ class TestAdoptedWithACell:
         kernel = self.adopted(world, monkeypatch, ["a", VALUE[:5]], [])
         kernel.die()
         assert self.ended(world, kernel) == f"a{VALUE[:5]}"
+
+    def test_a_long_spool_takes_turns_and_what_comes_meanwhile_is_in_its_place(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Everybody else waits for a second or two if it is read in one go."""
+        spooled = [f"{number} " for number in range(500)]
+        meanwhile = [f"{number} " for number in range(500, 700)]
+        coming = list(meanwhile)
+        heard = [0]
+        process = ExecutionRun.receive
+
+        def receive(run: ExecutionRun, message: Message) -> None:
+            heard[-1] += 1
+            process(run, message)
+            if coming and run._kernel is not None:
+                text = coming.pop(0)
+                run._kernel.connection._tell(printed_as(text, text))
+
+        async def count_turns() -> None:
+            while sum(heard) < len(spooled) + len(meanwhile):
+                heard.append(0)
+                await asyncio.sleep(0)
+
+        monkeypatch.setattr(ExecutionRun, "receive", receive)
+        counting = world.loop.create_task(count_turns())
+        kernel = self.adopted(world, monkeypatch, spooled, [])
+        assert self.ended(world, kernel, "last") == "".join([*spooled, *meanwhile, "last"])
+        world.run(counting)
+        assert max(heard) <= 2 * MESSAGES_A_TURN
 
 
 def said(name: str, msg_type: str, content: dict[str, Any]) -> Message:

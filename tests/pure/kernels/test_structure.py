@@ -24,6 +24,8 @@ from cellgate_kernels.structure import (
     MOST_CONTAINERS,
     MOST_ELEMENTS,
     MOST_LONG_NUMBERS,
+    MOST_PASSED_OVER,
+    can_be_passed_over,
     is_heavy,
     is_too_deep,
     weigh,
@@ -170,3 +172,20 @@ def test_many_long_numbers_are_too_complex(digits: int, before: int) -> None:
 @pytest.mark.parametrize("text", ["0" * 100_000, "1234567 " * 100_000, "0" * 63 + "x"])
 def test_digits_in_texts_are_not_numbers(text: str) -> None:
     assert weigh(json.dumps({"text": [text] * 30}).encode()) is not None
+
+
+@pytest.mark.parametrize(
+    ("frame", "passed"),
+    [
+        (b"[" + b"1," * (MOST_PASSED_OVER - 1) + b"1]", True),
+        (b"[" + b"1," * MOST_PASSED_OVER + b"1]", False),
+        (b"{" * (MOST_PASSED_OVER + 1), False),
+        (b'"' + b"1,[{" * MOST_PASSED_OVER + b'"', True),
+        (b'"' + b"1," * MOST_PASSED_OVER + b'\\",[' + b"1," * MOST_PASSED_OVER + b'",[', True),
+    ],
+    ids=["as many as may be", "elements", "containers", "a text", "a text with a quote"],
+)
+def test_json_of_many_parts_is_not_passed_on_unread(frame: bytes, passed: bool) -> None:
+    """The decoder would hold the interpreter for long."""
+    assert can_be_passed_over(frame) is passed
+    assert can_be_passed_over(bytearray(frame)) is passed

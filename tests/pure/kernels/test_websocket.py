@@ -13,6 +13,7 @@ from jupyter_client.session import Session
 
 from cellgate_kernels import websocket
 from cellgate_kernels.messages import EMPTY, Channel, Header, MalformedMessage, Message, Signer
+from cellgate_kernels.structure import MOST_PASSED_OVER
 from cellgate_kernels.websocket import MAX_BUFFERS, Subprotocol, decode, negotiate
 from tests.support.examples import examples
 
@@ -431,6 +432,43 @@ def test_a_text_frame_that_is_no_message_is_refused(payload: Any, says: str) -> 
         decode(text, JSON, is_binary=False)
 
     assert caught.value.reason == "malformed_message"
+
+
+MANY = b"[" + b"1," * MOST_PASSED_OVER + b"1]"
+
+
+@pytest.mark.parametrize("place", ["header", "parent_header", "metadata", "content", "buffers", "other"])
+def test_a_text_frame_of_very_many_parts_is_refused(place: str) -> None:
+    """Checking that it is JSON would keep everybody waiting."""
+    payload = json.dumps(from_client(**{place: "HERE"})).encode().replace(b'"HERE"', MANY)
+    with pytest.raises(MalformedMessage, match="the frame has more than 8000000 lists"):
+        decode(payload, JSON, is_binary=False)
+
+
+@pytest.mark.parametrize("place", ["header", "parent", "metadata", "content"])
+def test_a_v1_part_of_very_many_parts_is_refused(place: str) -> None:
+    with pytest.raises(MalformedMessage, match="has more than 8000000 lists"):
+        decode(v1_request(**{place: MANY}), V1, is_binary=True)
+
+
+@pytest.mark.parametrize("text", [b"a" * 2_000_000, "\u20ac".encode() * 1_000_000, b"1,[{" * 3_000_000])
+def test_a_large_text_is_read_from_whatever_holds_it(text: bytes) -> None:
+    payload = json.dumps(from_client(content={"code": "HERE"})).encode().replace(b"HERE", text)
+    message = decode(bytearray(payload), JSON, is_binary=False)
+    assert frames(message) == frames(decode(payload, JSON, is_binary=False))
+    assert type(message.content_frame) is bytes
+    assert text in message.content_frame
+    binary = v1(b"shell", json.dumps(HEADER).encode(), EMPTY, EMPTY, message.content_frame, b"a", b"b")
+    received = decode(bytearray(binary), V1, is_binary=True)
+    assert frames(received) == frames(decode(binary, V1, is_binary=True))
+    assert received.buffers == (b"a", b"b")
+    assert {type(frame) for frame in (*frames(received), *received.buffers)} == {bytes}
+
+
+def test_a_large_text_that_is_not_utf8_is_refused() -> None:
+    payload = json.dumps(from_client(content={"code": "HERE"})).encode().replace(b"HERE", b"\xff" * 2_000_000)
+    with pytest.raises(MalformedMessage, match="can't decode byte 0xff"):
+        decode(bytearray(payload), JSON, is_binary=False)
 
 
 REQUEST = json.dumps(from_client()).encode()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cellgate_kernels import zmtp
 from cellgate_kernels.budget import ReceiveBudget
-from cellgate_kernels.zmtp import Decoder, ProtocolError, encode, hello
+from cellgate_kernels.zmtp import NOT_COPIED, Decoder, ProtocolError, encode, encode_parts, hello
 from tests.support.examples import examples
 
 GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -54,6 +54,15 @@ def test_every_single_byte_may_come_alone() -> None:
     data = GREETING + READY + b"".join(map(encode, sent))
     decoder = Decoder()
     assert decoded(decoder, [data[i : i + 1] for i in range(len(data))]) == sent
+
+
+def test_long_frames_are_sent_without_a_copy() -> None:
+    long = bytes(NOT_COPIED)
+    frames = [b"a", long, b"", b"b" * 300, long, long]
+    parts = encode_parts(frames)
+    assert b"".join(parts) == encode(frames)
+    assert sum(part is long for part in parts) == 3
+    assert len(parts) == 6, "what is short is joined"
 
 
 @pytest.mark.parametrize("place", [0, 9, 10, 12, 31])

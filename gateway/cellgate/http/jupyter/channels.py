@@ -143,34 +143,33 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             return False
         return not stream.closed()
 
-    def on_message(self, message: str | bytes) -> Awaitable[None] | None:
-        """Pass a client's message on; tornado reads the next one when this is done."""
-        if len(message) > INLINE_BYTES:
-            return self._on_large_message(message)
+    def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
+        """Pass a client's message on; the next one is read when this is done."""
+        if len(data) > INLINE_BYTES:
+            return self._on_large_message(data, is_binary=is_binary)
         try:
-            return self._take(self._decode(message))
+            return self._take(self._decode(data, is_binary=is_binary))
         except MalformedMessage as error:
-            self._refuse(message, error)
+            self._refuse(error, is_binary=is_binary)
             return None
 
-    async def _on_large_message(self, message: str | bytes) -> None:
+    async def _on_large_message(self, data: bytes | bytearray, *, is_binary: bool) -> None:
         try:
-            taken = self._take(await self.services.lanes.texts.run(self._decode, message))
+            taken = self._take(await self.services.lanes.texts.run(self._decode, data, is_binary=is_binary))
         except MalformedMessage as error:
-            self._refuse(message, error)
+            self._refuse(error, is_binary=is_binary)
         else:
             if taken is not None:
                 await taken
 
-    def _decode(self, message: str | bytes) -> Received:
-        decoded = decode(message, self._subprotocol, is_binary=isinstance(message, bytes))
+    def _decode(self, data: bytes | bytearray, *, is_binary: bool) -> Received:
+        decoded = decode(data, self._subprotocol, is_binary=is_binary)
         if len(decoded.header.msg_id) > MAX_ID:
             raise MalformedMessage(f"msg_id is longer than {MAX_ID} characters")
         return received(decoded)
 
-    def _refuse(self, message: str | bytes, error: MalformedMessage) -> None:
-        code = UNSUPPORTED_DATA if isinstance(message, bytes) else INVALID_PAYLOAD
-        self.close(code, _short(error.message))
+    def _refuse(self, error: MalformedMessage, *, is_binary: bool) -> None:
+        self.close(UNSUPPORTED_DATA if is_binary else INVALID_PAYLOAD, _short(error.message))
 
     def _take(self, taken: Received) -> Awaitable[None] | None:
         if self._client is None:

@@ -1,42 +1,227 @@
-"""WebSockets whose stream knows when a message is unfinished, so that no client can stall in one for ever.
+"""WebSockets whose messages are read in pieces, by a stream that knows when one is unfinished.
 
-Tornado limits the size of a message, fragmented or not, but not its time. This module tells the stream where
-messages begin and end; ``listener.streams`` decides what is too slow. WebSocket handlers derive from
-`WatchedWebSocketHandler` instead of tornado's.
+Tornado limits the size of a message, fragmented or not, but not its time: this module tells the stream where
+messages begin and end, and ``listener.streams`` decides what is too slow. Tornado also copies, unmasks and
+decodes a message in one go each, and all others wait for a quarter of a second when it has 64 MiB: here the
+loop has turns in between, and what is UTF-8 stays bytes. WebSocket handlers derive from
+`WatchedWebSocketHandler` instead of tornado's. It knows nothing of what messages mean.
 """
 
 from __future__ import annotations
 
 import asyncio
+import zlib
+from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Awaitable
-from typing import Any
+from dataclasses import dataclass, field
 
-from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProtocol13
+from tornado.util import _websocket_mask
+from tornado.websocket import (
+    WebSocketHandler,
+    WebSocketProtocol,
+    WebSocketProtocol13,
+    _DecompressTooLargeError,
+)
 
 from cellgate.http.listener.streams import ClientStream
+from cellgate_kernels.messages import is_utf8
 from cellgate_kernels.tasks import guarded
 
-POLICY_VIOLATION = 1008
-"""The close code of RFC 6455, 7.4.1."""
+NOT_UTF8, POLICY_VIOLATION, TOO_BIG = 1007, 1008, 1009
+"""Close codes of RFC 6455, 7.4.1."""
 EVICTED_SECONDS = 0.5
-_DATA = frozenset({0x1, 0x2})
+PIECE = 256 * 1024
+"""Bytes of a message that are read in one turn of the loop, in half a millisecond. Masks have four bytes."""
+INFLATED_INLINE = 4 * 1024
+"""Bytes that are decompressed on the loop: at most a thousand times as many."""
+CONTINUATION, TEXT, BINARY = 0x0, 0x1, 0x2
+_FINAL, _COMPRESSED, _RESERVED, _OPCODE, _CONTROL = 0x80, 0x40, 0x70, 0x0F, 0x08
+_MASKED, _LENGTH = 0x80, 0x7F
+_SHORT = 125
+"""Bytes of a control frame at most; larger lengths stand after the head."""
+_LENGTHS = {126: 2, 127: 8}
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a frame announces."""
+
+    is_final: bool
+    is_compressed: bool
+    opcode: int
+    size: int
+    mask: bytes | None
+
+
+@dataclass(slots=True, eq=False)
+class _Message:
+    """A message of several pieces, as far as it has come.
+
+    `size`: its bytes, kept or not. `is_wrong`: it is text and not UTF-8, so none of it is kept.
+    """
+
+    opcode: int
+    is_compressed: bool
+    data: bytearray = field(default_factory=bytearray)
+    size: int = 0
+    is_wrong: bool = False
+    _text: IncrementalDecoder | None = None
+
+    def __post_init__(self) -> None:
+        if self.opcode == TEXT and not self.is_compressed:
+            self._text = getincrementaldecoder("utf-8")()
+
+    def add(self, piece: bytes) -> None:
+        """The next bytes have come."""
+        self.size += len(piece)
+        if self._text is not None:
+            try:
+                self._text.decode(piece)
+            except UnicodeDecodeError:
+                self._wrong()
+        if not self.is_wrong:
+            self.data += piece
+
+    def end(self) -> None:
+        """All bytes have come."""
+        if self._text is not None:
+            try:
+                self._text.decode(b"", final=True)
+            except UnicodeDecodeError:
+                self._wrong()
+
+    def _wrong(self) -> None:
+        self.is_wrong = True
+        self.data = bytearray()
+        self._text = None
 
 
 class WatchedProtocol(WebSocketProtocol13):
-    """Tornado's protocol; these private methods have had the same names since 4.5."""
+    """Tornado's protocol with another way to read frames.
+
+    What it uses of tornado's privately has had the same names since 4.5: `_receive_frame`, `_read_bytes`,
+    `_handle_message`, `_run_callback`, `_abort` and `_decompressor`.
+    """
+
+    handler: WatchedWebSocketHandler
+    _message: _Message | None = None
+    _is_deaf = False
+    """Whether the client has sent what is no text, and is told so: nothing else is heard of it."""
 
     async def _receive_frame(self) -> None:
-        if self._fragmented_message_buffer is None and isinstance(self.stream, ClientStream):
+        if self._message is None and isinstance(self.stream, ClientStream):
             self.stream.begins_message()
-        await super()._receive_frame()
+        head = await self._read_head()
+        if head is None:
+            self._abort()
+        elif head.opcode & _CONTROL:
+            data = await self._read_unmasked(head.size, head.mask)
+            # A ping between two fragments does not end the message.
+            if self._message is None:
+                self._ends_message()
+            handled = self._handle_message(head.opcode, data)
+            if handled is not None:
+                await handled
+        elif head.is_final and self._message is None and head.size <= PIECE:
+            data = await self._read_unmasked(head.size, head.mask)
+            self._ends_message()
+            if head.opcode == TEXT and not head.is_compressed and not is_utf8(data):
+                self._refuse_text()
+            else:
+                await self._hear(head.opcode, data, is_compressed=head.is_compressed)
+        else:
+            await self._read_part(head)
 
-    def _handle_message(self, opcode: int, data: bytes) -> Any:
-        # A ping between two fragments does not end the message.
-        if self._fragmented_message_buffer is None and isinstance(self.stream, ClientStream):
-            self.stream.ends_message()
-        if opcode in _DATA and isinstance(self.handler, WatchedWebSocketHandler) and self.handler.evicted:
+    async def _read_head(self) -> _Head | None:
+        """What the next frame announces; None if no client may send it."""
+        first, second = await self._read_bytes(2)
+        opcode, reserved, size = first & _OPCODE, first & _RESERVED, second & _LENGTH
+        is_final, is_compressed = bool(first & _FINAL), False
+        if self._decompressor is not None and opcode in {TEXT, BINARY}:
+            is_compressed = bool(reserved & _COMPRESSED)
+            reserved &= ~_COMPRESSED
+        if opcode & _CONTROL:
+            in_order = is_final and size <= _SHORT
+        elif self._message is not None:
+            in_order = opcode == CONTINUATION
+        else:
+            in_order = opcode in {TEXT, BINARY}
+        if reserved or not in_order:
             return None
-        return super()._handle_message(opcode, data)
+        if size > _SHORT:
+            size = int.from_bytes(await self._read_bytes(_LENGTHS[size]))
+        before = 0 if self._message is None else self._message.size
+        if before + size > self.params.max_message_size:
+            self.close(TOO_BIG, "message too big")
+            return None
+        mask = await self._read_bytes(4) if second & _MASKED else None
+        return _Head(is_final, is_compressed, opcode, size, mask)
+
+    async def _read_part(self, head: _Head) -> None:
+        """Read a frame of a message that has more of them, or is larger than a piece."""
+        message = self._message
+        if message is None:
+            message = self._message = _Message(head.opcode, head.is_compressed)
+        left = head.size
+        while left:
+            piece = await self._read_unmasked(min(left, PIECE), head.mask)
+            left -= len(piece)
+            message.add(piece)
+            if left:
+                # A fast client would otherwise never yield this turn of the loop.
+                await asyncio.sleep(0)
+        if not head.is_final:
+            return
+        self._message = None
+        self._ends_message()
+        message.end()
+        if message.is_wrong:
+            self._refuse_text()
+        else:
+            await self._hear(message.opcode, message.data, is_compressed=message.is_compressed)
+
+    async def _read_unmasked(self, size: int, mask: bytes | None) -> bytes:
+        data = await self._read_bytes(size)
+        return data if mask is None else _websocket_mask(mask, data)
+
+    def _ends_message(self) -> None:
+        if isinstance(self.stream, ClientStream):
+            self.stream.ends_message()
+
+    def _refuse_text(self) -> None:
+        if not self._is_deaf:
+            self._is_deaf = True
+            self.handler.close(NOT_UTF8, "The text is not UTF-8")
+
+    async def _hear(self, opcode: int, data: bytes | bytearray, *, is_compressed: bool) -> None:
+        """Pass a message on, and wait until it is done: we read nothing until then, which slows it down."""
+        if self.client_terminated or self._is_deaf or self.handler.evicted:
+            return
+        if is_compressed:
+            try:
+                if len(data) <= INFLATED_INLINE:
+                    data, is_text = self._inflate(data)
+                else:
+                    data, is_text = await asyncio.to_thread(self._inflate, data)
+            except _DecompressTooLargeError:
+                self.close(TOO_BIG, "message too big after decompression")
+                self._abort()
+                return
+            except zlib.error:
+                self._abort()
+                return
+            if opcode == TEXT and not is_text:
+                self._refuse_text()
+                return
+        handled = self._run_callback(self.handler.on_data, data, is_binary=opcode == BINARY)
+        if handled is not None:
+            await handled
+
+    def _inflate(self, data: bytes | bytearray) -> tuple[bytes, bool]:
+        """The data decompressed, and whether they are UTF-8."""
+        assert self._decompressor is not None
+        inflated = self._decompressor.decompress(bytes(data))
+        return inflated, is_utf8(inflated)
 
 
 class WatchedWebSocketHandler(WebSocketHandler):
@@ -65,6 +250,14 @@ class WatchedWebSocketHandler(WebSocketHandler):
             return WatchedProtocol(self, mask_outgoing=False, params=protocol.params)
         return protocol
 
+    def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
+        """A message has come, as bytes: what is not `is_binary` is UTF-8. Subclasses define it.
+
+        The next message is read when this is done. A large one is a bytearray, because copying it takes its
+        time; nobody changes it.
+        """
+        raise NotImplementedError
+
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
-        """Tornado's hook; subclasses define it."""
+        """Tornado's hook, in place of which `on_data` is called."""
         raise NotImplementedError

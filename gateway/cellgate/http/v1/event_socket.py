@@ -118,16 +118,16 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         except StreamClosedError:
             logger.debug("A client has gone before its answer")
 
-    async def on_message(self, message: str | bytes) -> None:
-        """Carry out a command and answer it; tornado reads the next one when this is done."""
+    async def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> None:
+        """Carry out a command and answer it; the next one is read when this is done."""
         named: str | int | UnsetType = UNSET
         answer: Accepted | StreamProblem
         try:
             # Each command counts as a request.
             self.services.usage.account(self.principal.name).begin_request()
-            content = message.encode() if isinstance(message, str) else message
-            if len(content) > self.max_body:
+            if len(data) > self.max_body:
                 raise TooLarge(f"The command is larger than the {self.max_body} bytes that are accepted here")
+            content = bytes(data)
             if is_heavy(content):
                 command = await self.services.lanes.texts.run(decode_heavy, content, Command)
             else:
