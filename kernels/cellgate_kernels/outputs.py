@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.telling import tell
 
 COMM_EVENTS = frozenset(("comm_open", "comm_msg", "comm_close"))
 LEAST_COST = 128
@@ -31,8 +32,6 @@ _ANSI = (
 )
 _ANSI_CODE = re.compile(f"{_ANSI}|\x1b")
 _PIECE = re.compile(f"{_ANSI}|\x1b|\b+|[^\x1b\b]+")
-_PLACEHOLDER = re.compile(r"<IPython\.core\.display\.\w+ object>")
-_READABLE = ("text/markdown", "text/latex")
 _ERASED = re.compile("[^\b\r\n]\b")
 _LONG = 64 * KIB
 _MANY_PAIRS = 256
@@ -161,19 +160,7 @@ def _output_text(output: Mapping[str, Any]) -> str:
         case "error":
             return "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
         case _:
-            return _bundle_text(output["data"])
-
-
-def _bundle_text(data: Mapping[str, Any]) -> str:
-    plain = data.get("text/plain")
-    if plain is not None and not _PLACEHOLDER.fullmatch(plain):
-        return str(plain)
-    for mime in _READABLE:
-        if mime in data:
-            return str(data[mime])
-    if "application/json" in data:
-        return msgspec.json.encode(data["application/json"]).decode()
-    return str(plain or "".join(f"[{mime}]" for mime in data))
+            return tell(output["data"])
 
 
 def plain(outputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

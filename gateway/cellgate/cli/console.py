@@ -22,6 +22,7 @@ from cellgate.cli.images import Pictures
 from cellgate.cli.screen import note_wait
 from cellgate.cli.terminal import CellOutput
 from cellgate.cli.undone import undone_text
+from cellgate.cli.widgets import LastWidgets
 from cellgate.client import Finished, Gateway, GatewayError, InputRequest
 
 _HISTORY = 1000
@@ -146,10 +147,12 @@ class Console:
         stream = self._gateway.stream_execute(
             self._session, code, timeout=self._timeout, on_disconnect="interrupt"
         )
+        widgets = LastWidgets()
         async with aclosing(stream) as events:
             async for event in events:
                 self._execution = event.execution or self._execution
-                output.event(event)
+                for shown in widgets.passed(event):
+                    output.event(shown)
                 if isinstance(event, InputRequest):
                     await self._answer(event, output)
                 elif isinstance(event, Finished):

@@ -43,6 +43,7 @@ from cellgate.cli.run_report import CellReport, RunReport
 from cellgate.cli.screen import Screen, Silent, make_screen, note_wait
 from cellgate.cli.script import asks, exit_code, farewell, preparing, wants_a_person
 from cellgate.cli.tables import as_json
+from cellgate.cli.widgets import LastWidgets
 from cellgate.client import (
     ErrorInfo,
     ErrorRaised,
@@ -399,6 +400,7 @@ class Run:
             on_disconnect="interrupt",
             language=self._options.language,
         )
+        widgets = LastWidgets()
         async with AsyncExitStack() as stack:
             events = await stack.enter_async_context(aclosing(stream))
             answers = self._options.answers
@@ -407,7 +409,8 @@ class Run:
             async for event in events:
                 self._executions[index] = event.execution
                 if not self._leaves(event):
-                    screen.event(event)
+                    for shown in widgets.passed(event):
+                        screen.event(shown)
                 if answers is not None and isinstance(event, InputRequest):
                     answers.ask(event)
                 if isinstance(event, Finished):

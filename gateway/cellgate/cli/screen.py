@@ -42,6 +42,7 @@ from cellgate.client import (
 )
 from cellgate.client.loss import describe_loss
 from cellgate.wire.endings import describe_end
+from cellgate_kernels.telling import tell
 
 _LONG_LINE = 16 * 1024  # characters of an unfinished line that are held back
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -334,13 +335,11 @@ def describe(event: Event) -> str:
 
 
 def describe_data(data: Mapping[str, Any]) -> str:
-    """A MIME bundle as text: ``[image/png 640x480]``, else its plain text, else its type and size."""
+    """A MIME bundle as text: ``[image/png 640x480]``, anything else as results tell it."""
     images = [mime for mime in data if mime.startswith("image/")]
     if images:
         return f"[{images[0]} {_image_size(images[0], data[images[0]])}]"
-    if isinstance(data.get("text/plain"), str):
-        return str(data["text/plain"])
-    return "".join(f"[{mime} {len(str(value))} characters]" for mime, value in list(data.items())[:1])
+    return tell(data)
 
 
 def _image_size(mime: str, content: object) -> str:

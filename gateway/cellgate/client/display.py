@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cellgate.client.images import ENCODED, SVG
+from cellgate_kernels.telling import tell
 
 
 def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str, note: str = "") -> dict[str, str]:
@@ -56,5 +57,5 @@ def _pre(output: Mapping[str, Any]) -> str:
         case "error":
             text = f"{output.get('ename')}: {output.get('evalue')}"
         case _:
-            text = output.get("data", {}).get("text/plain", "")
+            text = tell(output.get("data", {}))
     return f"<pre>{html.escape(str(text))}</pre>"

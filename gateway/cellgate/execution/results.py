@@ -16,6 +16,7 @@ import msgspec
 
 from cellgate.execution.answer_size import AnswerSize, Cutter, Whole
 from cellgate.execution.pictures import Images, without_images
+from cellgate.record.widget_text import ShownWidgets, with_last
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.endings import describe_end, note_output
 from cellgate.wire.events import ErrorInfo, Finished, KernelInfo
@@ -45,6 +46,8 @@ class ResultBuilder:
         self._files: list[FileChange] = []
         self._packages: list[PackageChange] = []
         self._weight = 0
+        self._widgets = ShownWidgets()
+        self._last_of_widgets: dict[str, str] | None = None
 
     def apply(self, event: Mapping[str, Any], size: int = 0) -> None:
         """Add an event as the wire shows it, including what a thread of an ended cell prints later.
@@ -71,7 +74,11 @@ class ResultBuilder:
                     msgspec.convert({**package, "action": action}, PackageChange)
                     for package in event["packages"]
                 ]
+            case "comm_open" | "comm_msg":
+                self._widgets.change(event["comm_id"], event["data"])
             case event_type:
+                if "data" in event:
+                    self._widgets.show(event["data"])
                 self._area.apply(event_type, event)
         self._begun = True
 
@@ -91,6 +98,7 @@ class ResultBuilder:
         made._execution_count = self._execution_count
         made._end = self._end
         made._weight = self._weight
+        made._last_of_widgets = self._last()
         made._files = list(self._files)
         made._packages = list(self._packages)
         return made
@@ -121,7 +129,7 @@ class ResultBuilder:
         if plain:
             outputs = without_ansi(outputs)
             error = error and without_ansi([error])[0]
-        shown = text([*outputs, *self._note(outputs)])
+        shown = text([*self._with_widgets(outputs), *self._note(outputs)])
         texts = {"stdout": stdout(outputs), "stderr": stderr(outputs), "text": shown}
         address = f"{base_url}/v1/sessions/{self._session}/executions/{self._execution}"
         cutter = None
@@ -158,6 +166,20 @@ class ResultBuilder:
             packages=self._packages,
             **texts,
         )
+
+    def _with_widgets(self, outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The outputs as a reader sees them in the end: widgets with their last text."""
+        last = self._last()
+        if not last:
+            return outputs
+        return [
+            {**output, "data": with_last(output["data"], last)} if "data" in output else output
+            for output in outputs
+        ]
+
+    def _last(self) -> dict[str, str]:
+        """The last texts of widgets; in a copy, those of when it was made."""
+        return self._widgets.last() if self._last_of_widgets is None else self._last_of_widgets
 
     def _note(self, outputs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """What the notebook shows below the outputs of a cell that did not end by itself."""

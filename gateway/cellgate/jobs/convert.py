@@ -76,10 +76,13 @@ def _make_still(node: Any, form: str) -> None:
     import nbformat  # noqa: PLC0415
 
     from cellgate.record.stills import still  # noqa: PLC0415
+    from cellgate.record.widgets import saved_states  # noqa: PLC0415
 
+    states = saved_states(node.metadata)
+    node.metadata.pop("widgets", None)  # nbconvert takes its shape for granted
     for cell in node.cells:
         if cell.cell_type == "code":
-            seen = (still(output, form) for output in cell.outputs)
+            seen = (still(output, form, states.get) for output in cell.outputs)
             cell.outputs = [nbformat.from_dict(output) for output in seen if output is not None]  # type: ignore[no-untyped-call]
 
 

@@ -8,21 +8,25 @@ one, and load nothing for it. ``jobs.convert`` gives the outputs to nbconvert; `
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cellgate.record import sanitise
+from cellgate.record.widget_text import State, model_of, widget_text
+from cellgate_kernels.telling import HTML, PLAIN, chart_of, is_name
 
-_HTML, _PLAIN, _MARKDOWN, _SVG = "text/html", "text/plain", "text/markdown", "image/svg+xml"
+_MARKDOWN, _LATEX, _SVG = "text/markdown", "text/latex", "image/svg+xml"
 _OF_NBCONVERT = ("image/png", "image/jpeg")
 """Pictures that nbconvert shows in a page by itself, apart from SVG."""
 _OTHER_PICTURES = ("image/webp", "image/gif", "image/bmp", "image/avif")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 _ROOT = re.compile(r"<svg(?=[\s/>])")
 _NAMESPACE = re.compile(r"\sxmlns\s*+=")
-_PLACEHOLDER = re.compile(r"<IPython\.(?:core|lib)\.display\.\w+ object>")
+_OF_IPYTHON = "<IPython."
+"""The name of an object that only carries what is shown says nothing to a reader."""
 _TAG = re.compile(r"<[^<>]*+>")
 _DRAWN = re.compile(r"<(?:svg|input|hr)\b|\ssrc=\"data:image/")
 _ACTIVE = re.compile(r"<(script|audio|video|canvas|iframe|object|embed|img)\b([^<>]*+)", re.IGNORECASE)
@@ -34,8 +38,13 @@ _LONGEST_SIZE = 100_000
 """Pixels; what is wider is no size of a picture."""
 
 
-def still(output: Mapping[str, Any], form: str) -> dict[str, Any] | None:
-    """Return the output as this form, ``html`` or ``markdown``, shows it; None if there is nothing to see."""
+def still(
+    output: Mapping[str, Any], form: str, widgets: Callable[[str], State | None] = lambda _: None
+) -> dict[str, Any] | None:
+    """Return the output as this form, ``html`` or ``markdown``, shows it; None if there is nothing to see.
+
+    `widgets`: the last state of a widget's model.
+    """
     kind = output.get("output_type")
     if kind == "stream":
         return dict(output) if output.get("text") else None
@@ -43,28 +52,33 @@ def still(output: Mapping[str, Any], form: str) -> dict[str, Any] | None:
         return dict(output)
     told = output.get("data")
     data = told if isinstance(told, Mapping) else {}
+    if (model := model_of(data)) is not None and (last := widget_text(model, widgets)):
+        data = {**data, PLAIN: last}
     for mime, value in _pieces(data, output.get("metadata"), form):
         return {**output, "data": {mime: value}, "metadata": _size(output.get("metadata"), mime)}
     if unseen := [mime for mime in data if _has_more(mime, data[mime])]:
-        return {**output, "data": {_PLAIN: _remark("this output", unseen)}, "metadata": {}}
-    styles = _text(data.get(_HTML))
+        return {**output, "data": {PLAIN: _remark("this output", unseen)}, "metadata": {}}
+    styles = _text(data.get(HTML))
     if styles is not None and styles.strip():
         # It shows nothing itself, and so needs no prompt; its styles may be those of other outputs.
-        return {"output_type": "display_data", "data": {_HTML: styles}, "metadata": {}}
+        return {"output_type": "display_data", "data": {HTML: styles}, "metadata": {}}
     return None
 
 
 def _pieces(data: Mapping[str, Any], metadata: object, form: str) -> Iterator[tuple[str, str]]:
     """What may be shown, the best first, as a type that nbconvert knows in this form."""
-    markup = _text(data.get(_HTML))
+    markup = _text(data.get(HTML))
     if markup is not None and _is_seen(markup):
-        yield _HTML, markup + _left_out(markup) if form == "html" else markup
+        yield HTML, markup + _left_out(markup) if form == "html" else markup
     yield from _texts(data, _MARKDOWN)
     drawing = _text(data.get(_SVG))
     if drawing is not None and (whole := _drawing(drawing)) is not None:
         encoded = base64.b64encode(whole.encode("utf-8", "replace")).decode()
         yield (_SVG, whole) if form == "html" else (_MARKDOWN, _linked(_SVG, encoded))
-    yield from _texts(data, "text/latex")
+    for mime, formula in _texts(data, _LATEX):
+        # A browser without scripts typesets no LaTeX; its source is to be read as it is.
+        escaped = html.escape(formula, quote=False)
+        yield (HTML, f'<pre class="math">{escaped}</pre>') if form == "html" else (mime, formula)
     for mime, encoded in _pictures(data):
         if form == "markdown":
             yield _MARKDOWN, _linked(mime, encoded)
@@ -72,7 +86,9 @@ def _pieces(data: Mapping[str, Any], metadata: object, form: str) -> Iterator[tu
             yield mime, encoded
         else:
             sizes = "".join(f' {name}="{value}"' for name, value in _size(metadata, mime).items())
-            yield _HTML, f'<img src="data:{mime};base64,{encoded}"{sizes}>'
+            yield HTML, f'<img src="data:{mime};base64,{encoded}"{sizes}>'
+    if (chart := chart_of(data)) is not None:
+        yield PLAIN, f"[{chart} chart: the console shows it, or a program for notebooks, such as JupyterLab]"
     yield from _plain_texts(data)
 
 
@@ -84,14 +100,19 @@ def _pictures(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _plain_texts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    plain = _text(data.get(_PLAIN))
-    if plain is not None and plain.strip() and _PLACEHOLDER.fullmatch(plain.strip()) is None:
-        yield _PLAIN, plain
+    plain = _text(data.get(PLAIN))
+    if plain is not None and not plain.strip():
+        plain = None
+    named = plain is not None and is_name(plain)
+    if plain is not None and not named:
+        yield PLAIN, plain
     if data.get("application/json") is not None:
-        yield _PLAIN, json.dumps(data["application/json"], indent=1, ensure_ascii=False)
+        yield PLAIN, json.dumps(data["application/json"], indent=1, ensure_ascii=False)
     for mime in data:
-        if mime.startswith("text/") and mime not in {_HTML, _PLAIN} and "script" not in mime:
-            yield from ((_PLAIN, text) for _, text in _texts(data, mime))
+        if mime.startswith("text/") and mime not in {HTML, PLAIN} and "script" not in mime:
+            yield from ((PLAIN, text) for _, text in _texts(data, mime))
+    if plain is not None and named and not plain.lstrip().startswith(_OF_IPYTHON):
+        yield PLAIN, plain
 
 
 def _texts(data: Mapping[str, Any], mime: str) -> Iterator[tuple[str, str]]:
@@ -170,10 +191,10 @@ def _size(metadata: object, mime: str) -> dict[str, int]:
 
 def _has_more(mime: str, value: Any) -> bool:
     """Whether another program might show more of it than a page does, which shows nothing."""
-    if mime == _PLAIN or value is None:
+    if mime == PLAIN or value is None:
         return False
     text = _text(value)
-    if mime == _HTML and text is not None:
+    if mime == HTML and text is not None:
         return bool(_active(text))
     return text is None or bool(text.strip())
 

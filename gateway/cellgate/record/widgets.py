@@ -19,6 +19,19 @@ _NAMES = ("model_name", "model_module", "model_module_version")
 STATE = "application/vnd.jupyter.widget-state+json"
 
 
+def saved_states(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the states of widgets by the ids of their models, from the metadata of any notebook."""
+    found: Any = metadata
+    for name in ("widgets", STATE, "state"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    models = found.items() if isinstance(found, Mapping) else ()
+    return {
+        comm_id: {"_model_name": model.get("model_name"), **model["state"]}
+        for comm_id, model in models
+        if isinstance(model, Mapping) and isinstance(model.get("state"), Mapping)
+    }
+
+
 class WidgetStates:
     """The states from events that `apply` folds in: of comms, and of outputs that widgets show."""
 

@@ -23,6 +23,7 @@ from cellgate.replay.moments import Window
 from cellgate.replay.normalise import Context, explain, shown
 from cellgate.replay.reading import Output, read_text
 from cellgate_kernels.outputs import render_stream
+from cellgate_kernels.telling import HTML, WIDGET_VIEW, chart_of
 
 MOST_LINES = 400
 """How many lines of each text are compared line by line, and how many lines of a diff are shown."""
@@ -32,6 +33,7 @@ STOPPED = frozenset({"interrupted", "timeout"})
 _TABLE = "application/vnd.dataresource+json"
 _PICTURES = frozenset({"image/png", "image/jpeg"})
 _MARKUP = frozenset({"text/html", "image/svg+xml"})
+_DRAWN = ("application/vnd.vega", "application/vnd.plotly.", WIDGET_VIEW)
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -108,12 +110,12 @@ class _Findings:
         if seen != (before, after) and len(self.differences) == count:
             self.needed("overwritten text")
 
-    def text(self, part: str, before: str, after: str, *, markup: bool = False) -> None:
+    def text(self, part: str, before: str, after: str, *, markup: bool = False, drawn: bool = False) -> None:
         """Compare two texts."""
         if before == after:
             return
         before, after = _ANSI.sub("", before), _ANSI.sub("", after)
-        context = Context(self.recorded.window, self.replayed.window, self.rtol, markup)
+        context = Context(self.recorded.window, self.replayed.window, self.rtol, markup, drawn)
         why = explain(before, after, context)
         if why is None:
             self.differences.append(
@@ -241,9 +243,15 @@ def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: A
     if kind in _PICTURES and _is_text(before) and _is_text(after):
         _compare_pictures(found, part, read_text(before), read_text(after))
     elif not _is_json(kind) and _is_text(before) and _is_text(after):
-        found.text(part, read_text(before), read_text(after), markup=kind in _MARKUP)
+        texts = read_text(before), read_text(after)
+        drawn = kind.startswith(_DRAWN) or (kind == HTML and all(map(_is_chart, texts)))
+        found.text(part, *texts, markup=kind in _MARKUP, drawn=drawn)
     else:
-        found.text(part, _as_json(before), _as_json(after))
+        found.text(part, _as_json(before), _as_json(after), drawn=kind.startswith(_DRAWN))
+
+
+def _is_chart(markup: str) -> bool:
+    return chart_of({HTML: markup}) is not None
 
 
 def _is_json(kind: str) -> bool:

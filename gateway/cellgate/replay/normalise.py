@@ -25,12 +25,16 @@ Applies = Callable[[re.Match[str], Window | None], bool]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known about two runs besides their texts. `markup`: the text is HTML or SVG."""
+    """What is known about two runs besides their texts.
+
+    `markup`: the text is HTML or SVG. `drawn`: it is what a library draws a chart or a widget from.
+    """
 
     recorded: Window | None = None
     replayed: Window | None = None
     rtol: float = 0.0
     markup: bool = False
+    drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class Explanation:
 class Rule:
     """Replaces matches of `pattern` by `mark`, if `applies` (when given) accepts the match.
 
-    A group named ``kept`` is preserved, where it matched. `of_markup`: only in HTML and SVG.
+    A group named ``kept`` is preserved, where it matched. `of_markup`: only in HTML and SVG. `of_drawn`: only
+    in what charts and widgets are drawn from.
     """
 
     name: str
@@ -53,6 +58,7 @@ class Rule:
     mark: str
     applies: Applies | None = None
     of_markup: bool = False
+    of_drawn: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
         """`text` with each mark between two `sign` characters, and what the marks replaced."""
@@ -172,6 +178,7 @@ class _Progress:
 
     name: str = "progress bars"
     of_markup: bool = False
+    of_drawn: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
         """As `Rule.apply`."""
@@ -214,6 +221,7 @@ class _Sets:
 
     name: str = "order of sets"
     of_markup: bool = False
+    of_drawn: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
         """As `Rule.apply`."""
@@ -238,12 +246,15 @@ class _BranchFolders:
 
     name: str = "folders of branches"
     of_markup: bool = False
+    of_drawn: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
         """As `Rule.apply`."""
         found = [*_BRANCH_FOLDER.findall(text), *_HOME.findall(text)]
         return _HOME.sub("/tmp/home", _BRANCH_FOLDER.sub("/workspace", text)), found  # noqa: S108
 
+
+_HEX = "[0-9a-f]{32}"
 
 AnyRule = Rule | _Progress | _Sets | _BranchFolders
 
@@ -261,6 +272,29 @@ VARYING: tuple[AnyRule, ...] = (
         re.compile(r"\bT_[0-9a-f]{5}(?=[_\"' ])|(?<=[\"#])[a-z][0-9a-f]{10}(?=[\")])"),
         "id",
         of_markup=True,
+    ),
+    # What ipywidgets, IPython and Altair name as theirs, wherever it is printed.
+    Rule(
+        "identifiers of widgets and displays",
+        re.compile(
+            rf"(?P<kept>\bIPY_MODEL_|\b(?:model_id|comm_id|display_id)[\"']?(?: ?: ?|=)[\"']?|\baltair-viz-)"
+            rf"{_HEX}(?![0-9a-f])"
+        ),
+        "id",
+    ),
+    # plotly gives its elements UUIDs; Altair counts its views and parameters, also those of cells that a
+    # replay leaves out.
+    Rule(
+        "identifiers of charts",
+        re.compile(rf"(?P<kept>\bid=[\"']|\(\s{{0,80}}[\"']|[\"']uid[\"']: ?[\"']){_KERNEL}(?=[\"'])"),
+        "id",
+        of_drawn=True,
+    ),
+    Rule(
+        "identifiers of charts",
+        re.compile(r"(?P<kept>\"(?:name|param|views)\": ?(?:\[\s{0,80})?\")(?:view|param)_\d{1,9}(?=\")"),
+        "id",
+        of_drawn=True,
     ),
     Rule(
         "temporary names",
@@ -356,7 +390,7 @@ def _reduce(
     for rule in rules:
         if recorded == replayed:
             break
-        if rule.of_markup and not context.markup:
+        if (rule.of_markup and not context.markup) or (rule.of_drawn and not context.drawn):
             continue
         recorded, before = rule.apply(recorded, context.recorded, sign)
         replayed, after = rule.apply(replayed, context.replayed, sign)

@@ -32,6 +32,18 @@ def test_code_runs_with_its_output_alone_on_stdout(shell: Shell, gateway: Gatewa
     assert list(made.values()) == ["ended"]
 
 
+def test_tables_charts_and_bars_are_told_as_in_results(shell: Shell) -> None:
+    code = """from tqdm.auto import tqdm
+for number in tqdm(range(2), desc='up'): print(number)
+import pandas, plotly.graph_objects
+display(pandas.DataFrame({'a': [10]}).style)
+plotly.graph_objects.Figure()"""
+    done = shell.call("exec", code)
+    *lines, bar = done.stdout.splitlines()
+    assert lines == ["0", "1", "   a", "0  10", "[Plotly chart]"]
+    assert bar.startswith("up: 100%|██████████| 2/2 [00:0")
+
+
 def test_help_is_output_and_quitting_says_what_it_did(shell: Shell) -> None:
     done = shell.call("exec", "len?")
     assert (done.returncode, done.stderr) == (0, "")

@@ -50,7 +50,9 @@ def stream(text: str, name: str = "stdout") -> Any:
         ({"image/jpeg": "x" * 4096}, "[image/jpeg 3 KB]"),
         ({"image/svg+xml": "<svg/>" * 1000}, "[image/svg+xml 6 KB]"),
         ({"text/html": "<table>", "text/plain": "a  b"}, "a  b"),
-        ({"application/json": {"a": 1}}, "[application/json 8 characters]"),
+        ({"application/json": {"a": 1}}, '{"a":1}'),
+        ({"application/x": "a"}, "[application/x]"),
+        ({"text/markdown": "# a", "text/plain": "<IPython.core.display.Markdown object>"}, "# a"),
         ({}, ""),
     ],
 )

@@ -13,6 +13,7 @@ from PIL import Image
 
 from cellgate.jobs.convert import convert
 from cellgate.record.stills import still
+from cellgate.record.widgets import STATE
 from tests.pure.record.test_html_frame import Seen, check
 from tests.support.growth import LINEAR, growth
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("templates_compiled_once")
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 VEGA = "application/vnd.vegalite.v5+json"
+ALTAIR = '<style>#altair-viz-1 {}</style><div id="altair-viz-1"></div><script>draw()</script>'
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle cx="4" cy="4" r="4"/></svg>'
 HOSTILE = (
     '<svg onload="document.title=1" width="9" height="9"><script>document.title = "ran"</script>'
@@ -42,7 +44,7 @@ def output(data: dict[str, Any], kind: str = "display_data", **metadata: Any) ->
     return {"output_type": kind, "data": data, "metadata": metadata, **known}
 
 
-def converted(form: str, *outputs: dict[str, Any]) -> str:
+def converted(form: str, *outputs: dict[str, Any], **metadata: Any) -> str:
     cell = {
         "cell_type": "code",
         "execution_count": 4,
@@ -50,7 +52,9 @@ def converted(form: str, *outputs: dict[str, Any]) -> str:
         "outputs": [*outputs, {"output_type": "stream", "name": "stdout", "text": "the last words\n"}],
         "source": "f()",
     }
-    return convert(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}), form)
+    return convert(
+        json.dumps({"cells": [cell], "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}), form
+    )
 
 
 def page(*outputs: dict[str, Any]) -> Seen:
@@ -111,8 +115,8 @@ def test_a_widget_is_shown_by_its_text() -> None:
     [
         ({"application/pdf": "JVBERi0="}, " application/pdf]"),
         (
-            {VEGA: {"mark": "bar"}, "application/javascript": "f()"},
-            f"s {VEGA}, application/javascript]",
+            {"application/geo+json": {"type": "Point"}, "application/javascript": "f()"},
+            "s application/geo+json, application/javascript]",
         ),
         (
             {
@@ -170,13 +174,66 @@ def test_parts_of_an_output_that_are_left_out_are_said_beside_the_others() -> No
         ({"text/html": "&nbsp;<div> </div>", "text/plain": "x"}, "text/plain"),
         ({"image/png": "not base64!", "text/plain": "<Figure>"}, "text/plain"),
         ({VEGA: {}, "text/plain": "alt.Chart(...)"}, "text/plain"),
-        ({"image/svg+xml": "no drawing", "text/latex": "$x$"}, "text/latex"),
+        ({"image/svg+xml": "no drawing", "text/latex": "$x$"}, "text/html"),
+        ({VEGA: {}, "image/png": PICTURES["image/png"], "text/plain": "alt.Chart(...)"}, "image/png"),
     ],
 )
 def test_the_best_that_can_be_seen_is_shown(data: dict[str, Any], shown: str) -> None:
     seen = still(output(data), "html")
     assert seen is not None
     assert [*seen["data"]] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("data", "library"),
+    [
+        ({"text/html": ALTAIR, "text/plain": "alt.Chart(...)"}, "Altair"),
+        ({VEGA: {"mark": "bar"}}, "Vega-Lite"),
+        ({"application/vnd.vega.v5+json": {}, "application/javascript": "f()"}, "Vega"),
+        ({"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure({\n})"}, "Plotly"),
+    ],
+)
+def test_a_chart_without_a_picture_says_where_it_is_to_be_seen(data: dict[str, Any], library: str) -> None:
+    line = f"[{library} chart: the console shows it, or a program for notebooks, such as JupyterLab]"
+    seen = page(output(data, "execute_result"))
+    assert line in seen.text
+    assert "Out[4]:" in seen.text
+    assert "Figure(" not in seen.text
+    assert line in converted("markdown", output(data))
+    drawn = page(output({**data, "image/png": PICTURES["image/png"]}))
+    assert len(sources(drawn)) == 1
+    assert library not in drawn.text
+
+
+def test_latex_is_shown_as_it_is_written() -> None:
+    formula = "$\\displaystyle a < b & c_1 * c_2$"
+    made = output(
+        {"text/latex": formula, "text/plain": "<IPython.core.display.Math object>"}, "execute_result"
+    )
+    assert formula in page(made).text
+    assert ("pre", {"class": "math"}) in [*page(made).body]
+    assert formula in converted("markdown", made)
+
+
+def test_an_object_without_a_text_is_named_unless_there_is_more_to_see() -> None:
+    bare = "<pandas.io.formats.style.Styler object at 0x7f1c2a4d5e90>"
+    assert bare in page(output({"text/plain": bare}, "execute_result")).text
+    assert still(output({"text/plain": bare, "text/csv": "a,b"}), "html") == output({"text/plain": "a,b"})
+
+
+def test_a_widget_is_shown_by_its_last_state() -> None:
+    view = output({WIDGET: {"model_id": "a"}, "text/plain": "IntSlider(value=3)"})
+    states = {
+        "a": {"model_name": "IntSliderModel", "state": {"value": 9}},
+        "odd": {"state": [1]},
+        "other": 5,
+    }
+    for form in ("html", "markdown"):
+        seen = converted(form, view, widgets={STATE: {"state": states}})
+        assert "IntSlider(value=9)" in seen
+        assert "IntSlider(value=3)" not in seen
+        for odd in (5, {STATE: 5}, {STATE: {"state": [1]}}):
+            assert "IntSlider(value=3)" in converted(form, view, widgets=odd)
 
 
 def test_json_and_other_texts_are_shown_as_text() -> None:
