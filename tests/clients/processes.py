@@ -35,7 +35,7 @@ def run_client(
     """What a client's script prints; fails when it fails. Skips the test where there are no clients."""
     interpreter = _interpreter(script)
     output, log = folder / f"{script}.out", folder / f"{script}.log"
-    command = [interpreter, SCRIPTS / script, gateway.url, token, folder, *arguments]
+    command: list[str | Path] = [interpreter, SCRIPTS / script, gateway.url, token, folder, *arguments]
     with running(command, output, log, _environment(folder)) as process:
         status = process.wait(deadline)
     assert status == 0, log.read_text()[-10_000:]
