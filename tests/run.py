@@ -4,8 +4,8 @@
 
 Each argument before ``--`` is a part, as pytest's arguments; what follows goes to each. Parts run in turn,
 and a part that has failed is the last. Failed tests run again when their part is over, one at a time with
-nothing beside them, twice at most. One that passes then is listed as ``RERUN``, with the first failure in
-a file; more than ten such tests fail the run. pytest-rerunfailures repeats a test at once, among the others
+nothing beside them, twice at most. One that passes then is listed as ``RERUN``; more than ten such tests fail
+the run. One file has all failures of all tries. pytest-rerunfailures repeats a test at once, among the others
 that made it fail: not what is wanted here.
 
 It starts pytest and reads what the plugin ``tests/support/outcomes.py`` writes. It imports nothing of
@@ -54,12 +54,19 @@ class Run:
     """How each test ended at last, by node id."""
     passed_later: list[str] = field(default_factory=list)
     still_failing: list[str] = field(default_factory=list)
-    first_failures: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, dict[int, str]] = field(default_factory=dict)
+    """What was told of each test that has failed, by node id and number of the try."""
 
     @property
-    def first_failures_file(self) -> Path:
-        """Where the tracebacks of all first failures are written."""
-        return self.reports / "first-failures.txt"
+    def failures_file(self) -> Path:
+        """Where all failures of all tries are written."""
+        return self.reports / "failures.txt"
+
+    def note(self, number: int, failures: Mapping[str, str]) -> None:
+        """Add those of a try, and write all of them anew: whoever stops the run finds what there was."""
+        for name, text in failures.items():
+            self.failures.setdefault(name, {})[number] = text
+        self.failures_file.write_text(in_one_text(self.failures))
 
 
 def run_part(run: Run, number: int, part: list[str]) -> int:
@@ -71,14 +78,13 @@ def run_part(run: Run, number: int, part: list[str]) -> int:
     shown = [f"--durations={SLOWEST}", f"--junit-xml={run.reports / name}.xml"]
     code, first = _pytest(run, name, [*part, *shown, *run.arguments])
     run.ended |= first.tests
-    run.first_failures |= first.not_collected | first.failures
-    _write_first_failures(run)
+    run.note(1, first.not_collected | first.failures)
     if code != 1 or first.stopped or first.not_collected or not first.failed:
         run.still_failing += [*first.not_collected, *first.failed]
         return code
-    if len(run.first_failures) > MOST_TRIED_AGAIN:
+    if len(run.failures) > MOST_TRIED_AGAIN:
         run.still_failing += first.failed
-        _say(f"{len(run.first_failures)} tests failed; more than {MOST_TRIED_AGAIN} are not tried again")
+        _say(f"{len(run.failures)} tests failed; more than {MOST_TRIED_AGAIN} are not tried again")
         return code
     return _try_again(run, name, part, first)
 
@@ -94,6 +100,7 @@ def _try_again(run: Run, name: str, part: list[str], first: Outcomes) -> int:
         # Not measured, not ended by the first failure, in one process: whatever the part's arguments say.
         alone = ["-n0", "--maxfail=0", "--no-cov", f"--named-in={named}", *seed]
         code, again = _pytest(run, f"{name}-try-{number}", [*part, *run.arguments, *alone])
+        run.note(number, again.not_collected | again.failures)
         for each in failing:
             if again.tests.get(each) == PASSED:
                 run.passed_later.append(each)
@@ -128,9 +135,14 @@ def _without_make(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in given | own}
 
 
-def _write_first_failures(run: Run) -> None:
-    parts = [f"{'=' * 20} {name}\n{text}\n" for name, text in run.first_failures.items()]
-    run.first_failures_file.write_text("\n".join(parts))
+def in_one_text(failures: Mapping[str, Mapping[int, str]]) -> str:
+    """Return all failures, with the tries of a test one after another."""
+    parts = [
+        f"{'=' * 20} {name}, try {number} of {TRIES}\n{text}\n"
+        for name, tries in failures.items()
+        for number, text in tries.items()
+    ]
+    return "\n".join(parts)
 
 
 def _say(line: str) -> None:
@@ -141,12 +153,10 @@ def _say(line: str) -> None:
 def tell(run: Run, code: int, seconds: float) -> None:
     """Print how the whole run ended, each test counted once."""
     if run.passed_later:
-        _say(
-            f"passed on another try: {len(run.passed_later)} (the first failures: {run.first_failures_file})"
-        )
+        _say(f"passed on another try: {len(run.passed_later)} (all failures: {run.failures_file})")
         sys.stdout.writelines(f"RERUN {name}\n" for name in run.passed_later)
     if run.still_failing:
-        _say(f"failed: {len(run.still_failing)} (the first failures: {run.first_failures_file})")
+        _say(f"failed: {len(run.still_failing)} (all failures: {run.failures_file})")
         sys.stdout.writelines(f"FAILED {name}\n" for name in run.still_failing)
         one = shlex.quote(run.still_failing[0])
         sys.stdout.write(f"Run one alone: {sys.executable} -m pytest {one}\n")

@@ -1,7 +1,8 @@
 """Real clients as real processes, in the environment that ``make clients`` builds beside the gateway's own.
 
 Each is a script of ``programs/`` that is given the gateway's URL, its token and a folder, and prints what
-happened as one JSON object. It gets a process group of its own, a home in the folder, and a deadline.
+happened as one JSON object. It gets a session of its own, a home in the folder, and a deadline; what it
+has started ends with it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.families import running
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess, until
 
@@ -35,21 +35,9 @@ def run_client(
     """What a client's script prints; fails when it fails. Skips the test where there are no clients."""
     interpreter = _interpreter(script)
     output, log = folder / f"{script}.out", folder / f"{script}.log"
-    with output.open("wb") as out, log.open("wb") as err:
-        process = subprocess.Popen(
-            [interpreter, SCRIPTS / script, gateway.url, token, folder, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=_environment(folder),
-            start_new_session=True,
-        )
-    try:
+    command: list[str | Path] = [interpreter, SCRIPTS / script, gateway.url, token, folder, *arguments]
+    with running(command, output, log, _environment(folder)) as process:
         status = process.wait(deadline)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     assert status == 0, log.read_text()[-10_000:]
     happened = json.loads(output.read_text().splitlines()[-1])
     assert isinstance(happened, dict)
@@ -60,16 +48,7 @@ def run_client(
 def serving_program(script: str, folder: Path, deadline: float = 60) -> Iterator[dict[str, Any]]:
     """A script that serves until the end of the context; what it prints, as one JSON line, once it does."""
     output, log = folder / f"{script}.out", folder / f"{script}.log"
-    with output.open("wb") as out, log.open("wb") as err:
-        process = subprocess.Popen(
-            [_interpreter(script), SCRIPTS / script],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=_environment(folder),
-            start_new_session=True,
-        )
-    try:
+    with running([_interpreter(script), SCRIPTS / script], output, log, _environment(folder)) as process:
 
         def printed() -> str | None:
             assert process.poll() is None, log.read_text()[-10_000:]
@@ -78,10 +57,6 @@ def serving_program(script: str, folder: Path, deadline: float = 60) -> Iterator
         happened = json.loads(until(printed, f"{script} does not serve", deadline))
         assert isinstance(happened, dict)
         yield happened
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _interpreter(script: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.pure.record.test_html_frame import ALIVE, UNFINISHED, exported, replayed
 from tests.support.browser import program
+from tests.support.families import running
 from tests.support.server import until
 
 PATIENCE = 100
@@ -54,7 +54,10 @@ def browser(profile: Path) -> list[str]:
 def opened(file: Path, profile: Path) -> str:
     """The page as a browser has it after five seconds of its own time."""
     command = [*browser(profile), "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+    output, log = file.with_suffix(".out"), file.with_suffix(".log")
+    with running(command, output, log) as shown:
+        assert shown.wait(PATIENCE) == 0, log.read_text()
+    return output.read_text()
 
 
 def test_a_saved_page_sends_nothing_runs_nothing_and_stays_where_it_is(
@@ -87,8 +90,5 @@ def test_the_same_mischief_works_in_a_page_without_a_policy(
     expected = {"/fetch", "/img", "/css", "/import", "/url", "/frame", "/srcdoc"}
     # In its own time it might be over before a busy machine has let it ask.
     command = [*browser(tmp_path / "profile"), "--remote-debugging-port=0", file.as_uri()]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        try:
-            until(lambda: expected <= set(paths), "the browser has not asked for all of it", PATIENCE)
-        finally:
-            running.terminate()
+    with running(command):
+        until(lambda: expected <= set(paths), "the browser has not asked for all of it", PATIENCE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ from tests.clients.test_pages import PATIENCE
 from tests.conftest import serving
 from tests.gateway.ports.conftest import Ports, base_of
 from tests.support.browser import program
+from tests.support.families import running
 from tests.support.server import GatewayProcess, until
 
 PROGRAM = """
@@ -89,11 +89,8 @@ def browsing(url: str, profile: Path) -> Iterator[None]:
     names = "--host-resolver-rules=MAP elsewhere.test 127.0.0.1"
     own = (f"--user-data-dir={profile}", "--remote-debugging-port=0")
     command = [program(), *options, *quiet, names, *own, url]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        try:
-            yield
-        finally:
-            running.terminate()
+    with running(command):
+        yield
 
 
 def written(gateway: GatewayProcess, process: str, count: int) -> list[str] | None:

@@ -203,13 +203,17 @@ class FakeKernel:
 
 
 class FakePool:
-    """Hands out fake kernels at once, or when `gate` is open; counts those in use."""
+    """Hands out fake kernels at once, or when `gate` is open; counts those in use.
+
+    `asked` is set by a claim, which then waits for the gate.
+    """
 
     def __init__(self, root: Path, faults: Faults) -> None:
         self.kernels: list[FakeKernel] = []
         self.in_use: set[FakeKernel] = set()
         self.gate = asyncio.Event()
         self.gate.set()
+        self.asked = asyncio.Event()
         self._root = root
         self._faults = faults
         self._numbers = itertools.count()
@@ -223,6 +227,7 @@ class FakePool:
         patience: float | None = None,
     ) -> FakeKernel:
         self._faults.meet("claim")
+        self.asked.set()
         await self.gate.wait()
         kernel = FakeKernel(next(self._numbers), profile, self._root, self._faults)
         self.kernels.append(kernel)

@@ -255,7 +255,7 @@ async def test_a_purge_that_fails_by_a_fault_is_told_and_can_be_repeated(house: 
 async def test_a_gateway_that_stops_while_a_session_opens_leaves_no_kernel(house: House) -> None:
     house.pool.gate.clear()
     opening = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
-    await asyncio.sleep(0.05)
+    await soon(house.pool.asked.wait())
     await soon(house.manager.close(0))
     with pytest.raises(ShuttingDown):
         await opening
@@ -299,8 +299,9 @@ async def test_an_end_at_any_moment_of_a_restart(house: House, turns: int) -> No
 async def test_an_end_does_not_wait_for_a_kernel_that_never_comes(house: House) -> None:
     session = await opened(house)
     house.pool.gate.clear()
+    house.pool.asked.clear()
     restart = session.restart()
-    await asyncio.sleep(0.05)
+    await soon(house.pool.asked.wait())
     await soon(house.manager.delete("ada", "s"))
     with pytest.raises(ShuttingDown):
         await soon(asyncio.wait_for(restart, DEADLINE))
@@ -319,17 +320,23 @@ async def test_a_deletion_removes_files_also_of_a_session_that_just_ended_by_its
 async def test_a_cell_whose_end_is_being_recorded_at_the_end_is_recorded_once(house: House) -> None:
     """The worker is cancelled while it waits for the disk, and the session's end goes on with its cell."""
     session = await opened(house)
-    gate = asyncio.Event()
+    gate, begun = asyncio.Event(), asyncio.Event()
     commit = house.journal.commit
 
     async def slow(session_id: int | None = None) -> None:
+        begun.set()
         await gate.wait()
         await commit(session_id)
 
     house.journal.commit = slow  # type: ignore[method-assign]
     run = session.submit(ExecuteRequest(code="ok"))
+    await soon(begun.wait())
+    worker = session._worker
+    assert worker is not None
     ending = asyncio.ensure_future(session.end("lifetime"))
-    await asyncio.sleep(2.5)
+    async with asyncio.timeout(DEADLINE):
+        while not worker.cancelling():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
     gate.set()
     await soon(asyncio.wait_for(ending, DEADLINE))
     assert await recorded_end(house, run) == ("ok", None)

@@ -73,13 +73,17 @@ def begin():
         os.read(ready, 1)
         os.close(ready)
         return
-    os.environ.pop(PARENT, None)
+    is_contained = os.environ.pop(PARENT, None) is None
     # Nothing returns from here, because the caller's next step is the kernel's.
     try:
         os.close(ready)
         for _, writer in pipes:
             os.close(writer)
         started = Keeper(kernel, address, [reader for reader, _ in pipes])
+        if not is_contained:
+            # Until now SIGKILL was to come when the gateway dies. It would leave the programs that were
+            # started from here, which begin only after this; the signal is one or the other at any time.
+            prctl(PR_SET_PDEATHSIG, END)
         os.close(begun)
         returncode = started.run()
     except BaseException:  # noqa: BLE001 - the process ends here, and its kernels with it

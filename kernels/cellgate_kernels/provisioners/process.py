@@ -1,8 +1,9 @@
 """The `process` backend: a kernel as an ordinary child process. No isolation at all; for trusted code only.
 
 The kernel sees the host as the gateway's user does, except for a reduced environment, a private home, and
-resource limits. Its keeper ends all that is left below it; but who kills the keeper leaves them behind: only
-a pid namespace (``sandbox``) ends everything.
+resource limits. Its keeper ends all that is left below it, also when this process dies; but who kills the
+keeper leaves them behind, as does who stops it until this process has died: only a pid namespace
+(``sandbox``) ends everything.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ProcessProvisioner(ChildProvisioner):
 
     def _spawn(self, launch: Launch) -> Child:
         # Both make sure that no kernel outlives us: ipykernel watches its parent, and the death signal works
-        # for any program.
+        # for any program. A keeper changes it to `KEEPER_END` once it can end its programs.
         env = dict(launch.env) | {"JPY_PARENT_PID": str(os.getpid())}
         setpriv = [find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--"]
         return Child(

@@ -42,6 +42,14 @@ def state_of(gateway: GatewayProcess, key: str) -> tuple[Any, ...]:
     return sessions_of(gateway), pool["in_use"], pool["waiting"], events
 
 
+def is_settled(gateway: GatewayProcess) -> bool:
+    """Whether each kernel in use has its session, and nobody waits for one."""
+    pool = gateway.get("/v1/info").json()["pool"]
+    states = [model["state"] for model in sessions_of(gateway).values()]
+    with_kernel = sum(state not in {"ended", "dead"} for state in states)
+    return (pool["in_use"], pool["waiting"]) == (with_kernel, 0)
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway for these tests alone: what others do would look like a change."""
@@ -62,7 +70,8 @@ def used(gateway: GatewayProcess) -> Iterator[str]:
 
 @pytest.fixture
 def unchanged(gateway: GatewayProcess, used: str) -> Iterator[None]:
-    """Checks that the test has changed nothing."""
+    """Checks that the test has changed nothing, once all that earlier ones began has ended."""
+    until(lambda: is_settled(gateway), "a kernel without a session is left")
     before = state_of(gateway, used)
     yield
     assert state_of(gateway, used) == before

@@ -23,12 +23,14 @@ from tests.support.certificates import Authority
 from tests.support.channels import kernel_info
 from tests.support.free_ports import free_port
 from tests.support.proxies import caddy, nginx, replaced, require_proxy, started
-from tests.support.server import TOKEN, GatewayProcess, until
+from tests.support.server import TOKEN, GatewayProcess, together, until
 
 NAME, UPSTREAM = "gateway.example.org", "127.0.0.1:8888"
 BASE = "/cellgate"
 CLIENT = "127.0.0.5"
 LARGE = 48 * MIB
+STREAMS = 80
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,15 @@ def test_events_arrive_as_they_happen(proxied: Proxied, accept: str) -> None:
             "POST",
             f"{BASE}/v1/sessions/events/execute",
             json.dumps({"code": "print('first', flush=True)\nprint(input())"}),
-            {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", "Accept": accept},
+            AUTHORIZED | {"Accept": accept},
         )
         answer = connection.getresponse()
         assert (answer.status, answer.headers["Content-Type"]) == (200, f"{accept}; charset=utf-8")
         said = b""
         while b'"input_request"' not in said:
-            said += answer.readline()
+            line = answer.readline()
+            assert line, f"the stream ends early: {said!r}"
+            said += line
         assert b"first" in said
         execution = re.findall(rb'"execution":"([^"]+)"', said)[-1].decode()
         path = f"{BASE}/v1/sessions/events/executions/{execution}/input"
@@ -121,6 +125,21 @@ def test_events_arrive_as_they_happen(proxied: Proxied, accept: str) -> None:
         rest = answer.read()
     assert b"second" in rest
     assert b'"finished"' in rest
+
+
+def test_every_stream_is_whole_on_a_busy_machine(proxied: Proxied) -> None:
+    """A proxy must not break off an answer that begins at once."""
+
+    def stream(client: int) -> Iterator[bytes]:
+        path, headers = f"{BASE}/v1/sessions/busy-{client}/execute", {"Accept": "application/x-ndjson"}
+        for _ in range(STREAMS):
+            with closing(proxied.connect()) as connection:
+                connection.request("POST", path, json.dumps({"code": "1"}), AUTHORIZED | headers)
+                yield connection.getresponse().read()
+
+    ends = [text.splitlines()[-1:] for texts in together(4, lambda n: list(stream(n))) for text in texts]
+    assert len(ends) == 4 * STREAMS
+    assert [end for end in ends if not end or b'"finished"' not in end[0]] == []
 
 
 async def test_the_gateway_is_told_that_a_client_left(proxied: Proxied) -> None:

@@ -203,7 +203,8 @@ async def test_cells_here_have_a_deadline_only_if_it_is_set(
     async with channels(endless, kernel) as client:
         messages = await client.run("while True: pass")
         assert kinds(messages)[-2:] == ["execute_reply", "idle"]
-    gateway = start_gateway(pool_size=2, channel_cell_timeout=0.3, interrupt_grace=0.3)
+    # The cell must have begun to ignore interrupts by then.
+    gateway = start_gateway(pool_size=2, channel_cell_timeout=3, interrupt_grace=0.3)
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel) as client:
         code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"

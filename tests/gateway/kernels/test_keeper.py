@@ -219,3 +219,39 @@ def test_a_kernel_does_not_begin_before_its_keeper_takes_programs(tmp_path: Path
         timeout=60,
     )
     assert (answer.stdout.strip(), answer.returncode) == ("True", 0)
+
+
+def test_programs_end_with_a_gateway_that_is_killed_where_no_namespace_ends_them(tmp_path: Path) -> None:
+    """The child of a cell's code, one in a session of its own, and one whose parent has ended."""
+    code = (
+        f"import subprocess, sys, time; sys.path.insert(0, {str(IMAGE)!r}); import keeper\n"
+        "keeper.begin()\n"
+        "subprocess.Popen(['sleep', '600'])\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "subprocess.run(['setsid', '--fork', 'sleep', '600'])\n"
+        "print('begun', flush=True); time.sleep(600)"
+    )
+    starter = (
+        "import os, subprocess, sys, time\n"
+        f"env = {{'JPY_PARENT_PID': str(os.getpid()), 'CELLGATE_KEEPER': {str(tmp_path / 'keeper')!r}}}\n"
+        "env['PATH'] = os.environ['PATH']\n"
+        f"command = ['setpriv', '--pdeathsig', 'KILL', '--', sys.executable, '-c', {code!r}]\n"
+        "subprocess.Popen(command, env=env, start_new_session=True)\n"
+        "time.sleep(600)"
+    )
+    gateway = subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE, text=True)
+    started: list[psutil.Process] = []
+    try:
+        assert gateway.stdout is not None
+        assert gateway.stdout.readline() == "begun\n"
+        started = psutil.Process(gateway.pid).children(recursive=True)
+        assert len(started) == 5, "the keeper, the kernel and three programs"
+        gateway.kill()
+        _, alive = psutil.wait_procs(started, timeout=60)
+        assert not alive, "programs outlive a gateway that was killed"
+    finally:
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        gateway.kill()
+        gateway.communicate()

@@ -263,6 +263,21 @@ def test_the_end_of_a_program_is_recorded_after_a_kill_and_says_no_more_than_is_
         after = start_gateway(gateway.data_dir)
 
 
+def test_programs_of_cells_and_of_clients_end_with_a_gateway_that_is_killed(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway(tmp_path / "data")
+    for apart in (False, True):
+        code = f"import subprocess; subprocess.Popen(['sleep', '600'], start_new_session={apart})"
+        assert gateway.execute("s", code)["status"] == "ok"
+    asked = {"argv": ["sleep", "600"], "wait": False}
+    assert gateway.post("/v1/sessions/s/processes", asked, timeout=120).status == 202
+    kernels = psutil.Process(gateway.process.pid).children(recursive=True)
+    gateway.kill()
+    _, alive = psutil.wait_procs(kernels, timeout=60)
+    assert not alive, "programs outlive a gateway that was killed"
+
+
 def test_a_port_that_was_open_is_closed_in_the_record_after_a_kill(
     start_gateway: StartGateway, tmp_path: Path, sandbox: None
 ) -> None:
