@@ -17,6 +17,7 @@ from cellgate.http.listener.frames import PIECE, WatchedWebSocketHandler
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.streams import ClientStream
 from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane
 from tests.core.kernels.test_pool import until
 from tests.support.listening import listening
 
@@ -32,6 +33,7 @@ LONG = "a\u0301 \u20ac \U0001f600".encode() * (3 * PIECE // 11)
 class Heard:
     """What handlers have. Until `goes_on` is set, they are busy with what is longer than a piece."""
 
+    lane: Lane
     messages: list[tuple[bytes, bool]] = field(default_factory=list)
     goes_on: asyncio.Event = field(default_factory=asyncio.Event)
     closed: int = 0
@@ -43,6 +45,10 @@ class Keeping(WatchedWebSocketHandler):
     def initialize(self, services: Any) -> None:
         """Tornado's hook."""
         self.heard: Heard = services.heard
+
+    @property
+    def lane(self) -> Lane:
+        return self.heard.lane
 
     def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
         self.heard.messages.append((bytes(data), is_binary))
@@ -73,8 +79,8 @@ class Served:
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    heard, closed = Heard(), Counter[str]()
+async def served(lane: Lane) -> AsyncIterator[Served]:
+    heard, closed = Heard(lane), Counter[str]()
     async with listening(
         {"/plain": Keeping, "/deflated": Deflated},
         closed_by_us=lambda reason: closed.update([reason]),

@@ -29,6 +29,7 @@ from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.messages import Channel, MalformedMessage
 from cellgate_kernels.structure import INLINE_BYTES
 from cellgate_kernels.tasks import guarded
+from cellgate_kernels.threads import Lane
 from cellgate_kernels.websocket import Subprotocol, decode, negotiate
 
 logger = logging.getLogger(__name__)
@@ -142,6 +143,11 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         except StreamClosedError:
             return False
         return not stream.closed()
+
+    @property
+    def lane(self) -> Lane:
+        """The threads for texts."""
+        return self.services.lanes.texts
 
     def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
         """Pass a client's message on; the next one is read when this is done."""

@@ -26,6 +26,7 @@ from tornado.websocket import (
 from cellgate.http.listener.streams import ClientStream
 from cellgate_kernels.messages import is_utf8
 from cellgate_kernels.tasks import guarded
+from cellgate_kernels.threads import Lane
 
 NOT_UTF8, POLICY_VIOLATION, TOO_BIG = 1007, 1008, 1009
 """Close codes of RFC 6455, 7.4.1."""
@@ -202,7 +203,7 @@ class WatchedProtocol(WebSocketProtocol13):
                 if len(data) <= INFLATED_INLINE:
                     data, is_text = self._inflate(data)
                 else:
-                    data, is_text = await asyncio.to_thread(self._inflate, data)
+                    data, is_text = await self.handler.lane.run(self._inflate, data)
             except _DecompressTooLargeError:
                 self.close(TOO_BIG, "message too big after decompression")
                 self._abort()
@@ -229,6 +230,11 @@ class WatchedWebSocketHandler(WebSocketHandler):
 
     evicted = False
     """Whether the login has ended that opened it: messages that still come are not heard."""
+
+    @property
+    def lane(self) -> Lane:
+        """The threads in which large messages are decompressed. Subclasses define it."""
+        raise NotImplementedError
 
     def close_with_login(self) -> None:
         """From now on, close this WebSocket with a reason when the login that opened it ends."""

@@ -33,6 +33,7 @@ from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.structure import is_heavy
 from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,11 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             await self._send(frame(encode(answer), is_binary=False))
         except StreamClosedError:
             logger.debug("A client has gone before its answer")
+
+    @property
+    def lane(self) -> Lane:
+        """The threads for texts."""
+        return self.services.lanes.texts
 
     async def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> None:
         """Carry out a command and answer it; the next one is read when this is done."""
