@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 LONGEST = 256 * 1024
 """Characters of HTML that are read, and a limit of those that are written."""
+MOST = 1024 * 1024
+"""Characters of HTML that are read of all outputs of a cell: at the worst a second's work for a thread."""
 _WIDEST = 60
 """Columns are as wide as their widest cell, up to so many characters."""
 _MOST_SPANNED = 32
@@ -24,28 +26,29 @@ _TAG_NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9]{0,20}")
 _SPAN = re.compile(r"\b(row|col)span=[\"']?(\d{1,4})")
 _UNSEEN = frozenset({"script", "style", "template", "title", "head", "textarea"})
 _LINES = frozenset(
-    (
-        *("address", "article", "aside", "blockquote", "br", "caption", "dd", "details", "div", "dl", "dt"),
-        *("figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li"),
-        *(
-            "main",
-            "nav",
-            "ol",
-            "p",
-            "pre",
-            "section",
-            "summary",
-            "table",
-            "tbody",
-            "tfoot",
-            "thead",
-            "tr",
-            "ul",
-        ),
-    )
+    "address article aside blockquote br caption dd details div dl dt figcaption figure footer form"
+    " h1 h2 h3 h4 h5 h6 header hr li main nav ol p pre section summary table tbody tfoot thead tr ul".split()  # noqa: SIM905 - a line for each
 )
+"""Tags before and behind which a line ends."""
 _LONGEST_TAG = 200
 """Characters of a tag in which its spans are looked for."""
+
+
+@dataclass(slots=True)
+class HtmlReader:
+    """Reads the HTML of one cell, up to a limit for all its outputs together."""
+
+    left: int = MOST
+
+    def read(self, text: str) -> str:
+        """As `read_html`; empty when the limit is reached."""
+        taken = text[: min(self.left, LONGEST)]
+        self.left -= len(taken)
+        return read_html(taken) if len(taken) == len(text) else _cut(read_html(taken))
+
+
+def _cut(shown: str) -> str:
+    return shown if not shown or shown.endswith(_CUT) else f"{shown}\n{_CUT}"
 
 
 def read_html(text: str) -> str:
@@ -57,7 +60,7 @@ def read_html(text: str) -> str:
     page.end()
     lines = [line.rstrip() for line in page.lines]
     shown = "\n".join(line for line in lines if line)
-    return f"{shown}\n{_CUT}" if shown and (page.full or len(text) > LONGEST) else shown
+    return _cut(shown) if page.full or len(text) > LONGEST else shown
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from cellgate_kernels.hypertext import HtmlReader
 from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.telling import tell
 
@@ -144,8 +145,9 @@ def text(outputs: Iterable[Mapping[str, Any]]) -> str:
     Streams, the text of results and displays, tracebacks; each output starts on a new line.
     """
     parts: list[str] = []
+    reader = HtmlReader()
     for output in outputs:
-        block = strip_ansi(_output_text(output))
+        block = strip_ansi(_output_text(output, reader))
         if block and parts and not parts[-1].endswith("\n"):
             parts.append("\n")
         if block:
@@ -153,14 +155,14 @@ def text(outputs: Iterable[Mapping[str, Any]]) -> str:
     return "".join(parts)
 
 
-def _output_text(output: Mapping[str, Any]) -> str:
+def _output_text(output: Mapping[str, Any], reader: HtmlReader) -> str:
     match output["output_type"]:
         case "stream":
             return str(output["text"])
         case "error":
             return "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
         case _:
-            return tell(output["data"])
+            return tell(output["data"], reader.read)
 
 
 def plain(outputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

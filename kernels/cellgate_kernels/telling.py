@@ -8,7 +8,7 @@ named as pictures are. ``outputs`` joins the texts of a cell, ``hypertext`` read
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -31,8 +31,11 @@ _ALTAIR = ("alt.", "<VegaLite ")
 _IN_HTML = (('id="altair-viz-', "Altair"), ('class="plotly-graph-div', "Plotly"))
 
 
-def tell(data: Mapping[str, Any]) -> str:
-    """Return what a reader is told of a MIME bundle; empty for an empty one."""
+def tell(data: Mapping[str, Any], read: Callable[[str], str] = read_html) -> str:
+    """Return what a reader is told of a MIME bundle; empty for an empty one.
+
+    `read`: the text of HTML.
+    """
     if (chart := chart_of(data)) is not None:
         return f"[{chart} chart]"
     plain = _text(data.get(PLAIN))
@@ -45,8 +48,8 @@ def tell(data: Mapping[str, Any]) -> str:
         return msgspec.json.encode(data["application/json"]).decode()
     if (media := next((mime for mime in data if mime.startswith(_MEDIA)), None)) is not None:
         return f"[{media}]"
-    if (html := _text(data.get(HTML))) is not None and (read := read_html(html)):
-        return read
+    if (html := _text(data.get(HTML))) is not None and (words := read(html)):
+        return words
     return plain or "".join(f"[{mime}]" for mime in data if mime != PLAIN)
 
 

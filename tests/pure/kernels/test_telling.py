@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.hypertext import LONGEST, read_html
+from cellgate_kernels.hypertext import LONGEST, MOST, read_html
+from cellgate_kernels.outputs import text
 from cellgate_kernels.telling import tell
 from tests.support.growth import LINEAR, growth
 
@@ -125,3 +126,15 @@ def test_html_that_is_too_long_is_cut_with_a_mark() -> None:
 )
 def test_hostile_html_takes_linear_time(piece: str) -> None:
     assert growth(read_html, lambda size: piece * size) <= LINEAR
+
+
+def test_of_all_outputs_of_a_cell_no_more_is_read_than_its_share() -> None:
+    """A cell can display thousands of objects that have nothing but HTML."""
+    page = f"<p>{'x' * (LONGEST - 3)}"
+    shown = {"output_type": "display_data", "data": {"text/plain": BARE, "text/html": page}, "metadata": {}}
+    count = MOST // LONGEST
+    lines = text([shown] * (count + 2)).splitlines()
+    assert [line for line in lines if line.startswith("x")] == ["x" * (LONGEST - 3)] * count
+    assert lines[-2:] == [BARE, BARE]
+    half = {**shown, "data": {"text/html": page[: LONGEST // 2]}}
+    assert text([half, *[shown] * count]).splitlines()[-1] == "[cellgate: there is more in the HTML]"
