@@ -25,9 +25,9 @@ _CUT = "[cellgate: there is more in the HTML]"
 _TAG_NAME = re.compile(r"/?[a-zA-Z][a-zA-Z0-9]{0,20}")
 _SPAN = re.compile(r"\b(row|col)span=[\"']?(\d{1,4})")
 _UNSEEN = frozenset({"script", "style", "template", "title", "head", "textarea"})
-_LINES = frozenset(
-    "address article aside blockquote br caption dd details div dl dt figcaption figure footer form"
-    " h1 h2 h3 h4 h5 h6 header hr li main nav ol p pre section summary table tbody tfoot thead tr ul".split()  # noqa: SIM905 - a line for each
+_LINE = re.compile(
+    r"address|article|aside|blockquote|br|caption|d[dlt]|details|div|fig(?:caption|ure)|footer|form|h[1-6]|header"
+    r"|hr|li|main|nav|[ou]l|p|pre|section|summary|table|t(?:body|foot|head|r)"
 )
 """Tags before and behind which a line ends."""
 _LONGEST_TAG = 200
@@ -134,7 +134,7 @@ class _Page:
                 self._end_line()
                 self._end_table()
                 self._in_table = name == "table"
-            case _ if name.removeprefix("/") in _LINES:
+            case _ if _LINE.fullmatch(name.removeprefix("/")):
                 if self._in_cell:
                     self._parts.append(" ")
                 else:
