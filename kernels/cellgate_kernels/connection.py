@@ -49,6 +49,10 @@ logger = logging.getLogger(__name__)
 
 _MOST_PROCESSES = 64
 """Processes of a kernel's whose latest text is known."""
+MOST_RECENT = 256
+"""Messages with output of a kernel's, the latest, whose ids are known."""
+_LONGEST_ID = 200
+"""Characters; longer ids are not remembered."""
 
 Listener = Callable[[Message], None]
 Room = Callable[[Message], int]
@@ -126,11 +130,17 @@ class KernelConnection:
         self._rest_is_due = False
         # By the process that made them, as ipykernel numbers messages: a cell's forks send text, too.
         self._latest_texts: dict[str, str] = {}
+        self._recent: deque[str] = deque(maxlen=MOST_RECENT)
 
     @property
     def prefix(self) -> str | None:
         """What the paths of the kernel's sockets begin with; None if it has none."""
         return self._info.get("ip") if self._info.get("transport") == "ipc" else None
+
+    @property
+    def key(self) -> bytes:
+        """The key that its messages are signed with."""
+        return as_bytes(self._info["key"])
 
     @property
     def places(self) -> Places:
@@ -254,28 +264,36 @@ class KernelConnection:
         """The ids of the latest messages with text, one for each process of the kernel's that sent some."""
         return frozenset(self._latest_texts.values())
 
-    def note_texts(self, messages: Iterable[Message]) -> None:
-        """These were received in another way: an adopted kernel had kept them."""
+    @property
+    def recent(self) -> tuple[str, ...]:
+        """The ids of the latest messages on iopub, `MOST_RECENT` at the most."""
+        return tuple(self._recent)
+
+    def note_received(self, messages: Iterable[Message]) -> None:
+        """These were received in another way: the kernel had kept them."""
         for message in messages:
             process, _, number = message.header.msg_id.rpartition("_")
             latest = self._latest_texts.get(process, "").rpartition("_")[2]
-            if (len(number), number) > (len(latest), latest):
-                self._note_text(message)
+            if message.msg_type != "stream" or (len(number), number) > (len(latest), latest):
+                self._note(message)
 
-    async def tell_unsent(self, unsent: Iterable[Unsent]) -> None:
-        """Deliver text that the kernel could not send any more, as if it had, after all that it did send.
-
-        In turns with others: there may be thousands of texts.
-        """
+    async def tell_undelivered(self, messages: Iterable[Message]) -> None:
+        """Deliver messages that the kernel had kept, after all that did arrive; in turns with others."""
         await self._all_is_read.wait()
-        for each in unsent:
+        for message in messages:
             if (place := self.places.take()) is not None:
                 await place
-            content = {"name": each.name, "text": each.text}
-            message = new_message(Channel.IOPUB, "stream", content, session=self.session)
-            parent = read_header(each.parent)
-            self._tell(structs.replace(message, parent_frame=each.parent, parent=parent))
+            self._tell(message)
+
+    async def tell_unsent(self, unsent: Iterable[Unsent]) -> None:
+        """Deliver text that the kernel could not send any more, as if it had, after all that it did send."""
+        await self.tell_undelivered(map(self._message_of, unsent))
         self.show_rest()
+
+    def _message_of(self, unsent: Unsent) -> Message:
+        content = {"name": unsent.name, "text": unsent.text}
+        message = new_message(Channel.IOPUB, "stream", content, session=self.session)
+        return structs.replace(message, parent_frame=unsent.parent, parent=read_header(unsent.parent))
 
     def send(self, message: Message) -> None:
         """Send to the message's channel without waiting. Raises KernelDied when that can't be done."""
@@ -350,15 +368,19 @@ class KernelConnection:
             return
         if message is None:
             return
-        self._note_text(message)
+        self._note(message)
         if self._masker is None:
             self._deliver(message)
         else:
             self._tell(message)
 
-    def _note_text(self, message: Message) -> None:
-        if message.header.msg_type == "stream" and message.channel is Channel.IOPUB:
-            msg_id = message.header.msg_id
+    def _note(self, message: Message) -> None:
+        """Remember which messages with output have come, should the kernel die."""
+        msg_id = message.header.msg_id
+        if message.channel is not Channel.IOPUB or len(msg_id) > _LONGEST_ID:
+            return
+        self._recent.append(msg_id)
+        if message.header.msg_type == "stream":
             process = msg_id.rpartition("_")[0]
             if process not in self._latest_texts and len(self._latest_texts) >= _MOST_PROCESSES:
                 del self._latest_texts[next(iter(self._latest_texts))]
@@ -379,7 +401,7 @@ class KernelConnection:
         content = parts[3]
         if size <= INLINE_BYTES and not is_heavy(content):
             return self._signer.parse(channel, frames)
-        self._note_text(routed)
+        self._note(routed)
         rooms = [each.room(routed) for each in self._attendants(routed) if each.room is not None]
         room = max(rooms, default=0)
         if self._masker is not None and routed.msg_type == "stream":

@@ -34,7 +34,7 @@ from cellgate_kernels.branching import (
     ObstacleKind,
 )
 from cellgate_kernels.checkpoints import HeldFork
-from cellgate_kernels.connection import KernelConnection
+from cellgate_kernels.connection import MOST_RECENT, KernelConnection
 from cellgate_kernels.environment import Environment, accept, ask
 from cellgate_kernels.errors import (
     CannotBranch,
@@ -73,6 +73,7 @@ from cellgate_kernels.questions import FEATURE as TELLS_VARIABLES
 from cellgate_kernels.readiness import ready
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.spool import undelivered
 from cellgate_kernels.stored import KernelStore, StoredKernel
 from cellgate_kernels.tasks import Supervisor, outcome
 from cellgate_kernels.threads import Lane
@@ -430,9 +431,15 @@ class Kernel:
         if self._unsent_is_told:
             return True
         self._unsent_is_told = True
+        # Also of displays, if it kept a spool.
+        spooled = await asyncio.to_thread(
+            undelivered, Path(prefix).parent, connection.key, connection.recent, MOST_RECENT
+        )
+        await connection.tell_undelivered(spooled.messages)
+        connection.note_received(spooled.messages)
         words = await asyncio.to_thread(read_last_words, prefix, connection.latest_texts)
         await connection.tell_unsent(words.unsent)
-        return words.complete
+        return words.complete and spooled.complete
 
     def detach(self) -> None:
         """Close the connection only: the kernel keeps running, for the next gateway to adopt."""

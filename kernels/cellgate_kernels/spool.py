@@ -1,4 +1,5 @@
-"""Reads a kernel's spool: the messages of its cells, kept in its own folder for a gateway that was away.
+"""Reads a kernel's spool: the messages of its cells, kept in its own folder for a gateway that was away, and
+for what was on its way when the kernel died.
 
 ``kernels/cellgate_kernels/image/bootstrap.py`` writes it if CELLGATE_SPOOL names a folder: a ring of files,
 each entry the five signed frames of one message. Code in the kernel can write there too, so no link is
@@ -13,7 +14,7 @@ import re
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,6 +31,9 @@ SEGMENT_BYTES = 4 * 1024 * 1024
 _MOST_NAMES = 10_000
 _NAME = re.compile(r"spool-\d{8}", re.ASCII)
 _ENTRY = struct.Struct(">I5I")
+_OUTPUTS = frozenset(
+    {"stream", "display_data", "update_display_data", "execute_result", "clear_output", "error"}
+)
 _CHANNELS = {"execute_reply": Channel.SHELL, "input_request": Channel.STDIN}
 
 
@@ -39,6 +43,14 @@ class Spooled:
 
     before: int
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Messages that did not arrive, in order, and whether the spool still had all of them."""
+
+    messages: tuple[Message, ...]
+    complete: bool
 
 
 def read_spool(folder: Path, key: bytes) -> list[Spooled]:
@@ -53,6 +65,26 @@ def read_spool(folder: Path, key: bytes) -> list[Spooled]:
     # One more than a ring, because the oldest may be removed while we look.
     paths = [folder / name for name in sorted(names)[-SEGMENTS - 1 :]]
     return [entry for path in paths for entry in _entries(_read(path), signer)]
+
+
+def undelivered(folder: Path, key: bytes, received: Sequence[str], most: int) -> Undelivered:
+    """The outputs in the spool of a kernel that has died which were sent and did not arrive.
+
+    `received`: the ids of the latest messages that came, in order; `most`: how many are remembered. If there
+    are as many, earlier ones came, too.
+    """
+    entries = read_spool(folder, key)
+    known = frozenset(received)
+    found = [number for number, entry in enumerate(entries) if entry.message.header.msg_id in known]
+    has_earlier = len(received) >= most
+    # The kernel's threads do not send in the order in which messages were made.
+    first = found[len(found) // 2] if found and has_earlier else 0
+    missing = tuple(
+        entry.message
+        for entry in entries[first:]
+        if entry.message.msg_type in _OUTPUTS and entry.message.header.msg_id not in known
+    )
+    return Undelivered(missing, complete=bool(found) or not (entries and has_earlier))
 
 
 def _read(path: Path) -> bytes:

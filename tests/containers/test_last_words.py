@@ -37,3 +37,22 @@ def gateway(
     runtime = "runsc" if request.param == "gvisor" else ""
     with serving(tmp_path_factory.mktemp("gateway") / "data", "docker", runtime=runtime) as process:
         yield process
+
+
+SHOWS = """
+import os, signal
+from IPython.display import HTML, display
+print("before")
+for number in range(20): display(HTML(f"<b>{number}</b>"))
+print("after")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_displayed_before_an_end_is_there(gateway: GatewayProcess, session: str) -> None:
+    """A kernel in a container keeps its messages, for a gateway that was away; they serve here, too."""
+    for _ in range(5):
+        result = gateway.execute(session, SHOWS)
+        assert (result["status"], result["stdout"], result["truncated"]) == ("died", "before\nafter\n", False)
+        shown = [output["data"]["text/html"] for output in result["outputs"] if "data" in output]
+        assert shown == [f"<b>{number}</b>" for number in range(20)]

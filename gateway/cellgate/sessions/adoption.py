@@ -379,7 +379,7 @@ class Recovery:
             folder = Path(stored.runtime) / SOCKETS
             key = stored.provisioner["connection_info"]["key"]
             spool = await asyncio.to_thread(read_spool, folder, key.encode())
-            kernel.connection.note_texts(entry.message for entry in spool)
+            kernel.connection.note_received(entry.message for entry in spool)
             if secrets is not None:
                 # One for all of it: a value may be printed in parts, on both sides of what was spooled.
                 masker = secrets.masker()

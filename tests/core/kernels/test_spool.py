@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 from jupyter_client.session import Session
 
-from cellgate_kernels.messages import Channel
-from cellgate_kernels.spool import SEGMENT_BYTES, SEGMENTS, read_spool
+from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.spool import SEGMENT_BYTES, SEGMENTS, Undelivered, read_spool, undelivered
 
 BOOTSTRAP = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
 KEY = b"a key of tests"
@@ -107,3 +108,37 @@ def test_a_folder_that_is_gone_breaks_nothing(bootstrap: ModuleType, tmp_path: P
     writer = Writer(bootstrap.Spool(tmp_path / "nothing"))
     writer.say("stream", name="stdout", text="x")
     assert read_spool(tmp_path / "nothing", KEY) == []
+
+
+def ids(messages: Iterable[Message]) -> list[str]:
+    """The ids of messages."""
+    return [message.header.msg_id for message in messages]
+
+
+def test_what_was_on_its_way_at_a_death_is_found(bootstrap: ModuleType, tmp_path: Path) -> None:
+    writer = Writer(bootstrap.Spool(tmp_path))
+    writer.say("status", execution_state="busy")
+    writer.say("stream", name="stdout", text="received")
+    writer.say("display_data", data={"text/plain": "on its way"}, metadata={}, transient={})
+    writer.say("execute_reply", status="ok")
+    writer.say("stream", name="stdout", text="sent before it")
+    writer.close()
+    sent = ids(entry.message for entry in read_spool(tmp_path, KEY))
+    found = undelivered(tmp_path, KEY, [*sent[:2], sent[4]], 10)
+    assert (ids(found.messages), found.complete) == ([sent[2]], True)
+    # Of a kernel that has died at once nothing was received.
+    assert ids(undelivered(tmp_path, KEY, [], 10).messages) == [sent[1], sent[2], sent[4]]
+    assert undelivered(tmp_path / "no spool", KEY, sent, 10) == Undelivered((), complete=True)
+
+
+def test_what_was_received_long_ago_is_not_on_its_way(bootstrap: ModuleType, tmp_path: Path) -> None:
+    writer = Writer(bootstrap.Spool(tmp_path))
+    for number in range(30):
+        writer.say("stream", name="stdout", text=str(number))
+    writer.close()
+    sent = ids(entry.message for entry in read_spool(tmp_path, KEY))
+    # As many as are remembered, so there were more.
+    assert ids(undelivered(tmp_path, KEY, sent[10:20], 10).messages) == sent[20:]
+    # None of them is in the ring any more: what came after them is not known.
+    found = undelivered(tmp_path, KEY, [f"earlier_{number}" for number in range(10)], 10)
+    assert (ids(found.messages), found.complete) == (sent, False)
