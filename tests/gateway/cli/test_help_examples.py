@@ -1,7 +1,8 @@
 """Every example of every ``--help`` is called in a real shell, beside a gateway and the files that it names.
 
 Examples for an operator's machine (`serve`, `setup`, `image`, and what needs another shell) are only parsed:
-an option that is not there, or a value that does not fit, fails them too.
+an option that is not there, or a value that does not fit, fails them too. At each change all are parsed, and
+those of some commands called.
 """
 
 from __future__ import annotations
@@ -134,10 +135,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         index.close()
 
 
+AT_EACH_CHANGE = ("exec", "files", "token", "user")
+REDIRECTION = {"|", "<", ">", "&&"}
+
+
 def parse(command: str) -> None:
     """Reads an example's options as the command does, and does nothing. Raises UsageError."""
-    words = [word for word in shlex.split(command) if "=" not in word.partition("-")[0]]
-    CellgateApp(environment={}).initialize(words[1:])
+    words = shlex.split(command)
+    words = words[words.index("cellgate") + 1 :]
+    end = next((number for number, word in enumerate(words) if word in REDIRECTION), len(words))
+    CellgateApp(environment={}).initialize(words[:end])
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "completion"])
+def test_the_examples_of_help_can_be_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk(tmp_path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for command in examples(COMMANDS[name]):
+        parse(command)
 
 
 def test_examples_are_found() -> None:
@@ -146,7 +161,14 @@ def test_examples_are_found() -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "record"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in AT_EACH_CHANGE else pytest.mark.nightly)
+        for name in COMMANDS
+        if name != "record"
+    ],
+)
 def test_the_examples_of_help_work(name: str, data: Path, tmp_path: Path) -> None:
     place = desk(tmp_path, data)
     for command in BEFORE.get(name, ()):
@@ -187,6 +209,7 @@ def example(place: Desk, command: str, plain: str, data: Path) -> None:
     assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_the_examples_of_record_work(tmp_path: Path) -> None:
     """They are for a gateway's data folder, and some for one whose gateway is stopped."""
