@@ -166,9 +166,9 @@ HOW = "by `cellgate packages install` or a line `%pip install NAME`, if its oper
     "code",
     [
         f"!pip {INSTALL}",
-        f"%pip {INSTALL}",
-        f"!python -m pip {INSTALL}",
-        f"%%bash\npip {INSTALL}",
+        pytest.param(f"%pip {INSTALL}", marks=pytest.mark.nightly),
+        pytest.param(f"!python -m pip {INSTALL}", marks=pytest.mark.nightly),
+        pytest.param(f"%%bash\npip {INSTALL}", marks=pytest.mark.nightly),
         f"import subprocess\nprint(subprocess.run('pip {INSTALL}'.split(), check=True, stderr=-1))",
     ],
 )

@@ -45,6 +45,7 @@ def reference(gateway: GatewayProcess) -> list[list[str]]:
     return found
 
 
+@pytest.mark.nightly
 def test_errors_are_shown_as_plain_ipython_shows_them(backend: GatewayProcess) -> None:
     expected = iter(reference(backend))
     for name, cells in tracebacks.cases().items():

@@ -54,6 +54,7 @@ def lives_with_traps(gateway: GatewayProcess, session: str) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.nightly
 def test_very_deep_folders_and_a_very_large_one(gateway: GatewayProcess, session: str) -> None:
     """The policy: 64 names deep and 100,000 entries are looked at, and that there is more is told."""
     code = (

@@ -102,6 +102,7 @@ async def test_what_works_in_a_branch(parent: Kernel) -> None:
     await works_in_both(parent, PLAIN)
 
 
+@pytest.mark.nightly
 async def test_which_packages_work_in_a_branch(parent: Kernel) -> None:
     await works_in_both(parent, PACKAGES)
 

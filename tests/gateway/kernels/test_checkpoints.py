@@ -109,6 +109,7 @@ async def test_what_works_after_a_rollback(session: Session) -> None:
     await works_after_a_rollback(session, [*PLAIN])
 
 
+@pytest.mark.nightly
 async def test_which_packages_work_after_a_rollback(session: Session) -> None:
     await works_after_a_rollback(session, [*PACKAGES])
 

@@ -188,6 +188,7 @@ def installed(environment: Path) -> set[str]:
     return {path.name.partition("-")[0] for path in environment.glob("lib/python*/site-packages/*.dist-info")}
 
 
+@pytest.mark.nightly
 def test_the_index_of_pip_s_configuration_is_asked_and_the_folder_of_the_call_is_not_obeyed(
     tmp_path: Path, pip_conf: Path, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +257,7 @@ def test_a_list_that_uv_compiles_as_the_documentation_says_is_enforced(
         create_environment(tmp_path / "second", print, requirements=path)
 
 
+@pytest.mark.nightly
 def test_make_lock_locks_every_list(tmp_path: Path, pip_conf: Path, index: Index) -> None:
     """As the Makefile does it, in a project of ours with lists of its own; it needs no other file of it."""
     for name in ("uv", "setuptools"):

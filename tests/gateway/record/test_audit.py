@@ -136,6 +136,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.nightly
 def test_a_bundle_runs_where_nobody_knows_cellgate(
     start_gateway: StartGateway, small: Path, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_what_is_in_swap_counts_against_the_limit(start: Start, groups: Groups, 
     assert (result["status"], result["cause"]) == ("died", "out_of_memory")
 
 
+@pytest.mark.nightly
 def test_many_sleep_and_are_all_woken_at_once(start: Start, groups: Groups, swap: None, many: int) -> None:
     gateway = start()
     names = [f"s{number}" for number in range(many)]
