@@ -46,7 +46,8 @@ class ResultBuilder:
         self._files: list[FileChange] = []
         self._packages: list[PackageChange] = []
         self._weight = 0
-        self._widgets = ShownWidgets()
+        self._widgets: ShownWidgets | None = None
+        """Of a cell that has made some."""
         self._last_of_widgets: dict[str, str] | None = None
 
     def apply(self, event: Mapping[str, Any], size: int = 0) -> None:
@@ -75,9 +76,11 @@ class ResultBuilder:
                     for package in event["packages"]
                 ]
             case "comm_open" | "comm_msg":
+                if self._widgets is None:
+                    self._widgets = ShownWidgets()
                 self._widgets.change(event["comm_id"], event["data"])
             case event_type:
-                if "data" in event:
+                if self._widgets is not None and "data" in event:
                     self._widgets.show(event["data"])
                 self._area.apply(event_type, event)
         self._begun = True
@@ -179,7 +182,9 @@ class ResultBuilder:
 
     def _last(self) -> dict[str, str]:
         """The last texts of widgets; in a copy, those of when it was made."""
-        return self._widgets.last() if self._last_of_widgets is None else self._last_of_widgets
+        if self._last_of_widgets is not None:
+            return self._last_of_widgets
+        return {} if self._widgets is None else self._widgets.last()
 
     def _note(self, outputs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """What the notebook shows below the outputs of a cell that did not end by itself."""
