@@ -36,9 +36,15 @@ def test_openapi_typescript_makes_a_type_of_each_operation(made: dict[str, Any])
     assert sorted(made["typescript"]["operations"]) == OPERATIONS
 
 
-def test_datamodel_code_generator_makes_a_class_of_each_schema(made: dict[str, Any]) -> None:
+def test_datamodel_code_generator_makes_a_class_of_each_schema_and_each_query(made: dict[str, Any]) -> None:
+    queries = {
+        f"{each['operationId'].title().replace('_', '')}ParametersQuery"
+        for item in DOCUMENT["paths"].values()
+        for each in item.values()
+        if any(parameter["in"] == "query" for parameter in each.get("parameters", ()))
+    }
     assert made["models"]["said"] == []
-    assert set(made["models"]["classes"]) == SCHEMAS
+    assert sorted(made["models"]["classes"]) == sorted(SCHEMAS | queries)
 
 
 def test_a_generated_client_runs_cells_and_sends_bytes_and_gets_them_back(made: dict[str, Any]) -> None:

@@ -57,7 +57,8 @@ def in_typescript():
 
 def as_models():
     kind = ["--input-file-type", "openapi", "--output-model-type", "pydantic_v2.BaseModel"]
-    more = ["--formatters", "builtin"]
+    more = ["--formatters", "builtin", "--use-operation-id-as-name"]
+    more += ["--openapi-scopes", "schemas", "paths", "parameters"]
     said = generate("datamodel-codegen", "--input", DOCUMENT, "--output", MODELS, *kind, *more)
     importlib.import_module("models")
     found = [each.name for each in ast.parse(MODELS.read_text()).body if isinstance(each, ast.ClassDef)]
