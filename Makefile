@@ -9,7 +9,8 @@ UV := $(BIN)/python kernels/cellgate_kernels/specs/uv_command.py
 LOCK := .ci/requirements.lock
 KERNEL_LISTS := kernels/cellgate_kernels/image
 GATEWAY_LOCK := deploy/requirements.lock
-CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt tests/clients/programs/package.json
+CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt \
+  tests/clients/programs/generators/package.json tests/clients/programs/package.json
 
 .PHONY: run setup test test-fast test-slow test-all test-nightly fuzz clients check bench lock vendor reference clean
 
@@ -116,6 +117,9 @@ $(CLIENTS)/.setup-done: $(CLIENTS_LISTS) | $(BIN)/uv
 	@echo "  those in JavaScript ..."
 	@cp $(lastword $(CLIENTS_LISTS)) $(CLIENTS)/
 	@npm install --prefix $(CLIENTS) --no-audit --no-fund --no-package-lock --loglevel=error
+	@mkdir -p $(CLIENTS)/generators
+	@cp $(word 3,$(CLIENTS_LISTS)) $(CLIENTS)/generators/
+	@npm install --prefix $(CLIENTS)/generators --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
 check: $(STAMP) ## style, types and layers

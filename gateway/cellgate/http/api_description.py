@@ -13,8 +13,10 @@ from cellgate.http.api_page import reference_page
 from cellgate.http.base import BaseHandler, encode
 from cellgate.http.context import Services
 from cellgate.http.openapi import Table, build_document
-from cellgate.http.operation import HTML, JSON, Answer, operation
+from cellgate.http.operation import HTML, JSON, Answer, Foreign, operation
 from cellgate.record.html_frame import PAGE_POLICY
+
+DOCUMENT = Foreign("OpenApiDocument", "An OpenAPI 3.1 document.")
 
 
 class Document:
@@ -55,7 +57,12 @@ class DocumentedHandler(BaseHandler):
 class DocumentHandler(DocumentedHandler):
     """The document itself."""
 
-    @operation("This document", Answer(200, "An OpenAPI 3.1 document.", {JSON: None}), public=True)
+    @operation(
+        "get_document",
+        "This document",
+        Answer(200, "An OpenAPI 3.1 document.", {JSON: DOCUMENT}),
+        public=True,
+    )
     async def get(self) -> None:
         """JSON."""
         self.check()
@@ -66,6 +73,7 @@ class PageHandler(DocumentedHandler):
     """The document as a page."""
 
     @operation(
+        "get_document_page",
         "This document as a page",
         Answer(200, "An HTML page that needs no scripts and loads nothing from other hosts.", {HTML: None}),
         public=True,

@@ -120,7 +120,8 @@ def _schema(name: str, schema: Values) -> str:
         for field, kind in schema.get("properties", {}).items()
     ]
     head = f'<article id="schema-{name}"><h3>{_text(name)}</h3><p>{_text(schema.get("description", ""))}</p>'
-    return f"{head}<table>{''.join(rows)}</table></article>"
+    words = f"<p>{_type(schema)}</p>" if "enum" in schema else ""
+    return f"{head}{words}<table>{''.join(rows)}</table></article>"
 
 
 _OPTIONAL = ' <span class="soft">may be left out</span>'
@@ -130,14 +131,17 @@ def _type(schema: Values) -> str:
     """A schema's type in a few words."""
     if "$ref" in schema:
         return _link(str(schema["$ref"]).rpartition("/")[2])
-    if "anyOf" in schema:
-        return " or ".join(_type(each) for each in schema["anyOf"])
-    if "enum" in schema:
-        return " or ".join(f"<code>{_text(_word(word))}</code>" for word in schema["enum"])
+    for kinds in ("anyOf", "allOf"):
+        if kinds in schema:
+            return " or ".join(_type(each) for each in schema[kinds])
+    if words := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return " or ".join(f"<code>{_text(_word(word))}</code>" for word in words)
     if schema.get("type") == "array":
         return f"array of {_type(schema.get('items', {}))}"
     if isinstance(schema.get("additionalProperties"), dict):
         return f"object of {_type(schema['additionalProperties'])}"
+    if schema.get("format") == "binary":
+        return "bytes"
     least, most = schema.get("minimum"), schema.get("maximum")
     limits = f" from {least} to {most}" if least is not None and most is not None else ""
     return _text(str(schema.get("type", "anything"))) + limits

@@ -27,7 +27,7 @@ class HealthHandler(BaseHandler):
 
     public = True
 
-    @operation("Liveness", Answer(200, "The process is alive.", {JSON: Health}), public=True)
+    @operation("get_health", "Liveness", Answer(200, "The process is alive.", {JSON: Health}), public=True)
     async def get(self) -> None:
         """200 as long as the event loop runs."""
         self.check()
@@ -40,6 +40,7 @@ class ReadyHandler(BaseHandler):
     public = True
 
     @operation(
+        "get_readiness",
         "Readiness",
         Answer(200, "New work is accepted.", {JSON: Readiness}),
         Answer(503, "New work is not accepted; `missing` says why.", {JSON: Readiness}),
@@ -62,6 +63,7 @@ class MetricsHandler(BaseHandler):
     """Prometheus' text format."""
 
     @operation(
+        "get_metrics",
         "Metrics for Prometheus",
         Answer(200, "Prometheus' text format.", {TEXT: None}),
         needs=Permission.METRICS,
@@ -77,6 +79,7 @@ class InfoHandler(BaseHandler):
     """What this gateway is and offers."""
 
     @operation(
+        "get_info",
         "About this gateway",
         Answer(
             200, "Version, isolation, kernels, what is in them, limits and packages.", {JSON: GatewayInfo}

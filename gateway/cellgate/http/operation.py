@@ -79,8 +79,20 @@ RUNS: Errors = (*STARTS, QueueFull)
 
 
 @dataclass(frozen=True, slots=True)
+class Foreign:
+    """A JSON object that another standard than ours describes; the document gives it a `name`."""
+
+    name: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """One way a method answers. `content`: a type for each media type, None where no type describes it."""
+    """One way a method answers. `content`: a type for each media type, None for texts and bytes.
+
+    The media type that is answered if the request names none is the first: generated clients that know one
+    per status take that one.
+    """
 
     status: int
     description: str
@@ -92,10 +104,12 @@ class Answer:
 class Operation:
     """A method. `body`: the type of the request's body, by media type. `headers`: the request's, described.
 
-    `needs`: the permissions that its sender must have. `errors`: besides those of every operation. `public`:
-    needs no token.
+    `name`: a verb and what it acts on, such as `run_cell`. Generated clients have a function of this name, so
+    it must never change. `needs`: the permissions that its sender must have. `errors`: besides those of every
+    operation. `public`: needs no token.
     """
 
+    name: str
     summary: str
     answers: tuple[Answer, ...]
     description: str = ""
@@ -115,11 +129,15 @@ class Operation:
 
 
 def operation(
-    summary: str, *answers: Answer, needs: Permission | tuple[Permission, ...] = (), **more: Any
+    name: str,
+    summary: str,
+    *answers: Answer,
+    needs: Permission | tuple[Permission, ...] = (),
+    **more: Any,
 ) -> Callable[[F], F]:
     """Declare the decorated method. `more`: fields of `Operation`."""
     permissions = frozenset((needs,) if isinstance(needs, Permission) else needs)
-    declared = Operation(summary, answers, needs=permissions, **more)
+    declared = Operation(name, summary, answers, needs=permissions, **more)
 
     def attach(method: F) -> F:
         method.operation = declared  # type: ignore[attr-defined]

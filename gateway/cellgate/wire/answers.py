@@ -47,10 +47,11 @@ class CheckpointModel(Value, frozen=True, kw_only=True):
     files: Annotated[
         Literal["none", "reflink", "copy"],
         Meta(
+            title="FileCopies",
             description=(
                 "How files that had changed since the checkpoint before were kept: `reflink`, which shares "
                 "their blocks where the disk can, or as a `copy`; `none` if none had changed."
-            )
+            ),
         ),
     ] = "none"
 
@@ -116,7 +117,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
     ] = {}
     network: Annotated[
         Literal["none", "allow"],
-        Meta(description="Whether its cells reach the hosts that its principal's policy names."),
+        Meta(
+            title="NetworkAccess",
+            description="Whether its cells reach the hosts that its principal's policy names.",
+        ),
     ] = "none"
     metadata: Annotated[
         dict[str, Any] | None,
@@ -257,10 +261,11 @@ class SessionTree(Value, frozen=True, kw_only=True):
     ancestor_left_out: Annotated[
         Literal["purged", "out_of_reach"] | UnsetType,
         Meta(
+            title="AncestorLeftOut",
             description=(
                 "Why the session that the oldest of them continues, or this one if there are none, is not "
                 "named; absent if none is missing."
-            )
+            ),
         ),
     ] = UNSET
     branches: Annotated[
@@ -366,12 +371,13 @@ class Alternative(Result, frozen=True, kw_only=True):
     branch: Annotated[
         Literal["chosen", "kept", "ended", "refused", "skipped"],
         Meta(
+            title="BranchFate",
             description=(
                 "What has become of the branch that `session` names: `kept`, or `ended`, and its record "
                 "stays; `chosen`: it has ended too, and the session goes on as it did, with this cell. Of "
                 "one that was not run: `refused`, `problem` says why; `skipped`: the exploration was over or "
                 "stopped before."
-            )
+            ),
         ),
     ]
     problem: Annotated[
@@ -951,6 +957,6 @@ class Health(Value, frozen=True, kw_only=True):
 class Readiness(Value, frozen=True, kw_only=True):
     """Whether the gateway accepts new work, and if not, what is missing."""
 
-    status: Literal["ready", "not_ready"]
+    status: Annotated[Literal["ready", "not_ready"], Meta(title="ReadinessStatus")]
     missing: list[str]
     sessions_not_recorded: int | UnsetType = UNSET

@@ -69,10 +69,11 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
     network: Annotated[
         Literal["none", "allow"] | None,
         Meta(
+            title="NetworkAccess",
             description=(
                 "`allow`: its cells reach the hosts that `/v1/info` names, through a proxy; by default they "
                 "reach no network, or what the session had when it ended."
-            )
+            ),
         ),
     ] = None
     metadata: Annotated[
@@ -88,10 +89,11 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
     checkpoint: Annotated[
         Literal["none", "auto"] | None,
         Meta(
+            title="CheckpointMode",
             description=(
                 "`auto`: a checkpoint is made after each cell, so that cells can be undone; by default it is "
                 "as when the session ended, and a new one has none."
-            )
+            ),
         ),
     ] = None
 
@@ -108,7 +110,10 @@ class BranchBody(Body, frozen=True, forbid_unknown_fields=True):
     ] = None
     workspace: Annotated[
         Literal["copy", "shared"],
-        Meta(description="Whether it gets a copy of the files, or both have the same files."),
+        Meta(
+            title="BranchWorkspace",
+            description="Whether it gets a copy of the files, or both have the same files.",
+        ),
     ] = "copy"
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=MOST_SEED)] | None,
@@ -162,10 +167,11 @@ class ExploreBody(Body, frozen=True, forbid_unknown_fields=True):
     keep: Annotated[
         Literal["none", "first_ok", "all"],
         Meta(
+            title="KeptBranches",
             description=(
                 "`all`: the branches stay as sessions of their own. `first_ok`: the session goes on as the "
                 "branch of the first alternative, in the order given, that ends `ok`."
-            )
+            ),
         ),
     ] = "none"
     timeout: Annotated[
@@ -182,6 +188,7 @@ class ExploreBody(Body, frozen=True, forbid_unknown_fields=True):
     on_disconnect: Annotated[
         str,
         Meta(
+            title="OnDisconnect",
             description="What happens to the alternatives if the client disconnects.",
             extra_json_schema={"enum": ["continue", "interrupt"]},
         ),
@@ -207,7 +214,8 @@ class InspectBody(Body, frozen=True, forbid_unknown_fields=True):
     code: Annotated[str, Meta(description="The code.")]
     cursor: Cursor = None
     detail: Annotated[
-        Literal[0, 1], Meta(description="1: the source code as well, where the kernel has it.")
+        Literal[0, 1],
+        Meta(title="InspectDetail", description="1: the source code as well, where the kernel has it."),
     ] = 0
 
 
@@ -251,6 +259,7 @@ class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
     packages: Annotated[
         str | None,
         Meta(
+            title="MissingPackages",
             description=(
                 "Install missing packages that the cell imports: `auto` for the session, `temporary` "
                 "for this cell only."
@@ -297,6 +306,7 @@ class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):
     on_disconnect: Annotated[
         str,
         Meta(
+            title="OnDisconnect",
             description="What happens to the cell if the client disconnects.",
             extra_json_schema={"enum": ["continue", "interrupt"]},
         ),
@@ -338,6 +348,7 @@ class BlocksBody(Body, frozen=True, forbid_unknown_fields=True):
     on_disconnect: Annotated[
         str,
         Meta(
+            title="OnDisconnect",
             description="What happens to the running block if the client disconnects.",
             extra_json_schema={"enum": ["continue", "interrupt"]},
         ),

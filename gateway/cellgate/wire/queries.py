@@ -51,8 +51,9 @@ class OneShotQuery(Query, frozen=True):
     images: Annotated[
         ImagePlace,
         Meta(
+            title="ImagePlace",
             description="Where images are: `inline` in the result, at a `url` that the output's metadata"
-            " names, or `none` to leave them out."
+            " names, or `none` to leave them out.",
         ),
     ] = "inline"
 
@@ -75,7 +76,10 @@ class SessionsQuery(Query, frozen=True):
     ] = None
     state: Annotated[
         State | None,
-        Meta(description="Return only sessions in this state; `live`: those that have not ended."),
+        Meta(
+            title="SessionState",
+            description="Return only sessions in this state; `live`: those that have not ended.",
+        ),
     ] = None
     search: Annotated[
         str | None,
@@ -156,7 +160,11 @@ class NotebookQuery(SessionQuery, frozen=True):
     """How to export a session."""
 
     format: Annotated[
-        str, Meta(extra_json_schema={"enum": ["ipynb", "notebook", "html", "markdown", "script"]})
+        str,
+        Meta(
+            title="NotebookFormat",
+            extra_json_schema={"enum": ["ipynb", "notebook", "html", "markdown", "script"]},
+        ),
     ] = "ipynb"
     outputs: Outputs = True
     inherited: Annotated[
@@ -168,7 +176,7 @@ class NotebookQuery(SessionQuery, frozen=True):
 class ReplayQuery(SessionQuery, frozen=True):
     """The form of a report."""
 
-    format: Annotated[str, Meta(extra_json_schema={"enum": ["json", "html"]})] = "json"
+    format: Annotated[str, Meta(title="ReplayFormat", extra_json_schema={"enum": ["json", "html"]})] = "json"
 
 
 class FilesQuery(SessionQuery, frozen=True):
@@ -183,7 +191,8 @@ class FileActionQuery(SessionQuery, frozen=True):
     """What to do with a path: exactly one of these."""
 
     mkdir: Annotated[
-        Literal["", "true", "1"] | None, Meta(description="Make a folder of this path, and those above it.")
+        Literal["", "true", "1"] | None,
+        Meta(title="FolderFlag", description="Make a folder of this path, and those above it."),
     ] = None
     move_to: Annotated[
         str | None, Meta(description="Rename the file or folder to this path; folders above it are made.")

@@ -13,6 +13,7 @@ class AuditHandler(DownloadHandler):
     """The rows."""
 
     @operation(
+        "get_audit",
         "Download the rows of a session's record",
         Answer(
             200,
@@ -41,6 +42,7 @@ class AuditVerifyHandler(DownloadHandler):
     """The check of the rows."""
 
     @operation(
+        "verify_audit",
         "Check the hash chain of a session's record",
         Answer(200, "The result of the check.", {JSON: ChainCheck}),
         errors=EXPORTS,

@@ -50,6 +50,7 @@ class BlocksHandler(ExecutionAnswers):
     """Run blocks in a session."""
 
     @operation(
+        "run_blocks",
         "Run blocks one after another",
         Answer(200, "The results, in order. The first block that fails ends the run.", {JSON: BlocksResult}),
         query=ResultQuery,

@@ -32,6 +32,7 @@ class CheckpointsHandler(_SessionHandler):
     """A session's checkpoints."""
 
     @operation(
+        "list_checkpoints",
         "List what a session can go back to",
         Answer(200, "All of them, the oldest first.", {JSON: CheckpointList}),
         description="Checkpoints live as long as the kernel that they were made of, or one made of them.",
@@ -45,6 +46,7 @@ class CheckpointsHandler(_SessionHandler):
         self.answer(CheckpointList(checkpoints=self._session(key).undo.models()))
 
     @operation(
+        "make_checkpoint",
         "Make a checkpoint",
         Answer(201, "It can be gone back to.", {JSON: CheckpointModel}),
         description=(
@@ -70,6 +72,7 @@ class CheckpointHandler(_SessionHandler):
     """One of them."""
 
     @operation(
+        "end_checkpoint",
         "End a checkpoint",
         Answer(204, "It can't be gone back to any more, and takes no memory."),
         errors=WRITES,
@@ -98,6 +101,7 @@ class RollbackHandler(_RollbackHandler):
     """Back to a checkpoint."""
 
     @operation(
+        "restore_checkpoint",
         "Go back to a checkpoint",
         Answer(200, "The session, as it was then.", {JSON: SessionModel}),
         description=(
@@ -121,6 +125,7 @@ class UndoHandler(_RollbackHandler):
     """Back to before the last cell."""
 
     @operation(
+        "undo_cell",
         "Undo the last cell",
         Answer(200, "The session, as it was before its last cell.", {JSON: SessionModel}),
         description=(

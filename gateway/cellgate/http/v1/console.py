@@ -13,6 +13,7 @@ class ConsoleUrlHandler(BaseHandler):
     """The console, for whoever asks."""
 
     @operation(
+        "open_console",
         "Open the console in a browser",
         Answer(200, "A URL that works once, within a minute.", {JSON: ConsoleUrl}),
         description=(

@@ -58,6 +58,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         return
 
     @operation(
+        "open_event_socket",
         "Follow and control a session over a WebSocket",
         Answer(
             101,

@@ -15,6 +15,7 @@ class EventsHandler(StreamingHandler):
     """The events of a session after `after` (or Last-Event-ID)."""
 
     @operation(
+        "follow_events",
         "Follow a session's events",
         Answer(
             200,

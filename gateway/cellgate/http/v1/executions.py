@@ -132,6 +132,7 @@ class ExecuteHandler(ExecutionAnswers):
     """Run a cell in a session."""
 
     @operation(
+        "run_cell",
         "Run a cell",
         Answer(
             200,
@@ -195,6 +196,7 @@ class OneShotHandler(ExecutionAnswers):
     """Run a cell in a fresh kernel, which is discarded afterwards."""
 
     @operation(
+        "run_cell_once",
         "Run a cell in a fresh kernel",
         Answer(200, "The result, or events as they happen.", {JSON: Result, NDJSON: Event, SSE: Event}),
         description="The kernel is discarded afterwards.",
@@ -235,6 +237,7 @@ class ExecutionsHandler(BaseHandler):
     """The list of a session's executions."""
 
     @operation(
+        "list_executions",
         "List a session's executions",
         Answer(200, "One page, oldest first unless `newest` is set.", {JSON: ExecutionPage}),
         query=ExecutionsQuery,
@@ -255,6 +258,7 @@ class ExecutionHandler(ExecutionAnswers):
     """One execution."""
 
     @operation(
+        "get_execution",
         "Get an execution",
         Answer(200, "The result, or what there is so far.", {JSON: Result}),
         query=ResultQuery,
@@ -274,6 +278,7 @@ class CancelHandler(BaseHandler):
     """Stop one execution."""
 
     @operation(
+        "cancel_execution",
         "Cancel an execution",
         Answer(204, "The execution was removed from the queue, or interrupted."),
         errors=(*READS, Conflict),
@@ -295,6 +300,7 @@ class InputHandler(BaseHandler):
     """Answer a cell's input()."""
 
     @operation(
+        "answer_input",
         "Answer a cell's input()",
         Answer(204, "The line was sent to the kernel."),
         body={JSON: InputBody},

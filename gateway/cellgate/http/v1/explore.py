@@ -46,6 +46,7 @@ class ExploreHandler(ExecutionAnswers):
     """Run alternatives in branches of a session."""
 
     @operation(
+        "explore_alternatives",
         "Run alternatives in branches, side by side",
         Answer(200, "What came of each alternative, in the order given.", {JSON: answers.Exploration}),
         description=(

@@ -152,6 +152,7 @@ class FilesHandler(UploadHandler):
             await self._staged[number].upload.write(data)
 
     @operation(
+        "list_files",
         "List a session's files",
         Answer(200, "One page, sorted by path.", {JSON: FilePage}),
         query=FilesQuery,
@@ -173,6 +174,7 @@ class FilesHandler(UploadHandler):
         self.answer(page)
 
     @operation(
+        "upload_files",
         "Upload files by a form",
         Answer(201, "All files are in the workspace.", {JSON: FileChanges}),
         description="Each part with a filename becomes a file: all of them, or none.",
@@ -223,6 +225,7 @@ class FileHandler(UploadHandler):
         await self._upload.write(chunk)
 
     @operation(
+        "put_file",
         "Upload a file",
         Answer(200, "The file was replaced.", {JSON: FileChange}),
         Answer(201, "The file was created.", {JSON: FileChange}),
@@ -247,6 +250,7 @@ class FileHandler(UploadHandler):
         self.answer(model, 201 if model.action == "created" else 200)
 
     @operation(
+        "move_file",
         "Make a folder, or rename a file or folder",
         Answer(
             200, "It was renamed, or the folder exists already: the files at new paths.", {JSON: FileChanges}
@@ -272,6 +276,7 @@ class FileHandler(UploadHandler):
             self.answer(FileChanges(files=moved))
 
     @operation(
+        "delete_file",
         "Remove a file, a link or an empty folder",
         Answer(204, "Removed."),
         errors=(*WRITES, Conflict),
@@ -285,6 +290,7 @@ class FileHandler(UploadHandler):
         self.set_status(204)
 
     @operation(
+        "head_file",
         "Get a file's headers",
         Answer(200, "The size, without a body.", {BYTES: None}, FILE_HEADERS),
         Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
@@ -300,6 +306,7 @@ class FileHandler(UploadHandler):
         await self.get(key, path)
 
     @operation(
+        "get_file",
         "Download a file",
         Answer(200, "The file, as an attachment.", {BYTES: None}, FILE_HEADERS),
         Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),

@@ -30,6 +30,7 @@ class CompleteHandler(_SessionHandler):
     """Completions of code."""
 
     @operation(
+        "complete_code",
         "Complete code",
         Answer(200, "What may stand at the cursor.", {JSON: Completion}),
         description=(
@@ -52,6 +53,7 @@ class InspectHandler(_SessionHandler):
     """What is known of a name."""
 
     @operation(
+        "inspect_code",
         "Look up a name in code",
         Answer(200, "What the kernel knows of the name at the cursor.", {JSON: Inspection}),
         description=(
@@ -74,6 +76,7 @@ class VariablesHandler(_SessionHandler):
     """A kernel's variables."""
 
     @operation(
+        "list_variables",
         "List a session's variables",
         Answer(200, "Names, types and short summaries.", {JSON: VariableList}),
         description=(

@@ -10,7 +10,9 @@ from cellgate.wire.answers import Me, QuotaUse
 class MeHandler(BaseHandler):
     """The principal of the request."""
 
-    @operation("About you", Answer(200, "The principal, its role and its use of quotas.", {JSON: Me}))
+    @operation(
+        "get_me", "About you", Answer(200, "The principal, its role and its use of quotas.", {JSON: Me})
+    )
     async def get(self) -> None:
         """The token's principal, its role, what the token permits, and how much of each quota is used."""
         self.check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cellgate.http.operation import HTML, TEXT, Answer, operation
+from cellgate.http.operation import HTML, TEXT, Answer, Foreign, operation
 from cellgate.http.v1.conversion import answer_converted
 from cellgate.http.v1.download import (
     CONVERSIONS,
@@ -15,16 +15,19 @@ from cellgate.http.v1.download import (
 from cellgate.principals.principal import Permission
 from cellgate.wire.queries import NotebookQuery, SessionQuery
 
+NOTEBOOK = Foreign("Notebook", "A notebook, as nbformat 4.5 describes it.")
+
 
 class NotebookHandler(DownloadHandler):
     """The notebook, as a download."""
 
     @operation(
+        "get_notebook",
         "Download a session as a notebook",
         Answer(
             200,
             "The notebook in nbformat 4.5, or converted by nbconvert, as an attachment.",
-            {"application/x-ipynb+json": None, HTML: None, "text/markdown": None, TEXT: None},
+            {"application/x-ipynb+json": NOTEBOOK, HTML: None, "text/markdown": None, TEXT: None},
             {"ETag": "Changes with the record.", "Content-Disposition": "The file name."},
         ),
         NOT_MODIFIED,
@@ -56,6 +59,7 @@ class BundleHandler(DownloadHandler):
     """The bundle: notebook, files, lock, rows, README."""
 
     @operation(
+        "get_bundle",
         "Download a session as a bundle",
         Answer(
             200,

@@ -24,6 +24,7 @@ class OutputHandler(BaseHandler):
     """One output."""
 
     @operation(
+        "get_output",
         "Download one output",
         Answer(
             200,

@@ -38,6 +38,7 @@ class PackagesHandler(BaseHandler):
     """The packages of one session."""
 
     @operation(
+        "list_packages",
         "List a session's packages",
         Answer(
             200,
@@ -58,6 +59,7 @@ class PackagesHandler(BaseHandler):
         self.answer(Packages(packages=installed))
 
     @operation(
+        "change_packages",
         "Install and remove packages",
         Answer(200, "What changed, and what is installed now.", {JSON: PackageChanges}),
         description="A missing session is created. A request that is refused or fails changes nothing.",

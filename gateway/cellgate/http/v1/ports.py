@@ -21,6 +21,7 @@ class PortHandler(BaseHandler):
     """A port of a session."""
 
     @operation(
+        "open_port",
         "Open a port in a browser",
         Answer(200, "A URL that works once, within a minute.", {JSON: PortUrl}),
         description=(

@@ -50,6 +50,7 @@ class ProcessesHandler(ProcessAnswers):
     """The programs of a session."""
 
     @operation(
+        "list_processes",
         "List a session's processes",
         Answer(200, "Those that run, and the last that ended.", {JSON: ProcessList}),
         query=SessionQuery,
@@ -67,6 +68,7 @@ class ProcessesHandler(ProcessAnswers):
         await self.answer_models(ProcessList(processes=models), size)
 
     @operation(
+        "run_program",
         "Run a program",
         Answer(
             200,
@@ -106,6 +108,7 @@ class ProcessHandler(ProcessAnswers):
     """One process."""
 
     @operation(
+        "get_process",
         "Get a process",
         Answer(
             200,
@@ -127,6 +130,7 @@ class ProcessHandler(ProcessAnswers):
             await self.answer_events(run, form)
 
     @operation(
+        "end_process",
         "End a process",
         Answer(204, "It was told to end, or has ended already."),
         description="Its process group gets SIGTERM, and SIGKILL five seconds later.",
@@ -145,6 +149,7 @@ class ProcessInputHandler(ProcessAnswers):
     """The input of a process."""
 
     @operation(
+        "write_process_input",
         "Send input to a process",
         Answer(204, "The input was passed on."),
         body={JSON: ProcessInputBody},
@@ -164,6 +169,7 @@ class ProcessSignalHandler(ProcessAnswers):
     """Signals to a process."""
 
     @operation(
+        "signal_process",
         "Send a signal to a process",
         Answer(204, "The signal was sent to its process group."),
         body={JSON: SignalBody},

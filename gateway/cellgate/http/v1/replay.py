@@ -29,6 +29,7 @@ class ReplayHandler(StreamingHandler):
     """Replay a session."""
 
     @operation(
+        "replay_session",
         "Replay a session",
         Answer(
             200,

@@ -25,6 +25,7 @@ class SessionsHandler(StreamingHandler):
     """The collection."""
 
     @operation(
+        "list_sessions",
         "List sessions",
         Answer(200, "One page, oldest first unless `newest` is set.", {JSON: SessionPage}),
         query=SessionsQuery,
@@ -42,6 +43,7 @@ class SessionsHandler(StreamingHandler):
         self.answer(SessionPage(sessions=told, next=following))
 
     @operation(
+        "create_session",
         "Get or create a session",
         Answer(
             200,
@@ -85,6 +87,7 @@ class SessionHandler(BaseHandler):
     """One session."""
 
     @operation(
+        "get_session",
         "Get a session",
         Answer(200, "The session.", {JSON: SessionModel}),
         errors=READS,
@@ -99,6 +102,7 @@ class SessionHandler(BaseHandler):
         self.answer(within(self.login.reach, model))
 
     @operation(
+        "end_session",
         "End a session",
         Answer(204, "The session has ended; with `purge`, its record is gone."),
         Answer(
@@ -131,6 +135,7 @@ class InterruptHandler(BaseHandler):
     """Interrupt the running cell."""
 
     @operation(
+        "interrupt_session",
         "Interrupt the running cell",
         Answer(204, "Interrupted, or nothing was running."),
         errors=READS,
@@ -148,6 +153,7 @@ class BranchHandler(BaseHandler):
     """A second session that goes on with a copy of the kernel."""
 
     @operation(
+        "branch_session",
         "Branch a session",
         Answer(201, "The new session.", {JSON: SessionModel}, {"Location": "The new session's path."}),
         description=(
@@ -176,6 +182,7 @@ class TreeHandler(BaseHandler):
     """Where a session comes from, and its branches."""
 
     @operation(
+        "get_tree",
         "Get a session's ancestors and branches",
         Answer(200, "The tree.", {JSON: SessionTree}),
         errors=READS,
@@ -192,6 +199,7 @@ class RestartHandler(BaseHandler):
     """A fresh kernel for the session."""
 
     @operation(
+        "restart_session",
         "Replace the kernel",
         Answer(200, "The session with its new kernel.", {JSON: SessionModel}),
         description="Variables are lost; files stay.",

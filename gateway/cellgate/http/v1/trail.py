@@ -19,6 +19,7 @@ class TrailHandler(BaseHandler):
     """The entries of the trail."""
 
     @operation(
+        "list_trail",
         "List the audit trail",
         Answer(200, "One page, oldest first.", {JSON: TrailPage}),
         description="What administrators did, who was refused, and which records were begun and purged; for"
