@@ -13,7 +13,8 @@ from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
 AXE = CLIENTS / "node_modules" / "axe-core" / "axe.min.js"
-LOOKS = [("light", "desktop"), ("dark", "desktop"), ("light", "phone"), ("dark", "phone")]
+LOOKS = [("dark", "desktop"), ("light", "phone"), ("light", "desktop"), ("dark", "phone")]
+AT_EACH_CHANGE = LOOKS[:2]
 SIZES = {"desktop": DESKTOP, "phone": PHONE}
 CELLS = (
     "# A comment, a number and a text\nimport pandas\ntable = pandas.DataFrame({'a': [1, 2]})\ntable",
@@ -34,7 +35,12 @@ def filled(console: GatewayProcess) -> str:
     return "accessible"
 
 
-@pytest.fixture(params=LOOKS, ids=["-".join(look) for look in LOOKS])
+@pytest.fixture(
+    params=[
+        pytest.param(look, id="-".join(look), marks=[] if look in AT_EACH_CHANGE else pytest.mark.nightly)
+        for look in LOOKS
+    ]
+)
 def looked_at(request: pytest.FixtureRequest, console: GatewayProcess, browser: Any) -> Iterator[Any]:
     """The page in one of the looks."""
     if not AXE.exists():

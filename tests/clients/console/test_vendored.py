@@ -17,6 +17,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_they_can_be_made_anew(tmp_path: Path) -> None:
     if shutil.which("npm") is None:
