@@ -40,6 +40,7 @@ from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
 from cellgate.http.tracing import RequestSpan
+from cellgate.http.unfit import unfit
 from cellgate.principals.principal import Ask, Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
@@ -92,7 +93,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         decoded: T = _decoder(kind).decode(body or b"{}")  # type: ignore[arg-type]  # a class is hashable
         return decoded
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"The request body does not fit: {error}") from error
+        raise InvalidInput(unfit(str(error), kind)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # msgspec calls a lone surrogate at the end of a string truncated data.
         hint = "; surrogate escapes must come in pairs" if _SURROGATE.search(body) else ""
