@@ -247,7 +247,7 @@ class BaseHandler(RequestHandler):
         wait = self.services.attempts.failed(origin_of((self.client_address,)))
         if wait is None:
             return error
-        return _too_many(wait)
+        return _too_many(wait, error)
 
     def _check_attempts(self) -> None:
         """Check this before somebody else is asked about a token. Raises TooManyAttempts.
@@ -350,8 +350,8 @@ class BaseHandler(RequestHandler):
         if not isinstance(error, (NotAuthenticated, TooManyAttempts)) and status_of(error) != FORBIDDEN:
             return
         note = self._who() | {"reason": error.reason, "cause": getattr(error, "cause", "")}
-        if isinstance(error, NotAuthenticated):
-            note["token"] = error.token
+        if isinstance(error, (NotAuthenticated, TooManyAttempts)):
+            note |= {"token": error.token, "principal": error.principal or note["principal"]}
         self.services.trail.refused(note, first=self._what())
 
     @property
@@ -603,9 +603,11 @@ class BaseHandler(RequestHandler):
         return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
 
 
-def _too_many(wait: float) -> TooManyAttempts:
+def _too_many(wait: float, last: NotAuthenticated | None = None) -> TooManyAttempts:
     return TooManyAttempts(
-        "Too many wrong tokens came from this address: wait, and send the right one", retry_after=wait
+        "Too many wrong tokens came from this address: wait, and send the right one",
+        retry_after=wait,
+        last=last,
     )
 
 

@@ -126,6 +126,32 @@ def test_only_administrators_and_auditors_read_the_trail(
     assert statuses == {"ada": 403, "olga": 200, "root": 200, "narrow": 403, "files": 403, "none": 401}
 
 
+def test_a_disabled_users_token_is_told_from_an_unknown_one(
+    start_gateway: StartGateway, data: Path, tokens: dict[str, str]
+) -> None:
+    """In the trail alone, also once there were too many: its bearer reads what they would of a guess."""
+    with opened(data / PRINCIPALS) as store:
+        store.set_disabled("ada", disabled=True)
+    gateway = start_gateway(data, login_attempts=2)
+    unknown = gateway.get("/v1/sessions", token="cg_0123456789ab_nobodys")
+    disabled = gateway.get("/v1/sessions", token=tokens["ada"])
+    assert unknown.status == disabled.status == 401
+    assert unknown.json() == disabled.json()
+    assert unknown.headers["WWW-Authenticate"] == disabled.headers["WWW-Authenticate"]
+    until(lambda: gateway.get("/v1/info", token=tokens["ada"]).status == 429, "too many attempts")
+    until(lambda: len(trail(gateway, tokens["olga"], "refused")) >= 3, "refusals")
+    told = {
+        (each["reason"], each["cause"], each.get("principal"), each.get("token"))
+        for each in trail(gateway, tokens["olga"], "refused")
+    }
+    ada = tokens["ada"].split("_")[1]
+    assert told == {
+        ("not_authenticated", "unknown_token", None, None),
+        ("not_authenticated", "disabled_user", "ada", ada),
+        ("too_many_attempts", "disabled_user", "ada", ada),
+    }
+
+
 # ---- wrong tokens ------------------------------------------------------------------------------------------
 
 
