@@ -115,6 +115,21 @@ def test_what_was_done_and_refused_is_in_the_trail(
     assert [(line["entry"]["cause"], line["entry"]["count"]) for line in lines[-1:]] == [("unknown_token", 1)]
     assert all(len(line["hash"]) == 64 for line in lines)
 
+    assert "next start" not in printed
+    with opened(data / PRINCIPALS) as store:
+        store.set_disabled("ada", disabled=False)
+        store.add_user("zoe", Role.USER)
+    *entries, last = cellgate("record", "trail", "--after", "8", f"--data-dir={data}").stdout.splitlines()
+    assert entries == printed.splitlines()
+    assert (
+        last == "2 acts wait for the next start of the gateway; one that serves enters them within a second"
+    )
+    assert len(cellgate("record", "trail", "--json", f"--data-dir={data}").stdout.splitlines()) == len(lines)
+    (data / PRINCIPALS).write_bytes(b"this is no database" * 1000)
+    unknown = cellgate("record", "trail", "--after", "8", f"--data-dir={data}")
+    assert (unknown.returncode, unknown.stdout) == (0, printed)
+    assert unknown.stderr.startswith("cellgate: how many acts wait is not known: ")
+
 
 def test_only_administrators_and_auditors_read_the_trail(
     start_gateway: StartGateway, data: Path, tokens: dict[str, str]
