@@ -139,6 +139,8 @@ class BaseHandler(RequestHandler):
         self.disconnected = False
         self.refusal: str | None = None
         """The reason of the error that was answered, if any."""
+        self.is_expected = False
+        """Whether an answer of 500 or above is no failure: it comes with a start or an end."""
         self.signed_in: Callable[[], bool] | None = None
         """Whether the sign-in still holds by whose cookie the request was let in; None for any other."""
         self._span: RequestSpan | None = None
