@@ -31,17 +31,19 @@ from cellgate_kernels.trees import NO_OPEN_FILES
 
 
 class NotAuthenticated(CellgateError):
-    """No token, or a wrong one. `cause` says which for the audit trail; `token`: the id of one that is known.
+    """No token, or a wrong one. `cause` says which for the audit trail.
 
+    `token`: the id of one that is known, and `principal`: whose it is, if the trail is to name them.
     `is_attempt`: a token was shown.
     """
 
     reason = "not_authenticated"
 
-    def __init__(self, message: str, *, cause: str = "", token: str = "") -> None:
+    def __init__(self, message: str, *, cause: str = "", token: str = "", principal: str = "") -> None:
         super().__init__(message)
         self.cause = cause
         self.token = token
+        self.principal = principal
 
     @property
     def is_attempt(self) -> bool:
@@ -50,21 +52,28 @@ class NotAuthenticated(CellgateError):
 
 
 class TooManyAttempts(CellgateError):
-    """Too many wrong tokens came from the client's address. `retry_after` is in seconds."""
+    """Too many wrong tokens came from the client's address. `retry_after` is in seconds.
+
+    `last`: what would have been said of the last one, for the audit trail; None if nobody was asked about it.
+    """
 
     reason = "too_many_attempts"
-    cause = "unknown_token"
 
-    def __init__(self, message: str, *, retry_after: float) -> None:
+    def __init__(self, message: str, *, retry_after: float, last: NotAuthenticated | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.cause = "unknown_token" if last is None else last.cause
+        self.token = "" if last is None else last.token
+        self.principal = "" if last is None else last.principal
 
 
 class InvalidToken(NotAuthenticated):
     """There is a token, but it opens nothing: it is unknown, has expired, or is for somebody else."""
 
-    def __init__(self, message: str, *, cause: str = "invalid_token", token: str = "") -> None:
-        super().__init__(message, cause=cause, token=token)
+    def __init__(
+        self, message: str, *, cause: str = "invalid_token", token: str = "", principal: str = ""
+    ) -> None:
+        super().__init__(message, cause=cause, token=token, principal=principal)
 
 
 class IdentityUnavailable(CellgateError):

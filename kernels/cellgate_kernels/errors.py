@@ -20,8 +20,10 @@ A message is public: it says what happened and what to do, and contains no secre
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from cellgate_kernels.branching import Obstacle, way_round
@@ -139,3 +141,17 @@ def in_words(error: BaseException, *, file: bool = True) -> str:
     words = _NUMBER.sub("", error.strerror or str(error)) or type(error).__name__
     named = error.filename if file else None
     return f"{words} ({os.fsdecode(named)})" if isinstance(named, (str, bytes, os.PathLike)) else words
+
+
+LONGEST_MISTYPED: Final = 64
+"""Longer words are no misspelling of anything: comparing two takes the square of their length."""
+_ALIKE: Final = 0.6
+"""How like a known word a mistyped one has to be (difflib's ratio)."""
+
+
+def nearest(word: str, known: Iterable[str], *, alike: float = _ALIKE) -> str | None:
+    """The known word that was probably meant by this one, to be suggested; None if none is near."""
+    if len(word) > LONGEST_MISTYPED:
+        return None
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
+    return near[0] if near else None

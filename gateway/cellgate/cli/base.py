@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import difflib
 import inspect
 import re
 import shutil
@@ -38,7 +37,7 @@ from traitlets.config.loader import (
 
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
-from cellgate_kernels.errors import InvalidInput, in_words
+from cellgate_kernels.errors import InvalidInput, in_words, nearest
 from cellgate_kernels.regular import read_regular
 
 if TYPE_CHECKING:
@@ -194,14 +193,14 @@ def _near_option(option: str, known: Sequence[str]) -> str:
     word = option.lstrip("-")
     names = [name.lstrip("-") for name in known if name.startswith("--")]
     begin = [name for name in names if name.startswith(word)]
-    near = begin if len(begin) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=_VERY_MUCH)
-    return f"; did you mean --{near[0]}?" if near and len(word) > 1 else ""
+    near = begin[0] if len(begin) == 1 else nearest(word, names, alike=_VERY_MUCH)
+    return f"; did you mean --{near}?" if near and len(word) > 1 else ""
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
     """A suggestion to append to an error, or nothing if no known word is close."""
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def expanded(name: str) -> Path:

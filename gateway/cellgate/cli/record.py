@@ -18,6 +18,7 @@ from traitlets import Bool, Integer
 
 from cellgate.cli.actions import choose_action
 from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate_kernels.errors import CellgateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,8 @@ class RecordApp(BaseApp):
         and it needs free space of about the record's size.
 
         `trail` prints the audit trail, an entry a line: which records were begun and purged, what was
-        changed about users and tokens, who asked for the sessions of others, and who was refused.
+        changed about users and tokens, who asked for the sessions of others, and who was refused. Changes
+        of users and tokens are entered by a gateway: the last line says how many wait for one to start.
         `--after N` leaves out the first N entries; `--json` prints each as it was hashed, with its hash.
         `cellgate verify` checks the chain.
 
@@ -163,6 +165,25 @@ class RecordApp(BaseApp):
             front = f"{fields.pop('seq'):>6}  {fields.pop('at')}  {fields.pop('type')}"
             told = [f"{name}={json.dumps(value)}" for name, value in fields.items()]
             sys.stdout.write("  ".join([front, *told]) + "\n")
+        if not self.json:
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Say how many changes of users and tokens are not in the trail yet, if there are any."""
+        from cellgate.principals.store import PRINCIPALS  # noqa: PLC0415
+        from cellgate.server.acts import waiting  # noqa: PLC0415
+
+        try:
+            number = waiting(self._record, self.data_path / PRINCIPALS)
+        except CellgateError as error:
+            sys.stdout.flush()
+            sys.stderr.write(f"cellgate: how many acts wait is not known: {error.message}\n")
+            return
+        if number:
+            acts = "1 act waits" if number == 1 else f"{number:,} acts wait"
+            sys.stdout.write(
+                f"{acts} for the next start of the gateway; one that serves enters them within a second\n"
+            )
 
     def _compact(self) -> None:
         from cellgate.record import upkeep  # noqa: PLC0415

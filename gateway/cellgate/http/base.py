@@ -40,6 +40,7 @@ from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
 from cellgate.http.tracing import RequestSpan
+from cellgate.http.unfit import unfit
 from cellgate.principals.principal import Ask, Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
@@ -92,7 +93,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         decoded: T = _decoder(kind).decode(body or b"{}")  # type: ignore[arg-type]  # a class is hashable
         return decoded
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"The request body does not fit: {error}") from error
+        raise InvalidInput(unfit(str(error), kind)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # msgspec calls a lone surrogate at the end of a string truncated data.
         hint = "; surrogate escapes must come in pairs" if _SURROGATE.search(body) else ""
@@ -138,6 +139,8 @@ class BaseHandler(RequestHandler):
         self.disconnected = False
         self.refusal: str | None = None
         """The reason of the error that was answered, if any."""
+        self.is_expected = False
+        """Whether an answer of 500 or above is no failure: it comes with a start or an end."""
         self.signed_in: Callable[[], bool] | None = None
         """Whether the sign-in still holds by whose cookie the request was let in; None for any other."""
         self._span: RequestSpan | None = None
@@ -246,7 +249,7 @@ class BaseHandler(RequestHandler):
         wait = self.services.attempts.failed(origin_of((self.client_address,)))
         if wait is None:
             return error
-        return _too_many(wait)
+        return _too_many(wait, error)
 
     def _check_attempts(self) -> None:
         """Check this before somebody else is asked about a token. Raises TooManyAttempts.
@@ -349,8 +352,8 @@ class BaseHandler(RequestHandler):
         if not isinstance(error, (NotAuthenticated, TooManyAttempts)) and status_of(error) != FORBIDDEN:
             return
         note = self._who() | {"reason": error.reason, "cause": getattr(error, "cause", "")}
-        if isinstance(error, NotAuthenticated):
-            note["token"] = error.token
+        if isinstance(error, (NotAuthenticated, TooManyAttempts)):
+            note |= {"token": error.token, "principal": error.principal or note["principal"]}
         self.services.trail.refused(note, first=self._what())
 
     @property
@@ -602,9 +605,11 @@ class BaseHandler(RequestHandler):
         return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
 
 
-def _too_many(wait: float) -> TooManyAttempts:
+def _too_many(wait: float, last: NotAuthenticated | None = None) -> TooManyAttempts:
     return TooManyAttempts(
-        "Too many wrong tokens came from this address: wait, and send the right one", retry_after=wait
+        "Too many wrong tokens came from this address: wait, and send the right one",
+        retry_after=wait,
+        last=last,
     )
 
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from msgspec import UNSET
 
 from cellgate.http.base import BaseHandler
+from cellgate.http.metrics import PASSING
 from cellgate.http.operation import JSON, TEXT, Answer, operation
 from cellgate.principals.principal import Permission
 from cellgate.wire.answers import (
@@ -49,7 +50,9 @@ class ReadyHandler(BaseHandler):
     async def get(self) -> None:
         """200, or 503 with what is missing."""
         self.check()
-        missing = [str(problem) for problem in self.services.problems()]
+        problems = self.services.problems()
+        missing = [str(problem) for problem in problems]
+        self.is_expected = PASSING.issuperset(problems)
         readiness = Readiness(
             status="not_ready" if missing else "ready",
             missing=missing,

@@ -96,6 +96,9 @@ class Problem(StrEnum):
     NO_KERNEL_YET = "no_kernel_yet"
 
 
+PASSING = frozenset({Problem.SHUTTING_DOWN, Problem.NO_KERNEL_YET})
+"""What is missing while a gateway starts or ends. A kernel that can't be started is told by the pool."""
+
 _ENDS = tuple(end.value for end in SessionEnd if end is not SessionEnd.OTHER)
 
 EXECUTION_CAUSES: Mapping[Status, tuple[str, ...]] = {

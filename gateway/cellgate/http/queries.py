@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from cellgate.http.unfit import unknown
 from cellgate.wire.base import Query
 from cellgate_kernels.errors import InvalidInput
 
@@ -35,8 +36,7 @@ def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
         if name == TOKEN:
             continue
         if name not in readers:
-            known = ", ".join(readers) or "none"
-            raise InvalidInput(f"There is no query parameter {name[:100]!r} here; known are: {known}")
+            raise InvalidInput(f"The query does not fit: {unknown('parameter', name, readers)}")
         try:
             text = texts[-1].decode()
         except UnicodeDecodeError:

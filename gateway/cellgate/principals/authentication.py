@@ -7,7 +7,8 @@ answered at once; only a token that somebody else must be asked about costs a wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -83,21 +84,39 @@ class Authentication:
         login = self.directory.login(given)
         if login is not None:
             return login
-        for other in self._others:
-            found = other.login(token, given)
-            if isinstance(found, Login):
-                return self.admitted(found)
-            if found is not None:
-                return partial(self._later, found)
-        raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
+        with self._telling_of_disabled(given):
+            for other in self._others:
+                found = other.login(token, given)
+                if isinstance(found, Login):
+                    return self.admitted(found)
+                if found is not None:
+                    return partial(self._later, found, given)
+            raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
 
     @property
     def is_shared(self) -> bool:
         """Whether there may be others than the administrator, so that it matters as whom somebody acts."""
         return bool(self._others) or self.directory.has_users
 
-    async def _later(self, ask: Ask) -> Login:
-        return self.admitted(await ask())
+    async def _later(self, ask: Ask, given: bytes) -> Login:
+        with self._telling_of_disabled(given):
+            return self.admitted(await ask())
+
+    @contextmanager
+    def _telling_of_disabled(self, given: bytes) -> Iterator[None]:
+        """Name the user of a refused token in the audit trail, if it was refused because they are disabled.
+
+        Whoever shows such a token is told no more than the bearer of an unknown one. `given`: its digest.
+        """
+        try:
+            yield
+        except InvalidToken as error:
+            token = self.directory.of_disabled(given)
+            if token is None:
+                raise
+            raise InvalidToken(
+                error.message, cause="disabled_user", token=token.id, principal=token.user
+            ) from error
 
     def admitted(self, login: Login) -> Login:
         """A login that somebody else gives, unless its principal is one that nobody else may vouch for.
@@ -108,7 +127,12 @@ class Authentication:
         if name == DEFAULT.principal.name:
             raise InvalidToken(f"{name!r} is the administrator with the gateway's own token, and nobody else")
         if self.directory.is_disabled(name):
-            raise InvalidToken("This user is disabled at this gateway", cause="disabled_user", token=login.id)
+            raise InvalidToken(
+                "This user is disabled at this gateway",
+                cause="disabled_user",
+                token=login.id,
+                principal=name,
+            )
         if self._roles.get(name) is not login.principal.role:
             self._remember(login.principal)
         return login

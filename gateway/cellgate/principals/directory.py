@@ -54,11 +54,15 @@ class DirectoryListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The content of the file. `next_end`: when the first of the tokens expires."""
+    """The content of the file. `next_end`: when the first of the tokens expires.
+
+    `of_disabled`: the tokens of disabled users, by their digests, without those that were revoked.
+    """
 
     users: Mapping[str, User] = field(default_factory=dict)
     logins: Mapping[bytes, Login] = field(default_factory=dict)
     by_id: Mapping[str, Login] = field(default_factory=dict)
+    of_disabled: Mapping[bytes, Token] = field(default_factory=dict)
     next_end: float = float("inf")
     secrets: Mapping[tuple[str, str], Box] = field(default_factory=dict)
     key: SecretKey | None = None
@@ -144,6 +148,10 @@ class PrincipalDirectory:
         """Whether this user is in the file and disabled."""
         user = self._known.users.get(name)
         return user is not None and user.disabled
+
+    def of_disabled(self, given: bytes) -> Token | None:
+        """The token with this digest if its user is disabled; None for any other, and for one revoked."""
+        return self._known.of_disabled.get(given)
 
     def is_shut_out(self, name: str) -> bool:
         """Whether this user is disabled, or was removed so lately that a request of theirs may still wait."""
@@ -358,15 +366,19 @@ def _know(users: Iterable[User], tokens: Iterable[Token], at: float) -> _Known:
     by_name = {user.name: user for user in users}
     principals = {name: Principal(name, user.role) for name, user in by_name.items() if not user.disabled}
     logins = {}
+    of_disabled = {}
     for token in tokens:
+        if token.revoked_at is not None:
+            continue
         principal = principals.get(token.user)
-        if principal is None or token.revoked_at is not None:
+        if principal is None:
+            of_disabled[token.digest] = token
             continue
         logins[token.digest] = Login.of(
             principal, token.scopes, reach=token.reach, token=token.id, expires=token.expires_at
         )
     by_id = {login.id: login for login in logins.values()}
-    return _Known(by_name, logins, by_id, _next_end(logins.values(), at))
+    return _Known(by_name, logins, by_id, of_disabled, _next_end(logins.values(), at))
 
 
 def _next_end(logins: Iterable[Login], at: float) -> float:

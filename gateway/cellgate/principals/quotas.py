@@ -15,7 +15,6 @@ A principal's section overrides its role's, key by key. ``quotas_file`` reads th
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -28,7 +27,7 @@ from typing import Any, Final
 from cellgate.principals.host_patterns import HostPattern, parse_host_pattern
 from cellgate.principals.principal import Role
 from cellgate.principals.tokens import check_name
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, nearest
 from cellgate_kernels.limits import MIB, MOST_BYTES, parse_size
 
 ROLES: Final = tuple(map(str, Role))
@@ -248,8 +247,8 @@ def _checked(key: str, value: Any, where: str) -> Any:
 
 
 def _near(name: str, known: tuple[str, ...] | Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name[:SHOWN], list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = nearest(name, known)
+    return f" (did you mean {near}?)" if near else ""
 
 
 def _key(name: str) -> str:

@@ -173,6 +173,12 @@ class PrincipalStore:
             )
             return [Act(seq, at, msgspec.json.decode(body, type=dict[str, Any])) for seq, at, body in rows]
 
+    def count_acts(self, after: int) -> int:
+        """The number of acts after this one."""
+        with self._failures("read"):
+            (count,) = self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()
+            return int(count)
+
     # Changing
 
     def add_user(self, name: str, role: Role) -> User:

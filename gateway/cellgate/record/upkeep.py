@@ -7,10 +7,11 @@ for threads of ``journal``, or for a command that has the file to itself.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cellgate.record import blobs, purge, schema, trail
 from cellgate.record.location import existing
@@ -151,6 +152,22 @@ def trail_of(path: Path, after: int = 0) -> Iterator[trail.TrailRow]:
                 rows, more = trail.page(db, after, _BATCH)
                 yield from rows
                 after = rows[-1].seq if rows else after
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
+
+
+def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
+    """What the entries say that tell of acts, newest first, of a record that a gateway may be using.
+
+    Raises StorageError.
+    """
+    path = existing(path)
+    try:
+        with closing(schema.open_reader(path)) as db:
+            before = schema.LAST
+            while found := trail.acts(db, before, _BATCH):
+                for before, entry in found:  # noqa: B007 - it is used after the loop
+                    yield entry
     except sqlite3.Error as error:
         raise schema.storage_error(error, path) from error
 

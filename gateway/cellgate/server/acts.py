@@ -9,13 +9,16 @@ no act.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from cellgate.errors import StorageError
 from cellgate.principals.directory import PrincipalDirectory
-from cellgate.principals.store import Act
+from cellgate.principals.store import Act, opened
+from cellgate.record import upkeep
 from cellgate.record.journal import Journal
 from cellgate.record.schema import LAST
 from cellgate.record.trail import ACT, Entry
@@ -74,10 +77,26 @@ class ActRecorder:
         while recorded := await self._journal.acts(before, BATCH):
             for before, entry in recorded:  # noqa: B007 - it is used after the loop
                 number = entry["number"]
-                known = await self._directory.acts(number - 1, 1)
-                if known and fields_of(known[0]).items() <= entry.items():
+                if _has(entry, await self._directory.acts(number - 1, 1)):
                     return int(number)
         return 0
+
+
+def waiting(record: Path, principals: Path) -> int:
+    """How many acts in the file of users and tokens the trail of the record doesn't have yet.
+
+    A gateway copies them, at its start or soon. Raises StorageError.
+    """
+    if not principals.exists():
+        return 0
+    with opened(principals) as store, closing(upkeep.acts_of(record)) as recorded:
+        numbers = (entry["number"] for entry in recorded if _has(entry, store.acts(entry["number"] - 1, 1)))
+        return store.count_acts(next(numbers, 0))
+
+
+def _has(entry: Mapping[str, Any], acts: Sequence[Act]) -> bool:
+    """Whether the entry tells of the first of these acts."""
+    return bool(acts) and fields_of(acts[0]).items() <= entry.items()
 
 
 def fields_of(act: Act) -> Mapping[str, Any]:

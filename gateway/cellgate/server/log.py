@@ -196,10 +196,11 @@ def printable(text: str) -> str:
 def log_request(handler: RequestHandler) -> None:
     """Count and log one answered request: failures as errors, refusals as information, others for debugging.
 
-    A refusal has its reason, and the principal if the request's token was known.
+    A refusal has its reason, and the principal if the request's token was known. A probe that asks whether a
+    gateway is ready while it starts or ends is refused like a client.
     """
     status = handler.get_status()
-    if status >= 500:
+    if status >= 500 and not getattr(handler, "is_expected", False):
         level = logging.ERROR
     elif status >= 400:
         level = logging.INFO

@@ -112,6 +112,28 @@ class PrincipalStoreOf:
         self._store.close()
 
 
+async def test_a_disabled_users_token_is_refused_like_an_unknown_one_but_told_apart(gateway: Gateway) -> None:
+    with PrincipalStoreOf(gateway) as store:
+        store.add_user("eve", Role.USER)
+        token, text = store.create_token("eve", reach=Reach())
+        revoked, former = store.create_token("eve", reach=Reach())
+        store.revoke_token(revoked.id)
+        store.set_disabled("eve", disabled=True)
+    await gateway.directory.refresh()
+    told = {}
+    for name, shown in (("disabled", text), ("revoked", former), ("guessed", text + "x")):
+        with pytest.raises(InvalidToken) as refused:
+            gateway.all.login(shown)
+        assert refused.value.message == "This token is not known to the gateway"
+        told[name] = refused.value.cause, refused.value.principal, refused.value.token
+    nobody = ("unknown_token", "", "")
+    assert told == {"disabled": ("disabled_user", "eve", token.id), "revoked": nobody, "guessed": nobody}
+    with PrincipalStoreOf(gateway) as store:
+        store.set_disabled("eve", disabled=False)
+    await gateway.directory.refresh()
+    assert gateway.at_once(text).principal.name == "eve"
+
+
 async def test_a_token_is_verified_once(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     token = ONE.sign()
     first = gateway.at_once(token)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken
 from cellgate.principals import hub
+from cellgate.principals.authentication import Authentication
+from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.fetching import Answer, Fetcher
 from cellgate.principals.hub import (
     CHECK_SECONDS,
@@ -21,7 +24,8 @@ from cellgate.principals.hub import (
     HubAuthenticator,
     hub_settings,
 )
-from cellgate.principals.principal import DEFAULT, Login, Permission, Principal, Role
+from cellgate.principals.principal import DEFAULT, Login, Permission, Principal, Reach, Role
+from cellgate.principals.store import opened
 from cellgate.principals.tokens import digest
 from cellgate_kernels.errors import InvalidInput
 
@@ -107,6 +111,28 @@ async def test_a_user_of_the_hub(service: Service) -> None:
     assert service.logins.is_valid(DEFAULT) is None
     assert service.at_once() is login
     assert service.api.asked == ["t"]
+
+
+async def test_a_disabled_users_token_is_told_to_the_trail_whatever_the_hub_says(
+    service: Service, tmp_path: Path
+) -> None:
+    """The Hub is asked as about any token that opens nothing here; its answer is what the client reads."""
+    path = tmp_path / "principals.sqlite"
+    with opened(path, create=True) as store:
+        store.add_user("eve", Role.USER)
+        token, text = store.create_token("eve", reach=Reach())
+        store.set_disabled("eve", disabled=True)
+    both = Authentication(PrincipalDirectory(path, "own"), (service.logins,))
+    await both.directory.refresh()
+    ask = both.login(text)
+    assert not isinstance(ask, Login)
+    with pytest.raises(InvalidToken, match="neither to the gateway nor to the Hub") as first:
+        await ask()
+    with pytest.raises(InvalidToken, match="neither to the gateway nor to the Hub") as again:
+        both.login(text)
+    for refused in (first.value, again.value):
+        assert (refused.cause, refused.principal, refused.token) == ("disabled_user", "eve", token.id)
+    await both.close()
 
 
 @pytest.mark.parametrize(

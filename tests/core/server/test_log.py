@@ -6,13 +6,26 @@ import io
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
+from tornado.web import Application
 
 from cellgate.http.described import described
-from cellgate.server.log import LONGEST_FIELD, MINUTE, MOST, MOST_REQUESTS, PacedHandler, formatter
+from cellgate.http.health import ReadyHandler
+from cellgate.http.metrics import Metrics, Problem
+from cellgate.server.log import (
+    LONGEST_FIELD,
+    MINUTE,
+    MOST,
+    MOST_REQUESTS,
+    PacedHandler,
+    formatter,
+    log_request,
+)
 from cellgate_kernels.errors import KernelStartFailed
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.pool import KernelPool, PoolSettings
@@ -179,3 +192,44 @@ async def test_a_kernel_that_does_not_start_says_nothing_of_its_variables(
         "A kernel did not start: It ended. It said: no such program",
         "A kernel did not start: its session was told (kernel_start_failed)",
     ]
+
+
+class Ready(ReadyHandler):
+    """`/readyz` of a gateway to which something is missing, whose answers go nowhere."""
+
+    def __init__(self, *missing: Problem) -> None:
+        services: Any = SimpleNamespace(
+            problems=lambda: list(missing), journal=SimpleNamespace(not_recorded=0)
+        )
+        asked = request("GET", "/readyz")
+        asked.connection = cast("Any", Mock())
+        super().__init__(Application(metrics=Metrics()), asked, services=services)
+
+    def finish(self, chunk: object = None) -> Any:
+        """Tell the log, and send nothing."""
+        log_request(self)
+
+    @property
+    def client_address(self) -> str:
+        return "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("missing", "level"),
+    [
+        ([], logging.DEBUG),
+        ([Problem.NO_KERNEL_YET], logging.INFO),
+        ([Problem.SHUTTING_DOWN], logging.INFO),
+        ([Problem.SHUTTING_DOWN, Problem.NO_KERNEL_YET], logging.INFO),
+        ([Problem.STORAGE], logging.ERROR),
+        ([Problem.NO_KERNEL_YET, Problem.CONTAINER_ENGINE], logging.ERROR),
+    ],
+)
+async def test_a_gateway_that_starts_or_ends_is_no_error(
+    missing: list[Problem], level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "cellgate.access")
+    await Ready(*missing).get()
+    [line] = caplog.records
+    assert line.getMessage().startswith(f"GET /readyz {503 if missing else 200} ")
+    assert line.levelno == level

@@ -115,6 +115,21 @@ def test_what_was_done_and_refused_is_in_the_trail(
     assert [(line["entry"]["cause"], line["entry"]["count"]) for line in lines[-1:]] == [("unknown_token", 1)]
     assert all(len(line["hash"]) == 64 for line in lines)
 
+    assert "next start" not in printed
+    with opened(data / PRINCIPALS) as store:
+        store.set_disabled("ada", disabled=False)
+        store.add_user("zoe", Role.USER)
+    *entries, last = cellgate("record", "trail", "--after", "8", f"--data-dir={data}").stdout.splitlines()
+    assert entries == printed.splitlines()
+    assert (
+        last == "2 acts wait for the next start of the gateway; one that serves enters them within a second"
+    )
+    assert len(cellgate("record", "trail", "--json", f"--data-dir={data}").stdout.splitlines()) == len(lines)
+    (data / PRINCIPALS).write_bytes(b"this is no database" * 1000)
+    unknown = cellgate("record", "trail", "--after", "8", f"--data-dir={data}")
+    assert (unknown.returncode, unknown.stdout) == (0, printed)
+    assert unknown.stderr.startswith("cellgate: how many acts wait is not known: ")
+
 
 def test_only_administrators_and_auditors_read_the_trail(
     start_gateway: StartGateway, data: Path, tokens: dict[str, str]
@@ -124,6 +139,32 @@ def test_only_administrators_and_auditors_read_the_trail(
         name: gateway.get("/v1/audit", token=token).status for name, token in {**tokens, "none": None}.items()
     }
     assert statuses == {"ada": 403, "olga": 200, "root": 200, "narrow": 403, "files": 403, "none": 401}
+
+
+def test_a_disabled_users_token_is_told_from_an_unknown_one(
+    start_gateway: StartGateway, data: Path, tokens: dict[str, str]
+) -> None:
+    """In the trail alone, also once there were too many: its bearer reads what they would of a guess."""
+    with opened(data / PRINCIPALS) as store:
+        store.set_disabled("ada", disabled=True)
+    gateway = start_gateway(data, login_attempts=2)
+    unknown = gateway.get("/v1/sessions", token="cg_0123456789ab_nobodys")
+    disabled = gateway.get("/v1/sessions", token=tokens["ada"])
+    assert unknown.status == disabled.status == 401
+    assert unknown.json() == disabled.json()
+    assert unknown.headers["WWW-Authenticate"] == disabled.headers["WWW-Authenticate"]
+    until(lambda: gateway.get("/v1/info", token=tokens["ada"]).status == 429, "too many attempts")
+    until(lambda: len(trail(gateway, tokens["olga"], "refused")) >= 3, "refusals")
+    told = {
+        (each["reason"], each["cause"], each.get("principal"), each.get("token"))
+        for each in trail(gateway, tokens["olga"], "refused")
+    }
+    ada = tokens["ada"].split("_")[1]
+    assert told == {
+        ("not_authenticated", "unknown_token", None, None),
+        ("not_authenticated", "disabled_user", "ada", ada),
+        ("too_many_attempts", "disabled_user", "ada", ada),
+    }
 
 
 # ---- wrong tokens ------------------------------------------------------------------------------------------

@@ -165,7 +165,8 @@ def test_a_body_that_is_no_object_is_refused(gateway: GatewayProcess, path: str,
 @pytest.mark.usefixtures("unchanged")
 def test_an_unknown_field_is_refused_by_its_name(gateway: GatewayProcess, path: str) -> None:
     body = {"tiemout": 5} if path == "/v1/sessions" else {"code": "1", "tiemout": 5}
-    refused(gateway.post(path, body), 400, "bad_request", says="tiemout")
+    says = "unknown field `tiemout`" + ("" if path == "/v1/sessions" else "; did you mean `timeout`?")
+    refused(gateway.post(path, body), 400, "bad_request", says=says)
     limits = {"limits": {"mem": "1g"}} if path != POSTS["execute"] else {"env": {}, "limits": {}}
     refused(gateway.post(path, {**body, **limits}), 400, "bad_request")
 

@@ -23,7 +23,7 @@ def test_an_unknown_query_parameter_is_refused_and_nothing_is_made(
 ) -> None:
     answer = gateway.request(method, path, {"code": "1"} if method == "POST" else None)
     assert (answer.status, answer.reason) == (400, "bad_request")
-    assert answer.json()["detail"].endswith(f"known are: {known}")
+    assert answer.json()["detail"].endswith(f" Known parameters: {known}")
     assert gateway.get("/v1/sessions/new").reason == "not_found"
 
 

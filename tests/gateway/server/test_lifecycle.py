@@ -79,7 +79,7 @@ def results(gateway: GatewayProcess, session: str) -> list[dict[str, Any]]:
 def test_a_cell_that_ends_within_the_grace_is_answered_and_no_new_work_is_taken(
     start_gateway: StartGateway,
 ) -> None:
-    gateway = start_gateway(pool_size=1, shutdown_grace=60)
+    gateway = start_gateway(pool_size=1, shutdown_grace=60, log_level="INFO")
     with ThreadPoolExecutor() as threads, closing(gateway.connect()) as connection:
         answer = threads.submit(gateway.execute, "a", UNTIL_GO)
         has_begun(gateway, "a")
@@ -107,6 +107,9 @@ def test_a_cell_that_ends_within_the_grace_is_answered_and_no_new_work_is_taken(
         result = answer.result(60)
     assert (result["status"], result["cause"], result["text"]) == ("ok", None, "begun\ndone\n")
     has_ended(gateway, kernels)
+    probes = [line for line in gateway.log.read_text().splitlines() if "GET /readyz 503" in line]
+    assert probes
+    assert all("[info" in line for line in probes)
     again = start_gateway(gateway.data_dir, pool_size=0)
     assert again.result("a", queued)["text"].strip() == "'queued'"
     assert again.model("a")["cause"] == "gateway_shutdown"

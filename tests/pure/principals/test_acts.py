@@ -18,7 +18,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.location import RECORD
 from cellgate.record.verify_store import check_record
 from cellgate.server import acts as acts_module
-from cellgate.server.acts import ActRecorder
+from cellgate.server.acts import ActRecorder, waiting
 
 
 @asynccontextmanager
@@ -89,6 +89,37 @@ async def test_acts_are_copied_while_serving(folder: Path) -> None:
         await directory.refresh()
         await recorder.catch_up()
     assert recorded(folder) == ["1 user_added ada", "2 user_added bob"]
+
+
+async def test_acts_that_wait_for_a_gateway_are_counted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_BATCH", 2)
+
+    def waits() -> int:
+        return waiting(folder / RECORD, folder / PRINCIPALS)
+
+    await copied(folder)
+    assert waits() == 0
+    add(folder, "ada", "bob", "cleo")
+    assert waits() == 3
+    await copied(folder)
+    assert waits() == 0
+    shutil.copy(folder / PRINCIPALS, tmp_path / "old")
+    add(folder, "dan", "eve")
+    assert waits() == 2
+    await copied(folder)
+    # A file that was put back: its next act is another than the one that has its number in the trail.
+    shutil.copy(tmp_path / "old", folder / PRINCIPALS)
+    assert waits() == 0
+    add(folder, "fay")
+    assert waits() == 1
+    (folder / PRINCIPALS).unlink()
+    add(folder, "gil", "hal")
+    assert waits() == 2
+    await copied(folder)
+    assert waits() == 0
+    assert len(recorded(folder)) == 7
 
 
 async def test_an_entry_has_both_times_and_no_secret(folder: Path) -> None:
