@@ -44,6 +44,7 @@ PAGES = [
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     ROOT / "docs" / "how-to" / "serve-many-users.md",
     ROOT / "docs" / "how-to" / "use-from-javascript.md",
+    ROOT / "docs" / "how-to" / "set-up-with-a-coding-agent.md",
 ]
 PATIENCE = 60.0
 NODE = (20, 18)
