@@ -1,4 +1,5 @@
-"""The README and the tutorials do what they say: their commands run in a real shell, against a real gateway.
+"""The README, the tutorials and some guides do what they say: their commands run in a real shell, against a
+real gateway.
 
 A fence in the language ``console`` is a session: lines after ``$`` are commands, further lines after ``>``
 belong to them, and the rest is their output, where ``...`` stands for anything. A comment before a fence says
@@ -19,6 +20,7 @@ import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,8 +43,12 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     ROOT / "docs" / "how-to" / "serve-many-users.md",
+    ROOT / "docs" / "how-to" / "use-from-javascript.md",
+    ROOT / "docs" / "how-to" / "set-up-with-a-coding-agent.md",
 ]
 PATIENCE = 60.0
+NODE = (20, 18)
+"""The first version of Node with EventSource."""
 FENCE = re.compile(
     r"(?:^<!-- test: (?P<mark>\w+) ?(?P<name>[^\n]*?) -->\n)?"
     r"^(?P<ticks>`{3,})(?P<language>\w*)[^\n`]*\n(?P<text>.*?)^(?P=ticks)$",
@@ -183,6 +189,17 @@ async def terminal(tmp_path: Path) -> AsyncIterator[Terminal]:
     made.close()
 
 
+def require_node() -> None:
+    """Demands a Node that has all that the page for JavaScript uses."""
+    found = shutil.which("node")
+    if found is None:
+        require("node", "node is not installed; with apt-get: nodejs")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    version = said.stdout.strip()
+    if tuple(int(part) for part in version.removeprefix("v").split(".")[:2]) < NODE:
+        require("node", f"Node {version} has no EventSource; 20.18 and newer have it")
+
+
 def compare(block: Block, command: str, shown: str, written: str) -> None:
     """Whether what was written is what the page shows."""
     checker, wanted, got = doctest.OutputChecker(), stripped(shown), stripped(written)
@@ -194,6 +211,8 @@ def compare(block: Block, command: str, shown: str, written: str) -> None:
 def test_commands_give_what_the_page_shows(page: Path, terminal: Terminal) -> None:
     """From the first command to the last, in order; the gateway stops cleanly in the end."""
     text = page.read_text().replace("8888", str(terminal.port))
+    if "$ node " in text:
+        require_node()
     compared = 0
     for block in blocks(text):
         if block.mark == "file":

@@ -14,7 +14,8 @@ from cellgate.cli.serve import ServeApp
 from tests.support.reference_pages import PAGES, REFERENCE
 
 ROOT = Path(__file__).parents[2]
-ALL = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+FOR_AGENTS = ROOT / "docs" / "llms.txt"
+ALL = [FOR_AGENTS, *sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WIDEST_TABLE = 200
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,}).*?^\1$", re.DOTALL | re.MULTILINE)
@@ -69,6 +70,13 @@ def test_words_are_those_of_the_glossary(page: Path) -> None:
     """One word for one thing; the glossary itself names the words that are not used."""
     if page.name != "glossary.md":
         assert NOT_OURS.findall(page.read_text()) == []
+
+
+def test_agents_find_every_page() -> None:
+    """llms.txt has each page of the documentation once, on a line that says what is there."""
+    entries = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): .", FOR_AGENTS.read_text(), flags=re.MULTILINE)
+    documents = (path.relative_to(FOR_AGENTS.parent) for path in FOR_AGENTS.parent.rglob("*.md"))
+    assert sorted(entries) == sorted(map(str, documents))
 
 
 @pytest.mark.parametrize("name", PAGES)
