@@ -24,7 +24,6 @@ IMPORTS = "import numpy, pandas\nimport matplotlib.pyplot"
 COLD_POOL = ("--pool-size", "0", "--ServeApp.burst_size=0", "--ServeApp.concurrent_starts=8")
 IN_FLIGHT = 8
 AT_ONCE = 64
-FIGURE = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
 
 
 def measure(options: Options) -> Sequence[Figure]:
@@ -32,7 +31,6 @@ def measure(options: Options) -> Sequence[Figure]:
     with cellgate("sandbox", *COLD_POOL) as forking:
         with cellgate("sandbox", *COLD_POOL, "--no-fork-server") as starting:
             figures = [*_first_results(forking, starting, options)]
-        figures += _figures(forking, options)
         return [*figures, *_rates(forking, options), *_memory(forking, options)]
 
 
@@ -60,23 +58,6 @@ def _first_result(server: Server, name: str) -> float:
         elapsed = time.perf_counter() - begun
         session.end()
     return elapsed
-
-
-def _figures(server: Server, options: Options) -> Iterator[Figure]:
-    """The first cell of a session that draws, and the same cell again."""
-    first: list[float] = []
-    second: list[float] = []
-    with server.client() as client:
-        for number in range(options.count(20, 2)):
-            server.settle()
-            session = Session(client, f"figure-{number}")
-            first.append(session.execute(FIGURE))
-            second.append(session.execute(FIGURE))
-            session.end()
-    for name, samples in (("first", first), ("second", second)):
-        yield Figure(
-            f"{name} figure of a session, p50", quantile(samples, 0.5) * 1000, "ms", None, summary(samples)
-        )
 
 
 def _rates(server: Server, options: Options) -> Iterator[Figure]:

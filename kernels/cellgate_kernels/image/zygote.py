@@ -126,7 +126,6 @@ def load_modules(load, modules, prepare):
             except Exception:  # noqa: BLE001 - the kernels then import it themselves, and show why not
                 failed.append(name)
         del builtins.get_ipython
-        draw_once()
         prepare()
     finally:
         os.environ._data = os.environb._data = dict(recorded)
@@ -134,24 +133,6 @@ def load_modules(load, modules, prepare):
             del os.environ[name]
         vars(builtins).pop("get_ipython", None)
     return sorted(map(os.fsdecode, recorded.asked)), failed
-
-
-def draw_once():
-    """Draw a figure as the inline backend does, if pyplot is loaded, so that kernels have what that takes.
-
-    What stays are modules, and which file has the font. The figure is none of pyplot's, whose numbers begin
-    at 1 in each kernel, and the file of the font is closed with the cache that holds it open.
-    """
-    if "matplotlib.pyplot" not in sys.modules:
-        return
-    with suppress(Exception):  # the kernels then load the rest themselves, and show why it fails
-        agg = import_module("matplotlib.backends.backend_agg")
-        figure = import_module("matplotlib.figure").Figure()
-        agg.FigureCanvasAgg(figure)
-        figure.add_subplot().plot([1, 2])
-        import_module("IPython.core.pylabtools").print_figure(figure)
-    with suppress(Exception):
-        import_module("matplotlib.font_manager")._get_font.cache_clear()
 
 
 def forget_folders():
