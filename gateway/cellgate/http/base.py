@@ -537,14 +537,17 @@ class BaseHandler(RequestHandler):
                 await self.flush()
 
     def event_position(self) -> int:
-        """The seq after which to send events: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
-        after = self.query(EventsQuery).after
+        """The seq after which to send events: `after` or Last-Event-ID, or 0. Raises InvalidInput.
+
+        The later of both: a browser's EventSource that connects again sends the address of the first time.
+        """
+        after = self.query(EventsQuery).after or 0
         last = self.request.headers.get("Last-Event-ID")
-        if after is not None or last is None:
-            return after or 0
+        if last is None:
+            return after
         if not (last.isascii() and last.isdecimal() and len(last) < 17):
             raise InvalidInput("Last-Event-ID must be the seq of an event")
-        return int(last)
+        return max(after, int(last))
 
     # Errors
 

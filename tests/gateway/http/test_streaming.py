@@ -184,6 +184,15 @@ def test_a_reader_that_comes_back_goes_on_where_it_was(gateway: GatewayProcess, 
     with gateway.stream("GET", path, accept="text/event-stream", **{"Last-Event-ID": first["id"]}) as answer:
         second = next(sse(answer))
     assert (first["id"], second["id"]) == ("1", "2")
+    # A browser's EventSource sends the address of its first connection with it.
+    with gateway.stream(
+        "GET", f"{path}?after=0", accept="text/event-stream", **{"Last-Event-ID": "1"}
+    ) as answer:
+        assert next(sse(answer)) == second
+    with gateway.stream(
+        "GET", f"{path}?after=1", accept="text/event-stream", **{"Last-Event-ID": "0"}
+    ) as answer:
+        assert next(sse(answer)) == second
     assert json.loads(second["data"]) == gateway.recorded(session)[1]
 
 

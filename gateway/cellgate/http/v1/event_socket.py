@@ -66,7 +66,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         ),
         Answer(426, "The client must upgrade to WebSocket version 13.", {HTML: None}),
         query=EventsQuery,
-        headers={"Last-Event-ID": "Send events after this `seq`; used if the query has no `after`."},
+        headers={"Last-Event-ID": "Send events after this `seq`, if it is later than `after`."},
         errors=READS,
         needs=Permission.READ,
     )

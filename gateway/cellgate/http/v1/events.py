@@ -23,7 +23,9 @@ class EventsHandler(StreamingHandler):
             {JSON: EventPage, NDJSON: Event, SSE: Event},
         ),
         query=EventsQuery,
-        headers={"Last-Event-ID": "The `seq` after which events are wanted, where the query has none."},
+        headers={
+            "Last-Event-ID": "The `seq` after which events are wanted, if it is later than that of the query."
+        },
         errors=(*READS, NotAcceptable, NotRecorded),
         needs=Permission.READ,
     )
