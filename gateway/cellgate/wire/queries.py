@@ -140,7 +140,7 @@ class EventsQuery(SessionQuery, frozen=True):
         Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None,
         Meta(
             description=(
-                "The `seq` after which events are sent; a later `Last-Event-ID` counts instead. 0: all events."
+                "The `seq` after which events are sent; a later `Last-Event-ID` counts instead. 0: all."
             )
         ),
     ] = None
