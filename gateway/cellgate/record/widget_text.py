@@ -18,11 +18,11 @@ from cellgate_kernels.telling import PLAIN, WIDGET_VIEW, tell
 State = Mapping[str, Any]
 
 _MODEL = "IPY_MODEL_"
-_MOST_MODELS = 200
-"""Widgets inside one that are told."""
+_MOST_MODELS = 500
+"""Widgets that are told, those of one output or all of a cell, with all inside them."""
 _DEEPEST = 20
 _LONGEST = 16 * 1024
-"""Characters of HTML and outputs that are read for one widget with all in it."""
+"""Characters of HTML and outputs that are read for them: widgets of a cell may all show the same ones."""
 _MOST_OUTPUTS = 20
 _MOST_SHOWN = 100
 """Widgets of one cell whose last state is told."""
@@ -54,6 +54,7 @@ class ShownWidgets:
     def __init__(self) -> None:
         self._states: dict[str, dict[str, Any]] = {}
         self._first: dict[str, str] = {}
+        self._teller = _Teller(self._states.get)
 
     def change(self, model: str, data: Mapping[str, Any]) -> None:
         """Take the data of a comm message: a state, or what has changed of one."""
@@ -68,16 +69,14 @@ class ShownWidgets:
         if model not in self._first:
             if len(self._first) == _MOST_SHOWN:
                 return False
-            self._first[model] = self._told(model)
+            self._first[model] = self._teller.told(model, 0)
         return True
 
     def last(self) -> dict[str, str]:
         """The texts of those that have changed since they were shown first."""
-        now = {model: self._told(model) for model in self._first}
+        teller = _Teller(self._states.get)
+        now = {model: teller.told(model, 0) for model in self._first}
         return {model: told for model, told in now.items() if told and told != self._first[model]}
-
-    def _told(self, model: str) -> str:
-        return widget_text(model, self._states.get)
 
 
 def with_last(data: Mapping[str, Any], last: Mapping[str, str]) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ PIECE = 64 * 1024
 PIECES = 16
 """Read at once at the most: a child may go on writing for ever."""
 PAUSE = 0.0001  # seconds
+PATIENCE = 1.0
 
 
 def mend(stream_class):
@@ -170,6 +171,7 @@ class Pipe:
         enough = self.times + 2
         while self.wait(0) and self.times < enough and self.thread.is_alive():
             time.sleep(PAUSE)
-        # A piece that was read is written while this is held.
-        with self.lock:
-            pass
+        # A piece that was read is written while this is held. The handler of a signal may flush while its own
+        # thread writes, and the other thread then waits for that.
+        if self.lock.acquire(timeout=PATIENCE):
+            self.lock.release()

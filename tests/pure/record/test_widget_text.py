@@ -9,7 +9,7 @@ import pytest
 from cellgate.cli.widgets import LastWidgets
 from cellgate.client import ClearOutput, CommMessage, CommOpened, DisplayData, Finished
 from cellgate.execution.results import ResultBuilder
-from cellgate.record.widget_text import widget_text
+from cellgate.record.widget_text import ShownWidgets, widget_text
 from cellgate_kernels.telling import WIDGET_VIEW
 
 BAR: dict[str, dict[str, Any]] = {
@@ -117,3 +117,26 @@ def test_a_widget_within_itself_and_a_thousand_more_are_told_in_part() -> None:
     states["leaf"] = {"_model_name": "LabelModel", "value": "x" * 1000}
     states["99"]["children"] = ["IPY_MODEL_0"]
     assert len(widget_text("0", states.get)) < 20_000
+
+
+def test_widgets_of_a_cell_that_show_the_same_are_not_read_again_and_again() -> None:
+    """A hundred boxes around one long text are as many readings of it, on the loop that others share."""
+    read: list[str] = []
+
+    class Html(str):
+        """A text that knows how much of it was taken."""
+
+        def __getitem__(self, part: Any) -> str:
+            read.append(super().__getitem__(part))
+            return read[-1]
+
+    shown = ShownWidgets()
+    shown.change("text", {"state": {"_model_name": "HTMLModel", "value": Html("<" * 10_000)}})
+    for number in range(100):
+        box = {"_model_name": "VBoxModel", "children": ["IPY_MODEL_text"]}
+        shown.change(str(number), {"state": box})
+        shown.show({"application/vnd.jupyter.widget-view+json": {"model_id": str(number)}})
+    assert 10_000 <= sum(map(len, read)) < 20_000
+    read.clear()
+    shown.last()
+    assert sum(map(len, read)) < 20_000
