@@ -9,6 +9,7 @@ import pytest
 
 from tests.clients.processes import run_client
 from tests.support.channels import V1, channels
+from tests.support.nightly import mostly_nightly
 from tests.support.server import TOKEN, GatewayProcess
 
 CELL = ["busy", "execute_input", "stream", "execute_result", "execute_reply", "idle"]
@@ -40,6 +41,7 @@ def test_jupyter_kernel_client(jupyter: GatewayProcess, tmp_path: Path) -> None:
     assert happened == {"cell": ["stream", "execute_result"], "failed": "error", "restarted": ["5"]}
 
 
+@pytest.mark.nightly
 def test_jupyterlab_services_in_node(jupyter: GatewayProcess, tmp_path: Path) -> None:
     """The v1 subprotocol, a comm with a buffer, an interrupt, a broken socket, a restart, a shutdown."""
     happened = run_client(jupyter, "services.js", tmp_path)
@@ -83,6 +85,7 @@ def test_the_documented_recipe_for_papermill_with_a_notebook_that_names_no_kerne
     assert happened == {"printed": ["2\n"]}
 
 
+@pytest.mark.nightly
 def test_nbclient_without_a_token(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
     """As it comes: Jupyter Server's headless client sends no token with its WebSocket."""
     gateway = start_gateway(pool_size=1, no_auth=True)
@@ -90,7 +93,7 @@ def test_nbclient_without_a_token(start_gateway: Callable[..., GatewayProcess], 
     assert happened["nbclient"]["failed"] == "ZeroDivisionError"
 
 
-@pytest.mark.parametrize("which", ["autogen", "ag2"])
+@pytest.mark.parametrize("which", mostly_nightly(["autogen", "ag2"], ["autogen"]))
 def test_autogen_and_ag2(jupyter: GatewayProcess, tmp_path: Path, which: str) -> None:
     """Their own executors. They stop listening at an error and send the next cell at once, which must run."""
     assert run_client(jupyter, "executors.py", tmp_path, which) == {

@@ -172,6 +172,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         until(lambda: not (tmp_path / "data" / "gateway.json").exists(), "the gateway has not ended")
 
 
+@pytest.mark.nightly
 def test_the_users_of_a_hub(hub: Hub) -> None:
     """Cells through the Hub's proxy; who is let in, as whom, and for how long."""
     hub.add("eve")

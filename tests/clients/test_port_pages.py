@@ -15,6 +15,7 @@ from tests.conftest import serving
 from tests.gateway.ports.conftest import Ports, base_of
 from tests.support.browser import program
 from tests.support.families import running
+from tests.support.nightly import mostly_nightly
 from tests.support.server import GatewayProcess, until
 
 PROGRAM = """
@@ -99,7 +100,7 @@ def written(gateway: GatewayProcess, process: str, count: int) -> list[str] | No
     return lines if len(lines) >= count else None
 
 
-@pytest.mark.parametrize("wild", [False, True])
+@pytest.mark.parametrize("wild", mostly_nightly([False, True], [True]))
 def test_a_browser_sees_the_program(sandbox: None, tmp_path: Path, free_port: int, wild: bool) -> None:
     options = {"ports_url": f"http://*.localhost:{free_port}"} if wild else {}
     with serving(tmp_path / "data", "sandbox", ports_port=free_port, **options) as gateway:

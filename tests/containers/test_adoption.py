@@ -12,6 +12,7 @@ from docker.api.client import APIClient
 
 from tests.conftest import StartGateway
 from tests.containers.conftest import Containers
+from tests.support.nightly import at_night
 from tests.support.server import GatewayProcess, until
 
 pytestmark = pytest.mark.usefixtures("no_container_left")
@@ -31,7 +32,7 @@ Start = Callable[..., GatewayProcess]
 KINDS = {"ipc": {}, "tcp": {"transport": "tcp"}, "gvisor": {"runtime": "runsc"}}
 every_kind = pytest.mark.parametrize(
     "start",
-    ["ipc", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("tcp", "gvisor"))],
+    ["ipc", at_night("tcp"), at_night("gvisor")],
     indirect=True,
 )
 
@@ -120,6 +121,7 @@ def test_a_session_whose_container_ended_meanwhile_ends_with_a_cause(
     assert successor.execute("s", "open('file.txt').read(), 'x' in globals()")["text"] == "('kept', False)"
 
 
+@pytest.mark.nightly
 def test_a_branch_of_a_killed_gateway_has_ended(start: Start) -> None:
     gateway = start()
     gateway.execute("root", "x = 1")

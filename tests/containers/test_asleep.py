@@ -94,6 +94,7 @@ def test_sleepers_of_a_killed_gateway_go_on_with_the_next(start: Start, groups: 
     assert successor.stop() == 0
 
 
+@pytest.mark.nightly
 def test_sleepers_that_are_kept_wake_with_the_stop(start: Start, groups: Groups) -> None:
     gateway = start(keep_kernels=True)
     gateway.execute("s", "x = 42")
@@ -104,6 +105,7 @@ def test_sleepers_that_are_kept_wake_with_the_stop(start: Start, groups: Groups)
     assert successor.execute("s", "x")["text"] == "42"
 
 
+@pytest.mark.nightly
 def test_kernels_under_gvisor_are_left_alone(start: Start, gvisor: None) -> None:
     """The engine can't end them while they are frozen."""
     gateway = start(runtime="runsc")

@@ -116,6 +116,7 @@ def two_users(compose: Compose, port: int) -> None:
         assert ask(port, "DELETE", "/v1/sessions/mine", token=token)[0] == 204
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_compose_up_serves_and_stops(compose: Compose, client: APIClient, port: int, data_dir: Path) -> None:
     compose("build", "gateway")

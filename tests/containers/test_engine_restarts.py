@@ -10,6 +10,7 @@ from docker.api.client import APIClient
 
 from tests.conftest import StartGateway
 from tests.support.engines import OwnEngine
+from tests.support.nightly import mostly_nightly
 from tests.support.server import GatewayProcess, until
 
 GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
@@ -90,7 +91,7 @@ def containers(engine: OwnEngine) -> int:
         client.close()
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", mostly_nightly(["stop", "kill"], ["kill"]))
 def test_with_live_restore_nothing_is_lost(
     live_engine: OwnEngine, start_gateway: StartGateway, how: str
 ) -> None:
@@ -117,7 +118,7 @@ def test_with_live_restore_nothing_is_lost(
     assert containers(live_engine) == 0
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", mostly_nightly(["stop", "kill"], ["stop"]))
 def test_without_it_sessions_end_with_a_cause_and_go_on_with_fresh_kernels(
     plain_engine: OwnEngine, start_gateway: StartGateway, how: str
 ) -> None:

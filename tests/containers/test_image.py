@@ -48,6 +48,7 @@ def test_the_programs_that_cells_expect_are_there(gateway: GatewayProcess, sessi
     assert gateway.execute(session, code)["stdout"] == "begun\n[1,2]\n42\ncurl\nref: refs/heads/master\n"
 
 
+@pytest.mark.nightly
 def test_figures_have_chinese_japanese_and_korean_letters(gateway: GatewayProcess, session: str) -> None:
     """matplotlib warns of each letter that it has no picture of, and of a weight that a font lacks."""
     result = gateway.execute(session, FIGURE)

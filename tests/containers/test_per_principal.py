@@ -166,6 +166,7 @@ def test_each_kernel_has_its_own_files_variables_and_state(gateway: GatewayProce
     assert any("image/png" in output.get("data", {}) for output in plot["outputs"])
 
 
+@pytest.mark.nightly
 def test_memory_beyond_a_kernels_limit_ends_that_kernel_only(
     gateway: GatewayProcess, containers: Containers
 ) -> None:
@@ -182,6 +183,7 @@ def test_memory_beyond_a_kernels_limit_ends_that_kernel_only(
     assert len(containers(gateway)) == 1
 
 
+@pytest.mark.nightly
 def test_the_number_of_tasks_is_each_kernels(gateway: GatewayProcess) -> None:
     printed(gateway, "other", "import subprocess")
     code = """
@@ -197,6 +199,7 @@ except OSError as error:
     assert printed(gateway, "other", "print(subprocess.check_output(['echo', 'still']))") == "b'still\\n'\n"
 
 
+@pytest.mark.nightly
 def test_too_large_files_end_that_kernel_only(gateway: GatewayProcess) -> None:
     printed(gateway, "other", "x = 1")
     execution = gateway.submit(
@@ -258,6 +261,7 @@ def test_kernels_of_a_zygote_that_is_killed_are_replaced(
     until(lambda: before not in containers(gateway), "the container is left")
 
 
+@pytest.mark.nightly
 def test_what_cant_be_forked_has_a_container_of_its_own(
     gateway: GatewayProcess, containers: Containers
 ) -> None:
@@ -285,6 +289,7 @@ def test_what_is_refused_a_place_leaves_nothing(gateway: GatewayProcess, contain
     assert shared == []
 
 
+@pytest.mark.nightly
 def test_a_zygote_is_nobodys_to_look_into(gateway: GatewayProcess) -> None:
     """It has a connection to the gateway."""
     code = """
@@ -304,6 +309,7 @@ print(len(os.listdir(f'/proc/{os.getppid()}/fd')) > 0)
     assert printed(gateway, "one", code) == "-1\nTrue\n"
 
 
+@pytest.mark.nightly
 def test_what_sessions_leave_in_memory_is_no_more_than_those_that_are_there_may_have(
     gateway: GatewayProcess, containers: Containers, client: APIClient
 ) -> None:
@@ -342,6 +348,7 @@ def test_without_forks_each_session_has_a_container(start: Start, containers: Co
     assert "--no-fork-server" in gateway.log.read_text()
 
 
+@pytest.mark.nightly
 def test_programs_and_branches_work(gateway: GatewayProcess, containers: Containers) -> None:
     printed(gateway, "one", "x = 5; open('file.txt', 'w').write('text')")
     ran = gateway.post("/v1/sessions/one/processes", {"argv": ["cat", "file.txt"]})
@@ -357,6 +364,7 @@ def test_programs_and_branches_work(gateway: GatewayProcess, containers: Contain
     until(lambda: not left(gateway), "folders are left")
 
 
+@pytest.mark.nightly
 def test_each_kernel_has_its_own_packages(start: Start) -> None:
     gateway = start(packages="six")
     for name in ("one", "two"):
@@ -372,6 +380,7 @@ def test_each_kernel_has_its_own_packages(start: Start) -> None:
         assert told(gateway, name, "'pandas' in __import__('sys').modules") is False
 
 
+@pytest.mark.nightly
 def test_a_session_goes_back_to_a_checkpoint(gateway: GatewayProcess, containers: Containers) -> None:
     printed(gateway, "other", "x = 1")
     printed(gateway, "one", "x = 5; open('file.txt', 'w').write('text')")
@@ -388,6 +397,7 @@ def test_a_session_goes_back_to_a_checkpoint(gateway: GatewayProcess, containers
     until(lambda: not left(gateway), "folders are left")
 
 
+@pytest.mark.nightly
 def test_many_at_once_open_one_container(gateway: GatewayProcess, containers: Containers) -> None:
     results = together(8, lambda n: printed(gateway, f"s{n}", f"print({n})"))
     assert results == [f"{n}\n" for n in range(8)]
@@ -397,6 +407,7 @@ def test_many_at_once_open_one_container(gateway: GatewayProcess, containers: Co
     until(lambda: not left(gateway), "folders are left")
 
 
+@pytest.mark.nightly
 def test_sessions_of_a_killed_gateway_lose_their_variables_and_keep_their_files(
     start: Start, containers: Containers
 ) -> None:
@@ -413,6 +424,7 @@ def test_sessions_of_a_killed_gateway_lose_their_variables_and_keep_their_files(
     assert not list((gateway.data_dir / "workspaces").glob("orphans/*"))
 
 
+@pytest.mark.nightly
 def test_where_cgroups_cant_be_made_kernels_share_the_containers_limits(
     start: Start, containers: Containers, client: APIClient, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def ports(start_gateway: StartGateway, backend: str) -> Ports:
     return Ports(gateway, base_of(gateway))
 
 
+@pytest.mark.nightly
 def test_a_connection_wakes_a_kernel_that_sleeps(start_gateway: StartGateway, docker: None) -> None:
     if os.geteuid() != 0:
         require("control groups", "only root may freeze a container's group")

@@ -83,6 +83,7 @@ def gateway(start_gateway: StartGateway, tmp_path: Path, backend: str) -> Gatewa
     return start_gateway(data, backend="docker", runtime=CONTAINERS[backend], log_level="DEBUG")
 
 
+@pytest.mark.nightly
 def test_a_value_is_in_its_own_container_only(
     gateway: GatewayProcess, containers: Containers, client: APIClient
 ) -> None:
@@ -129,6 +130,7 @@ def test_an_adopted_kernel_is_masked_with_what_it_said_in_between(
     assert_no_value(audit, successor.log.read_bytes(), *(each.read_bytes() for each in files))
 
 
+@pytest.mark.nightly
 def test_halves_printed_on_both_sides_of_an_adoption_are_masked(
     gateway: GatewayProcess, start_gateway: StartGateway, backend: str
 ) -> None:

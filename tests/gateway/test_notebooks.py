@@ -119,6 +119,7 @@ def test_stored_notebook_is_complete(path: Path) -> None:
     assert [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"] == []
 
 
+@pytest.mark.nightly
 def test_analysis_gives_the_same_outputs_through_the_gateway_as_with_nbclient(
     gateway: GatewayProcess, session: str, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_one_that_fails_three_times_fails_the_run(suite: Suite) -> None:
     assert not (ran.folder / "tries" / "of_a_later_part").exists()
 
 
+@pytest.mark.nightly
 def test_more_than_ten_in_all_parts_fail_the_run(suite: Suite) -> None:
     six = [function(f"a{number}", 2) for number in range(6)]
     five = [function(f"b{number}", 2) for number in range(5)]
@@ -133,6 +134,7 @@ def test_more_than_ten_in_all_parts_fail_the_run(suite: Suite) -> None:
     assert len(ran.tries("b0")) == 1
 
 
+@pytest.mark.nightly
 def test_a_failing_end_of_a_test_counts_and_is_tried_again(suite: Suite) -> None:
     fixture = "@pytest.fixture\ndef ends(): yield; passes_at(2, 'end')\n"
     ran = suite(fixture + "def test_it(ends): pass\n")
@@ -141,6 +143,7 @@ def test_a_failing_end_of_a_test_counts_and_is_tried_again(suite: Suite) -> None
     assert "teardown: " in ran.failures
 
 
+@pytest.mark.nightly
 def test_one_that_is_skipped_at_another_try_has_not_passed(suite: Suite) -> None:
     text = "def test_it():\n    if Path('tries', 'it').exists(): pytest.skip('now')\n    passes_at(2, 'it')\n"
     ran = suite(text)
@@ -148,6 +151,7 @@ def test_one_that_is_skipped_at_another_try_has_not_passed(suite: Suite) -> None
     assert ran.closing == "== 1 failed, 0 passed"
 
 
+@pytest.mark.nightly
 def test_arguments_hold_at_each_try(suite: Suite) -> None:
     text = function("one", 2) + function("two", 2) + function("three", 2)
     ran = suite(text, arguments=("-k", "one or two", "-p", "no:randomly"))
@@ -173,12 +177,14 @@ def test_files_that_cannot_be_read_are_not_tried_again(suite: Suite) -> None:
     assert "no_such_module" in ran.failures
 
 
+@pytest.mark.nightly
 def test_other_ends_of_pytest_are_the_run_s(suite: Suite) -> None:
     ran = suite(function("one", 1), arguments=("--no-such-option",))
     assert ran.code == 4
     assert "== no test failed, and pytest ended with 4: see above" in ran.lines
 
 
+@pytest.mark.nightly
 def test_a_part_without_tests_is_none_s_fault_and_a_run_without_is(suite: Suite) -> None:
     parts = function("one", 1), function("two", 1)
     assert suite(*parts, arguments=("-k", "one")).code == 0

@@ -28,6 +28,7 @@ from cellgate_kernels.provisioners.container import KERNEL_LABEL
 from cellgate_kernels.provisioners.fork_server import ForkServer, ForkSettings
 from cellgate_kernels.provisioners.kernel_uids import KernelUids
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.support.nightly import at_night
 
 CELL_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 30.0
@@ -35,7 +36,7 @@ SETTLE_TIMEOUT = 30.0
 CONTAINERS = {"docker": "", "gvisor": "runsc"}
 """Backends of tests that are containers, each with its engine's runtime."""
 
-EACH_CONTAINER = ["docker", pytest.param("gvisor", marks=pytest.mark.nightly)]
+EACH_CONTAINER = ["docker", at_night("gvisor")]
 """Parameters for what is the same with each runtime: tried with the engine's usual one before each change.
 With gVisor its own part is, which is the core of the contract, and attacks.
 """
@@ -173,7 +174,7 @@ each_backend = pytest.mark.parametrize("backend", ["process", "sandbox"], indire
 FORK = "fork"
 """The sandbox, where kernels are forked."""
 
-FORKS_FIRST = [FORK, pytest.param("sandbox", marks=pytest.mark.nightly)]
+FORKS_FIRST = [FORK, at_night("sandbox")]
 """Parameters for what does not depend on how a sandbox came to be: before each change, as most of them do."""
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.clients.console.using import cells, ended, expect, run, show, tab
 from tests.support.browser import CLIENTS, DESKTOP, PHONE, link, opened
+from tests.support.nightly import mostly_nightly
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
@@ -35,12 +36,7 @@ def filled(console: GatewayProcess) -> str:
     return "accessible"
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(look, id="-".join(look), marks=[] if look in AT_EACH_CHANGE else pytest.mark.nightly)
-        for look in LOOKS
-    ]
-)
+@pytest.fixture(params=mostly_nightly(LOOKS, AT_EACH_CHANGE, "-".join))
 def looked_at(request: pytest.FixtureRequest, console: GatewayProcess, browser: Any) -> Iterator[Any]:
     """The page in one of the looks."""
     if not AXE.exists():

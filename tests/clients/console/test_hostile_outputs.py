@@ -295,6 +295,7 @@ def test_an_output_that_floods_the_page_is_stopped(page: Any) -> None:
     place.get_by_text("sent more messages").wait_for()
 
 
+@pytest.mark.nightly
 def test_an_endless_loop_freezes_neither_the_page_nor_other_outputs_for_long(page: Any) -> None:
     place = mount(page, markup("<p>harmless</p>"), markup(document("globalThis.begun = 1; for (;;);")))
     framed(page).get_by_text("harmless").wait_for()

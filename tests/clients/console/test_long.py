@@ -152,6 +152,7 @@ def test_a_new_cell_is_seen_at_its_end(page: Any, long: str, console: GatewayPro
     assert cells(page).count() < MOST_DRAWN
 
 
+@pytest.mark.nightly
 def test_a_flood_of_output_leaves_the_page_alive(
     page: Any, console: GatewayProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

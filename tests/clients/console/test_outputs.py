@@ -235,6 +235,7 @@ def test_figures_are_drawn_by_their_own_libraries(page: Any) -> None:
     assert framed(page, 1).locator("[data-title*='Download']").count() == 0
 
 
+@pytest.mark.nightly
 def test_maps_have_their_outlines_from_the_gateway(page: Any) -> None:
     data = [{"type": "choropleth", "locations": ["FRA", "BRA"], "z": [1, 2]}]
     mount(page, display({"application/vnd.plotly.v1+json": {"data": data, "layout": {"height": 300}}}))

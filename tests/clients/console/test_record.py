@@ -128,6 +128,7 @@ async (rows) => {
 """
 
 
+@pytest.mark.nightly
 def test_a_long_record_leaves_the_page_alive(page: Any, console: GatewayProcess) -> None:
     found = page.evaluate(MANY, ROWS)
     assert (found["valid"], found["rows"], found["same"]) == (True, ROWS, True)

@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import StartGateway
 from tests.gateway.cli.conftest import Shell
 from tests.support.commands import INSTALLED
+from tests.support.nightly import mostly_nightly
 from tests.support.server import GatewayProcess
 
 
@@ -79,7 +80,7 @@ def test_a_markdown_files_blocks_run_in_their_languages(shell: Shell) -> None:
     assert done.returncode == 1, "there is no file n in the session of bash"
 
 
-@pytest.mark.parametrize("where", [(), ("--session", "mine")])
+@pytest.mark.parametrize("where", mostly_nightly([(), ("--session", "mine")], [()]))
 def test_who_waits_for_a_kernel_sees_how_many_are_before(
     start_gateway: StartGateway, tmp_path: Path, where: tuple[str, ...]
 ) -> None:

@@ -26,6 +26,7 @@ from cellgate.cli.base import BaseApp
 from cellgate.cli.main import CellgateApp
 from tests.conftest import serving
 from tests.support.commands import environment
+from tests.support.nightly import mostly_nightly
 from tests.support.server import GatewayProcess
 from tests.support.terminal import Terminal
 from tests.support.wheels import Index, build_wheel
@@ -135,7 +136,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         index.close()
 
 
-AT_EACH_CHANGE = ("exec", "files", "token", "user")
+AT_EACH_CHANGE = ("exec",)
 REDIRECTION = {"|", "<", ">", "&&"}
 
 
@@ -163,11 +164,7 @@ def test_examples_are_found() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in AT_EACH_CHANGE else pytest.mark.nightly)
-        for name in COMMANDS
-        if name != "record"
-    ],
+    mostly_nightly([name for name in COMMANDS if name != "record"], AT_EACH_CHANGE),
 )
 def test_the_examples_of_help_work(name: str, data: Path, tmp_path: Path) -> None:
     place = desk(tmp_path, data)

@@ -89,6 +89,7 @@ def stray(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_the_tour_runs_from_the_wheel_beside_others_of_the_same_names(
     installed: Path, stray: Path, kernel_prefix: Path
 ) -> None:

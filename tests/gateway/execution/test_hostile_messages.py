@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.attacks import ATTACKS, attack, unfinished
 from tests.conftest import serving
+from tests.support.nightly import mostly_nightly
 from tests.support.server import GatewayProcess
 
 
@@ -23,7 +24,18 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProces
         assert "listener" not in log
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+AT_EACH_CHANGE = (
+    "status of 28 MB of empty lists",
+    "displays just not too large for the loop",
+    "bytes that are no text",
+    "tiny outputs without end",
+    "forged questions without end",
+    "forged replies and states",
+    "ten thousand buffers",
+)
+
+
+@pytest.mark.parametrize("name", mostly_nightly(ATTACKS, AT_EACH_CHANGE))
 def test_a_cell_that_attacks_ends_and_others_go_on(attacked: GatewayProcess, name: str) -> None:
     key = f"attack-{list(ATTACKS).index(name)}"
     # A cell with lines of input may ask, so that forged questions are heard and answered.

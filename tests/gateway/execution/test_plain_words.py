@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartGateway
+from tests.support.nightly import at_night
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, together
 
@@ -166,10 +167,10 @@ HOW = "by `cellgate packages install` or a line `%pip install NAME`, if its oper
     "code",
     [
         f"!pip {INSTALL}",
-        pytest.param(f"%pip {INSTALL}", marks=pytest.mark.nightly),
-        pytest.param(f"!python -m pip {INSTALL}", marks=pytest.mark.nightly),
-        pytest.param(f"%%bash\npip {INSTALL}", marks=pytest.mark.nightly),
-        f"import subprocess\nprint(subprocess.run('pip {INSTALL}'.split(), check=True, stderr=-1))",
+        at_night(f"%pip {INSTALL}"),
+        at_night(f"!python -m pip {INSTALL}"),
+        at_night(f"%%bash\npip {INSTALL}"),
+        at_night(f"import subprocess\nprint(subprocess.run('pip {INSTALL}'.split(), check=True, stderr=-1))"),
     ],
 )
 def test_pip_without_an_index_says_how_packages_come(

@@ -20,6 +20,7 @@ from cellgate_kernels.leftovers import PREFIX, is_leftover
 from tests.conftest import serving
 from tests.core.fakes import House
 from tests.core.test_faults import BODY
+from tests.support.nightly import mostly_nightly
 from tests.support.open_files import no_open_files
 from tests.support.server import GatewayProcess, Response, send, until
 
@@ -28,7 +29,7 @@ Ask = Callable[..., Response]
 WRITE = "import os; os.makedirs('folder'); open('folder/file', 'w').write('kept')"
 READ = "open('folder/file').read()"
 
-BACKENDS = pytest.mark.parametrize("backend", ["process", "sandbox"])
+BACKENDS = pytest.mark.parametrize("backend", mostly_nightly(["process", "sandbox"], ["sandbox"]))
 
 
 @pytest.fixture

@@ -90,6 +90,7 @@ def test_commands_of_the_same_user_accept_the_certificate_as_it_is(secure: Gatew
     assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
 
 
+@pytest.mark.nightly
 def test_other_commands_need_the_authority_s_file(
     secure: GatewayProcess, authority: Authority, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_renewal_ends_nothing(start_gateway: StartGateway, authority: Authorit
     assert gateway.log.read_text().count("certificate stays as it was") == 1
 
 
+@pytest.mark.nightly
 def test_half_open_handshakes_hurt_nobody(start_gateway: StartGateway, authority: Authority) -> None:
     certificate, key = authority.issue("half")
     gateway = start_gateway(tls_cert=certificate, tls_key=key, head_timeout=2)

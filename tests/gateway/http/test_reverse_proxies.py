@@ -127,6 +127,7 @@ def test_events_arrive_as_they_happen(proxied: Proxied, accept: str) -> None:
     assert b'"finished"' in rest
 
 
+@pytest.mark.nightly
 def test_every_stream_is_whole_on_a_busy_machine(proxied: Proxied) -> None:
     """A proxy must not break off an answer that begins at once."""
 

@@ -18,6 +18,7 @@ import pytest
 from cellgate.record.verify import check_notebook
 from cellgate_kernels.limits import MIB
 from tests.conftest import StartGateway, serving
+from tests.support.nightly import mostly_nightly
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, together, until
 
 LARGE = "import base64, os\nfor _ in range(8): print(base64.b64encode(os.urandom(3 << 18)).decode())"
@@ -125,6 +126,7 @@ def used_by_others(gateway: GatewayProcess) -> None:
 EXPORTS = ["notebook", "bundle", "audit", "notebook?format=markdown"]
 
 
+@pytest.mark.nightly
 def test_unread_downloads_hold_nothing_of_the_record(patient: GatewayProcess) -> None:
     """More than are made at once; and what a client reads after a purge is what it asked for before."""
     assert patient.execute("purged", LARGE)["status"] == "ok"
@@ -165,7 +167,7 @@ KINDS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ("events", "file", "html")))
 def test_others_go_on_beside_many_unread_answers(patient: GatewayProcess, kind: str) -> None:
     path, headers = KINDS[kind]
     with ExitStack() as stack:

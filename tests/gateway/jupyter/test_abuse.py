@@ -157,6 +157,7 @@ async def test_an_unknown_subprotocol_is_not_selected(jupyter: GatewayProcess, k
         assert opened.selected_subprotocol == V1
 
 
+@pytest.mark.nightly
 async def test_half_open_sockets_are_closed_and_slow_readers_are_not(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
@@ -177,6 +178,7 @@ async def test_half_open_sockets_are_closed_and_slow_readers_are_not(
     assert gateway.log.read_text().count("has not answered") == 1
 
 
+@pytest.mark.nightly
 async def test_hundreds_of_connections_leave_nothing(start_gateway: Callable[..., GatewayProcess]) -> None:
     """500 connects and disconnects, in the middle of cells too: no more files, tasks, memory than before."""
     gateway = start_gateway(pool_size=1, replay_seconds=0.1)

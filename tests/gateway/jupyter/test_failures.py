@@ -191,6 +191,7 @@ async def test_a_deleted_kernel_closes_its_sockets_with_a_reason(
         assert await client.closed() == (1001, "The kernel has ended")
 
 
+@pytest.mark.nightly
 async def test_cells_here_have_a_deadline_only_if_it_is_set(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:

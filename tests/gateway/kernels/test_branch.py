@@ -34,6 +34,7 @@ from tests.gateway.kernels.test_kernel import (
 )
 from tests.support.branch_cells import PACKAGES, PLAIN, Thing
 from tests.support.kernels import FORKS_FIRST
+from tests.support.nightly import at_night
 
 __all__ = ["folders", "new_launcher"]  # fixtures
 
@@ -273,7 +274,9 @@ async def test_a_debugger_is_an_obstacle_and_can_be_attached_in_a_branch(parent:
     assert Obstacle(ObstacleKind.DEBUGGER, "debugpy") in refused.value.obstacles
 
 
-@pytest.mark.parametrize("waits", ["import time; time.sleep(6)", "import asyncio; await asyncio.sleep(6)"])
+@pytest.mark.parametrize(
+    "waits", ["import time; time.sleep(6)", at_night("import asyncio; await asyncio.sleep(6)")]
+)
 async def test_a_busy_kernel_is_not_disturbed(parent: Kernel, waits: str) -> None:
     running = send_cell(parent, f"{waits}; print('done')")
     await until(lambda: running.events)

@@ -133,6 +133,7 @@ async def test_everything_is_as_it_was(session: Session) -> None:
     assert held.alive
 
 
+@pytest.mark.nightly
 async def test_one_of_a_young_kernel_can_be_gone_back_to_when_it_is_old(session: Session) -> None:
     """A kernel that was made of a checkpoint ends if nobody speaks to it in time; those made of it do not."""
     await session.roll_back(await session.checkpoint())
@@ -418,6 +419,7 @@ async def test_who_adopts_the_kernel_can_rely_on_their_end(session: Session) -> 
         await ended(held)
 
 
+@pytest.mark.nightly
 async def test_nobody_comes(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held fork whose gateway ended while it was made ends by itself."""
 

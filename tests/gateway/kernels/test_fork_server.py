@@ -27,6 +27,7 @@ from cellgate_kernels.provisioners.forker import ForkedChild
 from cellgate_kernels.provisioners.kernel_uids import FIRST, KernelUids
 from cellgate_kernels.provisioners.zygote_messages import Ready
 from tests.support.kernels import FORK, RunningKernel, StartKernel, zygote_processes
+from tests.support.nightly import at_night
 from tests.support.requirements import require
 
 MODULES = "import sys; print([name in sys.modules for name in ('numpy', 'pandas', 'matplotlib.pyplot')])"
@@ -194,8 +195,10 @@ async def test_a_sessions_own_variables_are_set_in_its_kernel_alone(start_kernel
     [
         ({"PYTHONHASHSEED": "1"}, "print(hash('text') == 0)", "False\n"),
         ({"PYTHONWARNINGS": "ignore"}, "import sys; print(sys.warnoptions)", "['ignore']\n"),
-        ({"MPLBACKEND": "agg"}, "import matplotlib as m; print(m.get_backend())", "agg\n"),
-        ({"MPLCONFIGDIR": "/tmp/mpl"}, "import matplotlib as m; print(m.get_configdir())", "/tmp/mpl\n"),
+        at_night({"MPLBACKEND": "agg"}, "import matplotlib as m; print(m.get_backend())", "agg\n"),
+        at_night(
+            {"MPLCONFIGDIR": "/tmp/mpl"}, "import matplotlib as m; print(m.get_configdir())", "/tmp/mpl\n"
+        ),
         ({"OMP_NUM_THREADS": "2"}, "import os; print(os.environ['OMP_NUM_THREADS'])", "2\n"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -18,14 +18,14 @@ from cellgate_kernels.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit
 from cellgate_kernels.specs.catalog import KernelspecCatalog
-from tests.support.kernels import CONTAINERS, FORK, StartKernel
+from tests.support.kernels import CONTAINERS, FORKS_FIRST, StartKernel
 
 NewManager = Callable[[], AsyncKernelManager]
 
 PRINT_FOLDER = "import os; print(os.getcwd(), sorted(os.listdir()))"
 
 
-@pytest.fixture(params=["sandbox", FORK])
+@pytest.fixture(params=FORKS_FIRST)
 def backend(sandbox: None, request: pytest.FixtureRequest) -> str:
     """The whole contract is for sandboxes here and for containers there; others do the core of it."""
     return str(request.param)

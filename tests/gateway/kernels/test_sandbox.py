@@ -29,6 +29,7 @@ from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.kernels import RunningKernel, StartKernel
+from tests.support.nightly import mostly_nightly
 
 # Run in a kernel: what it finds out, as JSON.
 PROBE = r"""
@@ -364,7 +365,9 @@ def subreaper() -> Iterator[None]:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("milliseconds", [0, 1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 150])
+@pytest.mark.parametrize(
+    "milliseconds", mostly_nightly([0, 1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 150], (0, 3, 12, 50))
+)
 def test_a_kernel_does_not_outlive_its_starter_however_early_that_dies(
     sandbox: None, subreaper: None, kernel_prefix: Path, milliseconds: int
 ) -> None:

@@ -125,6 +125,7 @@ def test_outputs_can_be_left_out_and_an_unchanged_export_is_not_made_again(
     assert (again.status, again.body) == (304, b"")
 
 
+@pytest.mark.nightly
 def test_the_gateway_serves_while_it_converts(gateway: GatewayProcess, recorded: str) -> None:
     """Cells run to their end while exports are made: they would wait for a loop that is blocked."""
     answers: list[Response] = []

@@ -22,6 +22,7 @@ import pytest
 from cellgate_kernels.stored import KernelStore
 from tests.conftest import StartGateway, assert_nothing_left
 from tests.support.commands import INSTALLED, announced, refusal, serve
+from tests.support.nightly import mostly_nightly
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess, send, until
 
@@ -116,7 +117,10 @@ def test_a_cell_that_ends_within_the_grace_is_answered_and_no_new_work_is_taken(
     assert again.get("/v1/sessions/new").status == 404
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    mostly_nightly([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM], lambda number: number.name),
+)
 def test_a_cell_that_outlasts_the_grace_is_ended_with_the_cause(
     start_gateway: StartGateway, number: signal.Signals
 ) -> None:
@@ -176,7 +180,7 @@ def recorded_chain(gateway: GatewayProcess, session: str) -> tuple[list[dict[str
     return events, head.hex()
 
 
-@pytest.mark.parametrize("backend", ["process", "sandbox"])
+@pytest.mark.parametrize("backend", mostly_nightly(["process", "sandbox"], ["sandbox"]))
 def test_after_a_crash_the_record_is_whole_and_the_sessions_go_on(
     start_gateway: StartGateway, tmp_path: Path, backend: str
 ) -> None:

@@ -98,6 +98,7 @@ def test_spans_reach_a_collector(collector: Collector, start_gateway: StartGatew
     assert TOKEN.encode() not in everything
 
 
+@pytest.mark.nightly
 def test_a_collector_that_is_gone_delays_nothing(
     collector: Collector, start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

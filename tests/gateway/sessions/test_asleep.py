@@ -103,6 +103,7 @@ def test_a_sleeping_kernel_gives_its_memory_back_and_loses_nothing(
     assert gateway.execute("s", "len(x)")["text"] == str(150 * MIB)
 
 
+@pytest.mark.nightly
 def test_what_is_in_swap_counts_against_the_limit(start: Start, groups: Groups, swap: None) -> None:
     gateway = start(memory="512M")
     gateway.execute("s", f"x = bytearray(b'x' * {150 * MIB})")
@@ -154,6 +155,7 @@ def test_requests_at_any_moment_of_falling_asleep_lose_nothing(start: Start) -> 
     assert together(3, use) == [["ok", *map(str, range(1, 31))]] * 3
 
 
+@pytest.mark.nightly
 def test_sleep_leaves_no_descriptor_and_no_zombie(start: Start) -> None:
     gateway = start()
     process = psutil.Process(gateway.process.pid)
@@ -184,6 +186,7 @@ def let_rest(gateway: GatewayProcess) -> None:
         until_asleep(gateway, "rests")
 
 
+@pytest.mark.nightly
 def test_a_thread_that_prints_or_computes_keeps_its_kernel_awake(start: Start, groups: Groups) -> None:
     gateway = start()
     gateway.execute(
@@ -239,6 +242,7 @@ def test_files_of_a_sleeping_kernel_are_there_and_do_not_wake_it(start: Start, g
     assert gateway.execute("s", "open('b.txt').read()")["text"] == "'of the client'"
 
 
+@pytest.mark.nightly
 def test_a_program_wakes_its_kernel_and_keeps_it_awake(start: Start, groups: Groups) -> None:
     gateway = start()
     gateway.execute("s", "x = 1")
@@ -278,6 +282,7 @@ def test_a_sleeping_kernel_that_is_killed_is_found_dead(start: Start, kill: Kill
     assert (result["text"], result["kernel"]["replaced"]) == ("False", True)
 
 
+@pytest.mark.nightly
 def test_a_sleeping_kernel_for_which_there_is_no_memory_is_found_dead(start: Start, groups: Groups) -> None:
     gateway = start()
     gateway.execute("s", f"x = bytearray(b'x' * {100 * MIB})")
@@ -290,6 +295,7 @@ def test_a_sleeping_kernel_for_which_there_is_no_memory_is_found_dead(start: Sta
     assert (result["text"], result["kernel"]["replaced"]) == ("False", True)
 
 
+@pytest.mark.nightly
 def test_sleepers_end_with_their_zygote(start: Start, groups: Groups) -> None:
     gateway = start()
     for name in ("one", "two"):

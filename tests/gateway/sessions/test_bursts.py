@@ -61,6 +61,7 @@ def left(gateway: GatewayProcess, parents: list[Path]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly
 def test_fifty_sessions_at_once_are_served_in_order_of_arrival(
     sandbox: None, cgroups: None, data: Path, start_gateway: StartGateway
 ) -> None:

@@ -15,6 +15,7 @@ from cellgate.jobs.jobs import Jobs
 from cellgate_kernels.threads import Lane
 
 
+@pytest.mark.nightly
 async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane) -> None:
     jobs = Jobs(tmp_path, 0, lane)
     with jobs.file() as given, JobFile(tmp_path, 1 << 60, lane) as none, jobs.file() as enough:
