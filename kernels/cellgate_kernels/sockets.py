@@ -5,7 +5,8 @@ It moves frames and knows nothing of their content. ``connection`` signs, checks
 
 Why local sockets don't use libzmq: it can't limit frames by their kind, or limit what all kernels leave
 unfinished, before they are received, and its own thread wakes for every packet and then wakes ours
-(docs/explanation/architecture.md). CurveZMQ, which TCP needs, stays with libzmq.
+(docs/explanation/architecture.md). CurveZMQ, which TCP needs, stays with libzmq; ``relay`` limits what it
+holds.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ import zmq
 from cellgate_kernels.budget import ReceiveBudget
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.messages import Channel
+from cellgate_kernels.relay import Relay, bytes_of
 from cellgate_kernels.tasks import Supervisor, guarded
 from cellgate_kernels.zmtp import (
+    FRAME_COST,
     MOST_BYTES,
     MOST_FRAMES,
     NOT_COPIED,
@@ -64,6 +67,9 @@ _LONGEST_RETRY: Final = 1.0
 _LONGEST_PATH: Final = 107
 """Bytes; unix(7)."""
 _UNREAD_MESSAGES: Final = 24
+_PASSED_ON: Final = 2
+"""How many of the longest messages may lie between a kernel's port and us: one that is a little too long is
+passed over, and its connection kept."""
 # Plain numbers: arithmetic on pyzmq's enums costs more than the calls that use them.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _SNDMORE: Final = int(zmq.SNDMORE) | _NOBLOCK
@@ -354,6 +360,8 @@ class ZmqSocket:
         # libzmq drops the connection at a longer frame and reconnects; the message is lost.
         zmq_socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
         self._paused = False
+        self._encrypted = bool(info.get("curve_publickey"))
+        self._relay: Relay | None = None
         self._loop = asyncio.get_running_loop()
         zmq_socket.linger = 0
         zmq_socket.setsockopt(zmq.RECONNECT_IVL, int(_RETRY_SECONDS * 1000))
@@ -367,7 +375,15 @@ class ZmqSocket:
             # ipykernel's own pair serves both sides, as in jupyter_client: it is the shared secret.
             zmq_socket.curve_serverkey = zmq_socket.curve_publickey = as_bytes(curve)
             zmq_socket.curve_secretkey = as_bytes(info["curve_secretkey"])
-        zmq_socket.connect(endpoint(info, channel))
+        if info["transport"] == "tcp":
+            port, most = int(info[f"{channel}_port"]), _PASSED_ON * most_bytes + FRAME_COST * MOST_FRAMES
+            self._relay = Relay(info["ip"], port, most, self._wakes)
+        try:
+            zmq_socket.connect(endpoint(info, channel) if self._relay is None else self._relay.endpoint)
+        except BaseException:
+            if self._relay is not None:
+                self._relay.close()
+            raise
         self._guarded_drain = guarded(self._drain, "kernel's socket")
         self._loop.add_reader(zmq_socket.FD, self._guarded_drain)
 
@@ -390,7 +406,7 @@ class ZmqSocket:
                 return
             if size > BYTES_PER_TURN or monotonic() > end:
                 break
-            if not self._frames and not int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
+            if not self._frames and not self._has_more():
                 return
             if not self._take_frames():
                 break
@@ -400,11 +416,23 @@ class ZmqSocket:
             self._receive(frames, left_out)
         self._loop.call_soon(self._guarded_drain)
 
+    def _has_more(self) -> bool:
+        """Whether libzmq has a message for us."""
+        return not self._socket.closed and bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
+
+    def _wakes(self) -> bool:
+        """As `_has_more`; then it is read soon: the question consumed the edge of ZMQ_FD."""
+        if has_more := self._has_more():
+            self._loop.call_soon(self._guarded_drain)
+        return has_more
+
     def _take_frames(self) -> bool:
         """Take frames of one message; returns whether it is complete, or else there is more of it."""
         for _ in range(FRAMES_PER_TURN):
             frame = self._socket.recv(_NOBLOCK)
             self._length += len(frame)
+            if self._relay is not None:
+                self._relay.read(bytes_of(len(frame), encrypted=self._encrypted))
             full = self._length > self._most_bytes or len(self._frames) == MOST_FRAMES
             if self._frames and (self._left_out or full):
                 self._left_out += max(1, len(frame))
@@ -419,11 +447,15 @@ class ZmqSocket:
         if not self._paused:
             self._paused = True
             self._loop.remove_reader(self._socket.FD)
+            if self._relay is not None:
+                self._relay.pause()
 
     def resume(self) -> None:
         """See `ChannelSocket`."""
         if self._paused:
             self._paused = False
+            if self._relay is not None:
+                self._relay.resume()
             self._loop.add_reader(self._socket.FD, self._guarded_drain)
             self._loop.call_soon(self._guarded_drain)
 
@@ -437,6 +469,8 @@ class ZmqSocket:
 
     def close(self) -> None:
         """See `ChannelSocket`."""
+        if self._relay is not None:
+            self._relay.close()
         if not self._socket.closed:
             self._loop.remove_reader(self._socket.FD)
             self._socket.close()

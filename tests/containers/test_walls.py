@@ -11,6 +11,7 @@ from tests.gateway.kernels.test_walls import (
     test_no_set_id_file_survives_in_a_workspace,
     test_proc_tells_of_the_kernels_own_processes_and_little_of_the_machine,
     test_sockets_are_of_a_few_families_and_none_leaves_the_network_namespace,
+    test_space_for_files_is_had_by_writing_to_them,
     x86_64_only,
 )
 from tests.support.kernels import StartKernel

@@ -19,6 +19,7 @@ from typing import Any
 
 from cellgate_kernels.provisioners.seccomp import (
     FAMILIES,
+    FREES_SPACE,
     MAKES_FILE,
     MODE_CALLS,
     NETLINK_PROTOCOL,
@@ -41,7 +42,7 @@ _ALLOWED = """
     clock_adjtime64 clock_getres clock_getres_time64 clock_gettime clock_gettime64 clock_nanosleep
     clock_nanosleep_time64 close connect copy_file_range dup dup2 dup3 epoll_create epoll_create1
     epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old eventfd eventfd2 execve
-    execveat exit exit_group faccessat faccessat2 fadvise64 fadvise64_64 fallocate fchdir fchown fchownat
+    execveat exit exit_group faccessat faccessat2 fadvise64 fadvise64_64 fchdir fchown fchownat
     fcntl fcntl64 fdatasync fgetxattr flistxattr flock fork fremovexattr fsetxattr fstat fstat64 fstatat64
     fstatfs fstatfs64 fsync ftruncate ftruncate64 futex futex_requeue futex_time64 futex_wait futex_waitv
     futex_wake futimesat get_robust_list get_thread_area getcpu getcwd getdents getdents64 getegid geteuid
@@ -131,6 +132,9 @@ def _rules() -> Iterator[dict[str, Any]]:
     for name, (flags, mode) in OPEN_CALLS.items():
         yield _allow([name], [_without(mode, SET_ID)])
         yield _allow([name], [_without(flags, MAKES_FILE)])
+    yield _allow(["fallocate"], [_has(1, FREES_SPACE, of=FREES_SPACE)])
+    gives_space = [_without(1, FREES_SPACE)]
+    yield {"names": ["fallocate"], "action": _ERRNO, "errnoRet": errno.EOPNOTSUPP, "args": gives_space}
     yield {"names": list(UNKNOWN_CALLS), "action": _ERRNO, "errnoRet": errno.ENOSYS}
 
 

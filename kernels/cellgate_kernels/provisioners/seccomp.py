@@ -6,12 +6,14 @@ what no list names, no reviewer has thought about. What is allowed depends on th
 - address families other than those below: AF_VSOCK, for example, reaches the hypervisor from anywhere;
 - the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where a file with them
   would be a program with its owner's rights;
+- space for files that nothing is written to: gigabytes of it take a moment, in which nobody could look;
 - new namespaces, and threads with open files or folders of their own, which ``disk`` would not find;
 - personalities other than Linux's own, which would make the layout of memory predictable.
 
-A refused call answers EPERM; one that this list has never heard of answers ENOSYS, as an older system would,
-so that programs use what they used before there was the new one. Those of Landlock do, too: a rule keeps the
-files that it is about, deleted ones too, where nobody can find them.
+A refused call answers EPERM, and fallocate EOPNOTSUPP, as where the file system does not have it; one that
+this list has never heard of answers ENOSYS, as an older system would, so that programs use what they used
+before there was the new one. Those of Landlock do, too: a rule keeps the files that it is about, deleted ones
+too, where nobody can find them.
 
 Pure: it makes bytes, for bwrap's ``--seccomp`` and for forked kernels. See seccomp(2).
 """
@@ -80,6 +82,10 @@ one working folder, as they do in the C library: then there is one place to look
 OWN_FILES = 2
 """CLOSE_RANGE_UNSHARE of close_range(2), its third argument: another way to get a separate table."""
 
+FREES_SPACE = 2
+"""FALLOC_FL_PUNCH_HOLE of fallocate(2), its second argument: all that the call may do. Where it does not give
+space, posix_fallocate(3) writes to each block instead."""
+
 # Classic BPF, from linux/bpf_common.h and linux/seccomp.h.
 _LOAD_WORD, _RETURN = 0x20, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
@@ -107,7 +113,8 @@ def sandbox_filter(machine: str) -> bytes | None:
     if machine not in _AUDIT:
         return None
     numbers = allowed_calls()[machine]
-    checked = {*SOCKET_CALLS, *MODE_CALLS, *OPEN_CALLS, *UNKNOWN_CALLS, "clone", "close_range", "personality"}
+    by_arguments = {"clone", "close_range", "fallocate", "personality"}
+    checked = {*SOCKET_CALLS, *MODE_CALLS, *OPEN_CALLS, *UNKNOWN_CALLS, *by_arguments}
     blocks = [_preamble(_AUDIT[machine])]
     blocks += [_checked(name, numbers[name]) for name in sorted(checked) if name in numbers]
     plain = sorted(number for name, number in numbers.items() if name not in checked)
@@ -136,7 +143,7 @@ def _checked(name: str, number: int) -> Iterator[_Step | str]:
     else:
         yield from _check(name)
         yield "deny"
-        yield _refuse(errno.EPERM)
+        yield _refuse(errno.EOPNOTSUPP if name == "fallocate" else errno.EPERM)
         yield "family"
         yield _refuse(errno.EAFNOSUPPORT)
         yield "allow"
@@ -201,6 +208,10 @@ def _check(name: str) -> Iterator[_Step]:
     if name == "close_range":
         yield _load_argument(2)
         yield (_IF_ANY_BIT, OWN_FILES, "deny", "allow")
+        return
+    if name == "fallocate":
+        yield _load_argument(1)
+        yield (_IF_ANY_BIT, FREES_SPACE, "allow", "deny")
         return
     if name in OPEN_CALLS:
         flags, mode = OPEN_CALLS[name]
