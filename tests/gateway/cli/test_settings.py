@@ -236,7 +236,7 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         ),
         (
             ["run", "a.py", "-o", "out.txt"],
-            "cellgate: --output out.txt: a notebook's name ends in .ipynb",
+            "cellgate: --output out.txt: a notebook's name ends in .ipynb, a page's in .html",
         ),
         (["run", "a.py", "-o", "no/x.ipynb"], "cellgate: --output no/x.ipynb: there is no folder no"),
         (["export"], "cellgate: SESSION is missing: cellgate export SESSION [options]"),
