@@ -138,11 +138,16 @@ def test_a_notebook_comes_back_as_a_page_with_its_texts(place: Place) -> None:
     )
     # A module of the user's own that is named like one which the conversion needs.
     place.write("html.py", "raise SystemExit('not this one')")
-    mask = os.umask(0o026)
-    try:
-        done = place.call("run", "analysis.ipynb", "-o", "report.html")
-    finally:
-        os.umask(mask)
+    done = subprocess.run(
+        [INSTALLED, "run", "analysis.ipynb", "-o", "report.html"],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        umask=0o026,
+    )
     assert done.returncode == 0, done.stderr
     assert "written: report.html" in done.stderr
     page = (place.folder / "report.html").read_text()
