@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-QUIET = $$(test -t 2 || echo --quiet)
 STAMP := $(VENV)/.setup-done
+TOOLS := $(VENV)/.tools-done
 CLIENTS := $(VENV)/clients
 UV := $(BIN)/python kernels/cellgate_kernels/specs/uv_command.py
 LOCK := .ci/requirements.lock
@@ -14,10 +14,14 @@ CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/
 
 .PHONY: run setup test test-fast test-slow test-all test-nightly fuzz clients check bench lock vendor reference clean
 
-run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
-	@exec $(BIN)/cellgate serve $(ARGS)
+# Not the variable of that name which the environments of many machines have for other programs.
+ifneq ($(origin PORT),command line)
+PORT :=
+endif
+run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888. PORT=9100: on another port; ARGS="...": options of cellgate serve
+	@exec $(BIN)/cellgate serve $(if $(PORT),--port $(PORT)) $(ARGS)
 
-setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate. ENVIRONMENT=minimal: fewer packages for cells; LOCKED=1: a wheel of it, versions and hashes of .ci/requirements.lock
+setup: $(STAMP) ## the set-up alone, without what only tests and checks need; the command is then .venv/bin/cellgate. ENVIRONMENT=minimal: fewer packages for cells; LOCKED=1: a wheel of it, versions and hashes of .ci/requirements.lock
 
 $(BIN)/uv: $(KERNEL_LISTS)/uv.txt
 	@echo "Setting up in $(VENV) (once; about a minute)"
@@ -41,17 +45,26 @@ endif
 CHOICE := $(VENV)/share/cellgate/environment.json
 ANOTHER = $(if $(ENVIRONMENT),$(shell grep -qs '"$(ENVIRONMENT)"' $(CHOICE) || echo FORCE))
 
-# uv shows bars on a terminal; elsewhere one line per step is enough.
+# One line per step is enough: uv would list a hundred packages on a terminal. What fails is shown.
 $(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(ANOTHER) $(wildcard $(KERNEL_LISTS)/* kernels/cellgate_kernels/specs/container/*/*) | $(BIN)/uv
 	@echo "  the gateway's own packages ..."
 ifdef LOCKED
-	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --require-hashes --no-build -r $(LOCK)
-	@$(UV) pip install $(QUIET) --python $(BIN)/python --no-deps --no-build-isolation .
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-build -r $(LOCK)
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation .
 else
-	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --editable ".[server,test,check]"
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --editable ".[server,html,mcp,otel]"
 endif
 	@command -v bwrap >/dev/null || $(MAKE) --no-print-directory bubblewrap
 	@$(BIN)/cellgate setup $(if $(ENVIRONMENT),--environment $(ENVIRONMENT))
+	@touch $@
+ifdef LOCKED
+	@touch $(TOOLS)
+endif
+
+# What tests and checks need besides; the locked set-up has it all.
+$(TOOLS): $(STAMP)
+	@echo "  what tests and checks need ..."
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --editable ".[server,test,check]"
 	@touch $@
 
 .PHONY: FORCE
@@ -81,28 +94,28 @@ FEW_EXAMPLES = CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1}
 # Tests start hundreds of processes; each would compile the gateway anew.
 test test-fast test-slow test-all test-nightly fuzz: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(STAMP) ## all tests that take a moment and need neither a container engine nor Jupyter's clients
+test: $(TOOLS) ## all tests that take a moment and need neither a container engine nor Jupyter's clients
 	@echo "All tests but those that take long or need containers or Jupyter's clients: five minutes on two processors, less with more."
 	@command -v bwrap >/dev/null || echo "bubblewrap is missing: what needs it is skipped. Install it: sudo apt-get install bubblewrap"
 	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(QUICK) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
 	echo "Left out: what tests/long.txt lists, $(OTHER). All tests, with a container engine and after make clients: make test-all"; \
 	exit $$result
 
-test-fast: $(STAMP) ## tests of values and of parts, without a kernel; with QUICK= those that take long, too
+test-fast: $(TOOLS) ## tests of values and of parts, without a kernel; with QUICK= those that take long, too
 	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(QUICK) $(FAST)" -- $(ARGS)
 
-test-slow: $(STAMP) ## all tests but those of test-fast and of test-nightly
+test-slow: $(TOOLS) ## all tests but those of test-fast and of test-nightly
 	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
 
-test-all: $(STAMP) ## all tests but those of test-nightly
+test-all: $(TOOLS) ## all tests but those of test-nightly
 	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(FAST)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
 
 COVERAGE = --cov=cellgate --cov=cellgate_kernels --cov-report=html:$(VENV)/coverage
-test-nightly: $(STAMP) ## all tests there are with all random examples, and the gate of coverage
+test-nightly: $(TOOLS) ## all tests there are with all random examples, and the gate of coverage
 	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- --nightly $(ARGS)
 
 FUZZ_SECONDS ?= 60
-fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS per target: frames, messages, journal files, notebooks, paths, requests
+fuzz: $(TOOLS) ## hostile input for FUZZ_SECONDS per target: frames, messages, journal files, notebooks, paths, requests
 	@$(RUN) "-n $(PROCESSORS) tests/fuzz --fuzz-seconds $(FUZZ_SECONDS)" -- $(ARGS)
 
 clients: $(CLIENTS)/.setup-done ## Jupyter's clients for the tests of them; needs node, npm and chromium
@@ -111,9 +124,9 @@ $(CLIENTS)/.setup-done: $(CLIENTS_LISTS) | $(BIN)/uv
 	@echo "Setting up the clients of the tests in $(CLIENTS) (a few minutes)"
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	@echo "  those in Python ..."
-	@$(UV) pip install $(QUIET) --python $(CLIENTS)/bin/python -r $(firstword $(CLIENTS_LISTS))
+	@$(UV) pip install --quiet --python $(CLIENTS)/bin/python -r $(firstword $(CLIENTS_LISTS))
 	@test -x $(CLIENTS)/hub/bin/python || $(PYTHON) -m venv $(CLIENTS)/hub
-	@$(UV) pip install $(QUIET) --python $(CLIENTS)/hub/bin/python -r $(word 2,$(CLIENTS_LISTS))
+	@$(UV) pip install --quiet --python $(CLIENTS)/hub/bin/python -r $(word 2,$(CLIENTS_LISTS))
 	@echo "  those in JavaScript ..."
 	@cp $(lastword $(CLIENTS_LISTS)) $(CLIENTS)/
 	@npm install --prefix $(CLIENTS) --no-audit --no-fund --no-package-lock --loglevel=error
@@ -122,7 +135,7 @@ $(CLIENTS)/.setup-done: $(CLIENTS_LISTS) | $(BIN)/uv
 	@npm install --prefix $(CLIENTS)/generators --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
-check: $(STAMP) ## style, types and layers
+check: $(TOOLS) ## style, types and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -143,10 +156,10 @@ lock: | $(BIN)/uv ## renew the locks: the kernel environments', CI's, the gatewa
 	@$(COMPILE) --extra server --constraints $(LOCK) -o $(GATEWAY_LOCK) pyproject.toml deploy/requirements.in
 	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -
 
-vendor: $(STAMP) ## renew the console's third-party files, as tests/support/vendoring/package.json says; needs npm
+vendor: $(TOOLS) ## renew the console's third-party files, as tests/support/vendoring/package.json says; needs npm
 	@$(BIN)/python -m tests.support.vendor
 
-reference: $(STAMP) ## write the pages of docs/reference that are made from the code
+reference: $(TOOLS) ## write the pages of docs/reference that are made from the code
 	@$(BIN)/python -m tests.support.reference_pages
 
 clean: ## remove the set-up

@@ -114,8 +114,11 @@ def read_config_file(path: Path) -> Config:
             f"the configuration file {path} fails: {type(error).__name__}: {in_words(error)}"
         ) from error
     for name, section in config.items():
-        if name[:1].isupper() and not isinstance(section, Config):
+        if isinstance(section, Config):
+            continue
+        if name[:1].isupper():
             raise UsageError(f"{name} in {path} must hold settings, such as {name}.NAME, not {section!r}")
+        raise UsageError(f"{name} in {path} must be of a command, such as ServeApp.{name}")
     return config
 
 
@@ -335,14 +338,18 @@ class BaseApp(Application):
         self._check_fit(config, lambda class_name, name: self.option(name, class_name))
 
     def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:
-        """Refuses unknown settings of this command, and invalid values.
+        """Refuses settings that no command has, unknown ones of this command, and invalid values of its own.
 
         `called` gives the name by which the user gave a setting.
         """
         known = self.traits(config=True)
         ours = {cls.__name__ for cls in type(self).__mro__}
+        others = self.classes_of_settings()
         for class_name, name, value in settings_of(config):
-            if class_name not in ours:  # another command's
+            if class_name not in ours:
+                if others and class_name not in others:
+                    hint = did_you_mean(class_name, [*ours, *others])
+                    raise UsageError(f"{called(class_name, name)}: no command has such settings{hint}")
                 continue
             if name not in known:
                 raise UsageError(
@@ -350,6 +357,10 @@ class BaseApp(Application):
                 )
             if (problem := unfit(self, name, value)) is not None:
                 raise UsageError(f"{called(class_name, name)} {problem}")
+
+    def classes_of_settings(self) -> frozenset[str]:
+        """The names of the classes that other commands have settings of; empty if they are not known."""
+        return self.parent.classes_of_settings() if isinstance(self.parent, BaseApp) else frozenset()
 
     def option(self, name: str, class_name: str = "") -> str:
         """The option of the command line for this setting."""
@@ -395,7 +406,7 @@ class BaseApp(Application):
             yield from super().emit_help(classes=True)
             return
         width = min(shutil.get_terminal_size().columns, 100)
-        yield f"Usage: {self.name.replace('-', ' ', 1)} {self.usage}"
+        yield from self._usage_lines()
         for paragraph in inspect.cleandoc(str(self.description)).split("\n\n"):
             yield ""
             yield from textwrap.wrap(paragraph, width)
@@ -404,6 +415,15 @@ class BaseApp(Application):
             yield "\nOptions (each also by the environment variable beside it)"
             yield from self._option_lines(width)
         yield from self.emit_examples()
+
+    def _usage_lines(self) -> Generator[str, None, None]:
+        """One line for each form of the command; options stand before the words of a user's program."""
+        command = self.name.replace("-", " ", 1)
+        if not self.forms:
+            yield f"Usage: {command} {self.usage}"
+        for number, form in enumerate(self.forms):
+            words, separator, program = form.partition(" -- ")
+            yield f"{' ' * 6 if number else 'Usage:'} {command} {words} [options]{separator}{program}"
 
     def emit_examples(self) -> Generator[str, None, None]:
         """The examples, as written in the class."""

@@ -99,10 +99,13 @@ def _arguments(command: Command) -> Completer:
 
 
 def forms_of(usage: str, forms: Iterable[str]) -> Mapping[str, list[str]]:
-    """The placeholders of a command's arguments, by the action that precedes them, or by "" without one."""
+    """The placeholders of a command's arguments, by the action that precedes them, or by "" without one.
+
+    Options that a form needs are no arguments.
+    """
     found: dict[str, list[str]] = {}
     for form in tuple(forms) or re.split(r"\|(?=[a-z])", usage.replace("[options]", "")):
-        words = form.split()
+        words = re.sub(r" --[a-z]+ [A-Z]+", "", form).split()
         if words and re.fullmatch(r"[a-z]+", words[0]):
             found[words[0]] = words[1:]
         else:

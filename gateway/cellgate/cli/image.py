@@ -35,6 +35,7 @@ class ImageApp(BaseApp):
 
     name = "cellgate-image"
     usage = "build|check [options]"
+    forms = ("build", "check")
     description = """
         build makes the image of kernels in containers: "standard" has kernels of Python, bash and JavaScript,
         what analysts expect, from pandas to plotly and DuckDB, git, curl, jq, unzip, sqlite3, and a font for

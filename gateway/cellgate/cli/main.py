@@ -21,6 +21,18 @@ from cellgate.cli.escaping import printed_line
 from cellgate.cli.extras import OF_THE_SERVER, SERVER, missing
 from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
 
+OPTION_GROUPS = (
+    "CommandApp",
+    "IdentityOptions",
+    "KernelOption",
+    "ListOptions",
+    "PackageOptions",
+    "PrincipalsApp",
+    "SessionOptions",
+    "TimeoutOption",
+)
+"""Classes of settings that commands share; named here, because to look takes importing all commands."""
+
 
 class CellgateApp(BaseApp):
     """``cellgate`` itself."""
@@ -105,6 +117,11 @@ class CellgateApp(BaseApp):
             )
         self.subapp = import_item(self.subcommands[subc][0])(parent=self)
         self.subapp.initialize(argv)
+
+    def classes_of_settings(self) -> frozenset[str]:
+        """The names of the classes of all commands, and of what they share."""
+        commands = (path.rpartition(".")[2] for path, _ in self.subcommands.values())
+        return frozenset((*commands, *OPTION_GROUPS))
 
     def _check_loaded(self, config: Config) -> None:
         """Nothing: `_check_command_line` refuses any setting before the command."""

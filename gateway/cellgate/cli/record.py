@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from traitlets import Bool, Integer
 
-from cellgate.cli.actions import choose_action
+from cellgate.cli.actions import choose_action, forms_of
 from cellgate.cli.base import BaseApp, UsageError, expanded
 from cellgate_kernels.errors import CellgateError
 
@@ -31,6 +31,15 @@ class RecordApp(BaseApp):
 
     name = "cellgate-record"
     usage = "stats|trail|compact|key|backup FILE|backup FOLDER|restore FILE [options]"
+    actions = {  # noqa: RUF012
+        "stats": "",
+        "trail": "",
+        "compact": "",
+        "key": "",
+        "backup": "FILE|FOLDER",
+        "restore": "FILE",
+    }
+    forms = forms_of(actions)
     description = """
         Works on the data folder of a gateway.
 
@@ -100,8 +109,7 @@ class RecordApp(BaseApp):
             "key": self._key,
         }
         copies = {"backup": self._backup, "restore": self._restore}
-        actions = {**dict.fromkeys(works, ""), "backup": "FILE|FOLDER", "restore": "FILE"}
-        name, files = choose_action("cellgate record", self.usage, actions, self.extra_args)
+        name, files = choose_action("cellgate record", self.usage, self.actions, self.extra_args)
         valid = True
         if name in works:
             works[name]()

@@ -27,6 +27,7 @@ from cellgate.cli.cell_options import SessionOptions
 from cellgate.cli.escaping import printed, printed_line
 from cellgate.cli.input import Answers
 from cellgate.cli.notebook_files import Cell, CellFile, read_cells, weave
+from cellgate.cli.pages import converted
 from cellgate.cli.run_files import (
     Brought,
     Sent,
@@ -94,6 +95,8 @@ class RunApp(SessionOptions):
     """
     examples = """
         cellgate run analysis.ipynb -o analysis-done.ipynb
+        cellgate run analysis.ipynb -o report.html
+                                                  a page with its texts and outputs
         cellgate run analysis.py --with data.csv  sends its data, and brings back what it makes
         cellgate run analysis.py --files data --results results
         cellgate run report.py -- --year 2026     its sys.argv is ["report.py", "--year", "2026"]
@@ -106,9 +109,10 @@ class RunApp(SessionOptions):
     language = Unicode(help="The language of a new session, and of a Markdown file's blocks.").tag(
         config=True, metavar="NAME"
     )
-    output = Unicode(help="Where to write the notebook with the outputs, even if a cell failed.").tag(
-        config=True, metavar="FILE"
-    )
+    output = Unicode(
+        help="Where to write the notebook with the outputs, even if a cell failed: a name in .ipynb, or in "
+        ".html for a page, which runs no scripts."
+    ).tag(config=True, metavar="FILE")
     singles = List(Unicode(), help="A file that the cells need.").tag(config=True, metavar="FILE")
     folders = List(Unicode(), help="A folder with files that the cells need.").tag(config=True, metavar="DIR")
     results = Unicode(
@@ -229,8 +233,15 @@ class RunApp(SessionOptions):
         if not self.output:
             return Path(name), None
         output = expanded(self.output)
-        if output.suffix != ".ipynb":
-            raise UsageError(f"--output {self.output}: a notebook's name ends in .ipynb")
+        if output.suffix not in {".ipynb", ".html"}:
+            raise UsageError(f"--output {self.output}: a notebook's name ends in .ipynb, a page's in .html")
+        if output.suffix == ".html":
+            from cellgate.jobs.convert import missing  # noqa: PLC0415 - keeps other runs quick
+
+            if absent := missing():
+                raise UsageError(
+                    f"--output {self.output}: pages need {', '.join(absent)}: pip install 'cellgate[html]'"
+                )
         if not output.parent.is_dir():
             raise UsageError(f"--output {self.output}: there is no folder {output.parent}")
         return Path(name), output
@@ -435,7 +446,10 @@ class Run:
         return next((execution for execution in reversed(self._executions) if execution is not None), None)
 
     async def write(self, output: Path) -> None:
-        """Writes the notebook: the file's cells with the outputs that the gateway has recorded."""
+        """Writes the notebook, or a page of it: the file's cells with the outputs that the gateway recorded.
+
+        The gateway's own exports have no Markdown cells: nobody has sent it those.
+        """
         with tempfile.TemporaryDirectory(prefix="cellgate-") as folder:
             exported = Path(folder) / "exported.ipynb"
             await self.gateway.notebook(self.session, exported)
@@ -445,6 +459,9 @@ class Run:
         reader: Any = nbformat  # untyped
         notebook = weave(self._source, reader.read(exported, as_version=4), self._executions)
         try:
-            reader.write(notebook, output)
+            if output.suffix == ".html":
+                output.write_bytes(converted(reader.writes(notebook).encode(), "html"))
+            else:
+                reader.write(notebook, output)
         except OSError as error:
             raise InvalidInput(f"{output} can't be written: {in_words(error, file=False)}") from error

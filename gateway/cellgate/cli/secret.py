@@ -6,6 +6,7 @@ import sys
 
 from traitlets import Unicode
 
+from cellgate.cli.actions import forms_of
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.principals import PrincipalsApp
 
@@ -19,7 +20,7 @@ class SecretApp(PrincipalsApp):
     name = "cellgate-secret"
     usage = "set|list|remove [NAME] --user USER"
     actions = {"set": "NAME", "list": "", "remove": "NAME"}  # noqa: RUF012
-    forms = tuple(f"{action} {words}".strip() for action, words in actions.items())
+    forms = tuple(f"{form} --user USER" for form in forms_of(actions))
     description = """
         Secrets of a user of the gateway with this data folder, which need not be running; one that is needs
         no restart. The one administrator of a gateway without users is `default`.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from traitlets import Unicode
 
+from cellgate.cli.actions import forms_of
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.principals import PrincipalsApp
 
@@ -22,7 +23,7 @@ class TokenApp(PrincipalsApp):
     name = "cellgate-token"
     usage = "create|list|revoke [ID] [options]"
     actions = {"create": "", "list": "", "revoke": "ID"}  # noqa: RUF012
-    forms = tuple(f"{action} {words}".strip() for action, words in actions.items())
+    forms = ("create --user USER", *forms_of({"list": "", "revoke": "ID"}))
     description = """
         Tokens of users. `create` prints the token on stdout, alone on its line and never again: only a digest
         is kept. Its id, on stderr, is what `list` shows and `revoke` takes. A change counts for the next

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traitlets import Enum
 
+from cellgate.cli.actions import forms_of
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.principals import PrincipalsApp
 
@@ -23,7 +24,7 @@ class UserApp(PrincipalsApp):
         "enable": "NAME",
         "remove": "NAME",
     }
-    forms = tuple(f"{action} {words}".strip() for action, words in actions.items())
+    forms = forms_of(actions)
     description = """
         Users of the gateway with this data folder, which need not be running; one that is notices within a
         second. A user can do nothing without a token: see cellgate token.

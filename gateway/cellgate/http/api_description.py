@@ -6,15 +6,20 @@ version and base URL. ``openapi`` provides the content, ``api_page`` the page.
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Any
 
-from cellgate.http.api_page import reference_page
+from cellgate.http.api_page import ORIGIN, reference_page
 from cellgate.http.base import BaseHandler, encode
 from cellgate.http.context import Services
 from cellgate.http.openapi import Table, build_document
 from cellgate.http.operation import HTML, JSON, Answer, Foreign, operation
 from cellgate.record.html_frame import PAGE_POLICY
+
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+"""A host that is nothing else in a line for a shell."""
+_USUAL = "127.0.0.1:8888"
 
 DOCUMENT = Foreign("OpenApiDocument", "An OpenAPI 3.1 document.")
 
@@ -38,9 +43,14 @@ class Document:
         return encode(self.value) + b"\n"
 
     @cached_property
-    def page(self) -> bytes:
-        """As a page."""
-        return reference_page(self.value).encode()
+    def _page(self) -> list[bytes]:
+        """The page as what stands between the gateway's addresses."""
+        return reference_page(self.value).encode().split(ORIGIN.encode())
+
+    def page(self, protocol: str, host: str) -> bytes:
+        """As a page, whose commands go to the address at which its reader has reached the gateway."""
+        at = f"{protocol}://{host if _HOST.fullmatch(host) else _USUAL}"
+        return at.encode().join(self._page)
 
 
 class DocumentedHandler(BaseHandler):
@@ -83,4 +93,5 @@ class PageHandler(DocumentedHandler):
         self.check()
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
-        await self.finish_parts([await self.services.lanes.texts.run(lambda: self.document.page)])
+        at = self.request.protocol, self.request.host
+        await self.finish_parts([await self.services.lanes.texts.run(self.document.page, *at)])

@@ -1,7 +1,8 @@
 """The OpenAPI 3.1 document of the gateway, generated from the route table, the operations and the structs.
 
 Nothing is repeated here: paths are from the table (``routes``), parameters and answers from the methods'
-declarations (``operation``), schemas from the structs (``wire``), statuses and reasons from the errors. Pure.
+declarations (``operation``), schemas from the structs (``wire``), statuses and reasons from the errors,
+examples from ``api_examples``. Pure.
 
 Generators of clients make a class of each schema and a function of each operation, and leave out or misname
 what they don't understand. So whatever they make a class of has a name here: every JSON answer, every enum,
@@ -21,6 +22,7 @@ import msgspec
 from msgspec import UnsetType
 
 from cellgate.errors import reasons, status_of_kind
+from cellgate.http.api_examples import EXAMPLES, Example
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import (
     BYTES,
@@ -140,7 +142,28 @@ def _operation(path: str, handler: type[BaseHandler], declared: Operation) -> Sc
         content = {kind: _media(kind, body) for kind, body in declared.body.items()}
         described["requestBody"] = {"content": content, "required": _is_required(declared.body)}
     described["responses"] = _responses(declared)
+    _show(described, EXAMPLES.get(declared.name, Example()))
     return described
+
+
+def _show(described: Schema, example: Example) -> None:
+    """Add the example's values to what they are examples of."""
+    for each in described.get("parameters", ()):
+        if each["in"] == "path":
+            each["example"] = example.part(each["name"])
+        elif each["in"] == "query" and each["name"] in example.query:
+            each["example"] = example.query[each["name"]]
+    if example.body is not None:
+        described["requestBody"]["content"][JSON]["example"] = example.body
+    if example.answer is not None:
+        for status, answer in described["responses"].items():
+            for media_type, content in answer.get("content", {}).items():
+                if status < "300" and _is_json(media_type):
+                    content["example"] = example.answer
+
+
+def _is_json(media_type: str) -> bool:
+    return media_type == JSON or media_type.endswith("+json")
 
 
 def _parameters(path: str, declared: Operation) -> Iterator[Schema]:
@@ -203,7 +226,7 @@ def _answer(answer: Answer) -> Schema:
 
 def _is_widely_known(media_type: str) -> bool:
     """Whether generators know how to read such an answer; _DESCRIPTION says what becomes of others."""
-    return media_type in {JSON, BYTES} or media_type.startswith("text/") or media_type.endswith("+json")
+    return media_type == BYTES or media_type.startswith("text/") or _is_json(media_type)
 
 
 def _media(media_type: str, body: Any) -> Schema:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellgate.errors import NotAcceptable
+from cellgate.jobs.formulas import Formulas
 from cellgate.jobs.job_output import give
 from cellgate.record.html_frame import document
 
@@ -39,15 +40,20 @@ FORMS: Mapping[str, ConvertedForm] = {
 }
 
 
+def missing() -> list[str]:
+    """The packages of the extra ``html`` that are not installed."""
+    return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+
+
 def check_form(form: str) -> ConvertedForm:
     """The form with this name. Raises NotAcceptable if there is none or nbconvert is missing."""
     if form not in FORMS:
         raise NotAcceptable(
             f"format {form[:40]!r} is not available here; choose {', '.join(FORMS)}, or none for .ipynb"
         )
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+    if absent := missing():
         raise NotAcceptable(
-            f"This gateway has no {', '.join(missing)}; install it with: pip install 'cellgate[server,html]'"
+            f"This gateway has no {', '.join(absent)}; install it with: pip install 'cellgate[server,html]'"
         )
     return FORMS[form]
 
@@ -65,13 +71,14 @@ def convert(notebook: str, form: str) -> str:
     import nbformat  # noqa: PLC0415 - slow to load, and only the job needs it
 
     node = nbformat.reads(notebook, as_version=4)  # type: ignore[no-untyped-call]
-    if form != "script":
-        _make_still(node, form)
-    converters: dict[str, Callable[[Any], str]] = {"html": _html, "markdown": _markdown, "script": _script}
-    return converters[form](node)
+    if form == "html":
+        return _html(node)
+    if form == "markdown":
+        return _markdown(node)
+    return _script(node)
 
 
-def _make_still(node: Any, form: str) -> None:
+def _make_still(node: Any, form: str, typeset: Callable[[str], str | None] = lambda _: None) -> None:
     """Leave of each output what the form shows; nbconvert passes over types that it does not know."""
     import nbformat  # noqa: PLC0415
 
@@ -82,7 +89,7 @@ def _make_still(node: Any, form: str) -> None:
     node.metadata.pop("widgets", None)  # nbconvert takes its shape for granted
     for cell in node.cells:
         if cell.cell_type == "code":
-            seen = (still(output, form, states.get) for output in cell.outputs)
+            seen = (still(output, form, states.get, typeset) for output in cell.outputs)
             cell.outputs = [nbformat.from_dict(output) for output in seen if output is not None]  # type: ignore[no-untyped-call]
 
 
@@ -90,9 +97,12 @@ def _html(node: Any) -> str:
     import nbconvert  # noqa: PLC0415
     from nbformat import v4  # noqa: PLC0415
 
+    from cellgate.jobs.markdown_filter import markdown_filter  # noqa: PLC0415 - nbconvert, too
     from cellgate.record import sanitise  # noqa: PLC0415 - nh3 is in the same extra as nbconvert
 
     found: list[str] = []
+    formulas = Formulas()
+    _make_still(node, "html", formulas.of_output)
 
     def clean(text: object) -> str:
         """Replaces nbconvert's filter: one output's markup, balanced so that it can't swallow later ones."""
@@ -103,8 +113,9 @@ def _html(node: Any) -> str:
         return sanitise.markup(kept)
 
     exporter: Any = nbconvert.HTMLExporter  # untyped
-    cells = exporter(template_file="base.html.j2", sanitize_html=True, filters={"clean_html": clean})
-    body = sanitise.markup(_text(cells, node))
+    filters = {"clean_html": clean, "markdown2html": markdown_filter(formulas)}
+    cells = exporter(template_file="base.html.j2", sanitize_html=True, filters=filters)
+    body = formulas.filled(sanitise.markup(_text(cells, node)))
     # The styles of an empty page are nbconvert's own; those of the outputs follow, as in the original page.
     empty = _text(exporter(), v4.new_notebook())  # type: ignore[no-untyped-call]
     styles = [*_STYLE.findall(empty), *map(sanitise.rules, found)]
@@ -121,6 +132,7 @@ def _markdown(node: Any) -> str:
     import nbconvert  # noqa: PLC0415
     from traitlets.config import Config  # noqa: PLC0415
 
+    _make_still(node, "markdown")
     # Keep pictures inside the file instead of extracting them into separate files.
     config = Config({"ExtractOutputPreprocessor": {"enabled": False}})
     exporter: Any = nbconvert.MarkdownExporter  # untyped

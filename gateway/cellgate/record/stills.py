@@ -39,11 +39,14 @@ _LONGEST_SIZE = 100_000
 
 
 def still(
-    output: Mapping[str, Any], form: str, widgets: Callable[[str], State | None] = lambda _: None
+    output: Mapping[str, Any],
+    form: str,
+    widgets: Callable[[str], State | None] = lambda _: None,
+    typeset: Callable[[str], str | None] = lambda _: None,
 ) -> dict[str, Any] | None:
     """Return the output as this form, ``html`` or ``markdown``, shows it; None if there is nothing to see.
 
-    `widgets`: the last state of a widget's model.
+    `widgets`: the last state of a widget's model. `typeset`: markup for LaTeX in a page, if there is some.
     """
     kind = output.get("output_type")
     if kind == "stream":
@@ -54,7 +57,7 @@ def still(
     data = told if isinstance(told, Mapping) else {}
     if (model := model_of(data)) is not None and (last := widget_text(model, widgets)):
         data = {**data, PLAIN: last}
-    for mime, value in _pieces(data, output.get("metadata"), form):
+    for mime, value in _pieces(data, output.get("metadata"), form, typeset):
         return {**output, "data": {mime: value}, "metadata": _size(output.get("metadata"), mime)}
     if unseen := [mime for mime in data if _has_more(mime, data[mime])]:
         return {**output, "data": {PLAIN: _remark("this output", unseen)}, "metadata": {}}
@@ -65,7 +68,9 @@ def still(
     return None
 
 
-def _pieces(data: Mapping[str, Any], metadata: object, form: str) -> Iterator[tuple[str, str]]:
+def _pieces(
+    data: Mapping[str, Any], metadata: object, form: str, typeset: Callable[[str], str | None]
+) -> Iterator[tuple[str, str]]:
     """What may be shown, the best first, as a type that nbconvert knows in this form."""
     markup = _text(data.get(HTML))
     if markup is not None and _is_seen(markup):
@@ -76,9 +81,12 @@ def _pieces(data: Mapping[str, Any], metadata: object, form: str) -> Iterator[tu
         encoded = base64.b64encode(whole.encode("utf-8", "replace")).decode()
         yield (_SVG, whole) if form == "html" else (_MARKDOWN, _linked(_SVG, encoded))
     for mime, formula in _texts(data, _LATEX):
-        # A browser without scripts typesets no LaTeX; its source is to be read as it is.
-        escaped = html.escape(formula, quote=False)
-        yield (HTML, f'<pre class="math">{escaped}</pre>') if form == "html" else (mime, formula)
+        if form == "html":
+            # What can't be typeset is to be read as it is.
+            escaped = html.escape(formula, quote=False)
+            yield HTML, typeset(formula) or f'<pre class="math">{escaped}</pre>'
+        else:
+            yield mime, formula
     for mime, encoded in _pictures(data):
         if form == "markdown":
             yield _MARKDOWN, _linked(mime, encoded)

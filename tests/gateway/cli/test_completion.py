@@ -122,6 +122,11 @@ def test_arguments_are_read_from_usage_lines() -> None:
     assert forms_of("[FILE.ipynb|BUNDLE.zip] [options]", ()) == {"": ["[FILE.ipynb|BUNDLE.zip]"]}
     assert forms_of("a|b ...", ("a SESSION [PATH]", "b")) == {"a": ["SESSION", "[PATH]"], "b": []}
     assert forms_of("[options]", ()) == {"": []}
+    # An option that a form needs is no argument.
+    assert forms_of("", ("set NAME --user USER", "run S -- PROGRAM...")) == {
+        "set": ["NAME"],
+        "run": ["S", "--", "PROGRAM..."],
+    }
 
 
 def test_values_actions_and_local_files(scripts: Path, tmp_path: Path) -> None:

@@ -128,6 +128,36 @@ def test_a_notebook_runs_and_comes_back_with_outputs_in_place(place: Place) -> N
     assert place.state(session) == "ended"
 
 
+def test_a_notebook_comes_back_as_a_page_with_its_texts(place: Place) -> None:
+    place.notebook(
+        "analysis.ipynb",
+        v4.new_markdown_cell("# A title\n\nwith $e^{x}$"),
+        v4.new_code_cell("print('first')"),
+        v4.new_markdown_cell("*Then*"),
+        v4.new_code_cell("6 * 7"),
+    )
+    # A module of the user's own that is named like one which the conversion needs.
+    place.write("html.py", "raise SystemExit('not this one')")
+    done = subprocess.run(
+        [INSTALLED, "run", "analysis.ipynb", "-o", "report.html"],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        umask=0o026,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "written: report.html" in done.stderr
+    page = (place.folder / "report.html").read_text()
+    places = [page.index(part) for part in ("A title", "first\n", "<em>Then</em>", "<pre>42</pre>")]
+    assert places == sorted(places)
+    assert "<math" in page
+    assert "default-src 'none'" in page
+    assert (place.folder / "report.html").stat().st_mode & 0o777 == 0o640
+
+
 def verified(place: Place, name: str) -> tuple[int, str]:
     """What ``cellgate verify`` says of a file: its exit code and its words."""
     done = place.call("verify", name)

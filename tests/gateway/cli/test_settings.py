@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from traitlets import Float, Int, List, Unicode
 from traitlets.config import Config
+from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import BaseApp, CommandApp, UsageError, environment_config
 from cellgate.cli.main import CellgateApp, main
@@ -233,7 +234,10 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             ["run", "a.py", "--timeout", "inf"],
             "cellgate: --timeout must be a number of seconds above 0, not inf",
         ),
-        (["run", "a.py", "-o", "out.txt"], "cellgate: --output out.txt: a notebook's name ends in .ipynb"),
+        (
+            ["run", "a.py", "-o", "out.txt"],
+            "cellgate: --output out.txt: a notebook's name ends in .ipynb, a page's in .html",
+        ),
         (["run", "a.py", "-o", "no/x.ipynb"], "cellgate: --output no/x.ipynb: there is no folder no"),
         (["export"], "cellgate: SESSION is missing: cellgate export SESSION [options]"),
         (["export", ""], "cellgate: a session's name can't be empty"),
@@ -459,3 +463,81 @@ def seen() -> Callable[[CommandApp], Any]:
         return server.url, server._headers.get("Authorization")
 
     return read
+
+
+def setting_classes() -> set[str]:
+    """The classes of all commands, and all that they have settings of."""
+    commands = [import_item(path) for path, _ in CellgateApp.subcommands.values()]
+    return {each.__name__ for command in commands for each in command.__mro__ if issubclass(each, BaseApp)}
+
+
+def test_every_class_of_settings_is_known() -> None:
+    assert CellgateApp().classes_of_settings() == setting_classes() - {"BaseApp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("c.ServApp.port = 9100", "ServApp.port in {}: no command has such settings; did you mean ServeApp?"),
+        ("c.Zzz.port = 9100", "Zzz.port in {}: no command has such settings"),
+        ("c.port = 9100", "port in {} must be of a command, such as ServeApp.port"),
+    ],
+)
+def test_a_class_that_is_none_is_refused_by_every_command(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config_file(tmp_path, text)
+    for command in (["sessions"], ["serve"], ["exec", "1"]):
+        assert main([*command, "--config", str(path)]) == 2
+        assert capsys.readouterr().err == f"cellgate: {said.format(path)}\n"
+
+
+def test_a_variable_of_a_class_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CELLGATE__ServApp__port", "9100")
+    assert main(["sessions"]) == 2
+    said = "CELLGATE__ServApp__port: no command has such settings; did you mean ServeApp?"
+    assert capsys.readouterr().err == f"cellgate: {said}\n"
+
+
+def test_settings_of_other_commands_and_of_what_they_share_are_none_of_ours(tmp_path: Path) -> None:
+    lines = [f"c.{name}.x = 1" for name in sorted(setting_classes() - {"BaseApp", "CommandApp", "OpenApp"})]
+    path = config_file(tmp_path, "\n".join(lines))
+    app = CellgateApp(environment={})
+    app.initialize(["open", "--config", str(path)])
+    assert isinstance(app.subapp, CommandApp)
+
+
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        ("files", ["put SESSION FILE [PATH] [options]", "get SESSION PATH [FILE] [options]"]),
+        ("process", ["run SESSION [options] -- PROGRAM...", "ls SESSION [options]"]),
+        ("record", ["stats [options]", "backup FILE|FOLDER [options]"]),
+        ("image", ["build [options]", "check [options]"]),
+        ("secret", ["set NAME --user USER [options]", "list --user USER [options]"]),
+        ("token", ["create --user USER [options]", "revoke ID [options]"]),
+        ("user", ["role NAME user|admin|auditor [options]"]),
+    ],
+)
+def test_help_has_a_usage_line_for_each_verb(
+    command: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out.partition("\n\n")[0]
+    assert text.startswith(f"Usage: cellgate {command} ")
+    found = [line.removeprefix("Usage:").strip() for line in text.splitlines()]
+    assert {f"cellgate {command} {line}" for line in lines} <= set(found)
+
+
+def test_every_command_with_verbs_has_a_usage_line_for_each() -> None:
+    """A usage that lists verbs has all of them as forms, so none is left out of the help."""
+    for path, _ in CellgateApp.subcommands.values():
+        command = import_item(path)
+        verbs = getattr(command, "actions", None)
+        if verbs is not None or "|" in command.usage.partition(" ")[0]:
+            first = {form.partition(" ")[0] for form in command.forms}
+            assert first == set(verbs or first), path
+            assert command.forms or command.__name__ in {"CompletionApp", "ReplayApp", "VerifyApp"}, path

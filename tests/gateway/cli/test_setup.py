@@ -194,6 +194,45 @@ def test_make_sets_up_again_for_another_environment_only(tmp_path: Path) -> None
     assert f"{setup} \n" in made_by(["setup", f"VENV={venv}"])
 
 
+def made(venv: Path) -> Path:
+    """What make takes for a set-up that is finished."""
+    (venv / "bin").mkdir(parents=True)
+    for name in ("bin/uv", ".setup-done"):
+        (venv / name).touch()
+    return venv
+
+
+def test_make_run_takes_a_port_of_its_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", f"VENV={made(tmp_path / 'venv')}"]
+    serve = f"exec {tmp_path}/venv/bin/cellgate serve"
+    # Not the shell's variable of that name, which is for other programs.
+    monkeypatch.setenv("PORT", "3000")
+    assert made_by(words).split() == serve.split()
+    assert made_by([*words, "PORT=9100"]).split() == [*serve.split(), "--port", "9100"]
+    both = made_by([*words, "PORT=9100", "ARGS=--backend sandbox"])
+    assert both.split() == [*serve.split(), "--port", "9100", "--backend", "sandbox"]
+
+
+def test_who_only_serves_gets_no_test_tools_and_no_list_of_packages(tmp_path: Path) -> None:
+    words = [f"VENV={tmp_path}/venv"]
+    installs = [line for line in made_by(["run", *words]).splitlines() if " pip install " in line]
+    # On a terminal uv would list each package.
+    assert all("--quiet" in line for line in installs)
+    assert [line.rpartition("--editable ")[2] for line in installs if "--editable" in line] == [
+        '".[server,html,mcp,otel]"'
+    ]
+    made(tmp_path / "venv")
+    tools = '--editable ".[server,test,check]"'
+    for target in ("test", "test-fast", "check"):
+        assert tools in made_by([target, *words]), target
+    assert tools not in made_by(["setup", *words])
+    # All that is locked is there already.
+    (tmp_path / "venv" / ".tools-done").touch()
+    assert tools not in made_by(["test", *words])
+    locked = made_by(["-W", "pyproject.toml", "setup", "LOCKED=1", *words])
+    assert f"touch {tmp_path}/venv/.tools-done" in locked
+
+
 def make_setup(tmp_path: Path, python: str) -> subprocess.CompletedProcess[str]:
     """`make setup` with this program as Python."""
     program = tmp_path / "python3"

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+from cellgate.http.api_examples import TASKS
+from cellgate.http.api_page import command_of
 from cellgate.http.openapi import build_document
 from cellgate.http.routes import TABLE
-from tests.support.server import GatewayProcess
+from tests.support.server import TOKEN, GatewayProcess
+
+WRONG = {"400", "404", "405", "406", "411", "413", "415", "500"}
+NOT_THERE = {
+    "get_execution",
+    "get_output",
+    "answer_input",
+    "cancel_execution",
+    "get_process",
+    "write_process_input",
+    "signal_process",
+    "end_process",
+    "open_port",
+    "undo_cell",
+}
+"""What the examples of these name exists in them only, or not in this gateway."""
 
 
 def test_the_document_needs_no_token(gateway: GatewayProcess) -> None:
@@ -38,3 +60,48 @@ def test_the_page_has_every_operation_and_loads_nothing(gateway: GatewayProcess)
 def test_the_pages_policy_lets_its_own_style_in_and_nothing_else(gateway: GatewayProcess) -> None:
     policy = gateway.get("/docs", token=None).headers["Content-Security-Policy"]
     assert policy.startswith("sandbox; default-src 'none'; style-src 'unsafe-inline';")
+
+
+def in_a_shell(script: str, folder: Path) -> str:
+    """What the commands print."""
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout
+
+
+def test_what_the_page_begins_with_runs_as_it_stands(gateway: GatewayProcess, tmp_path: Path) -> None:
+    page = gateway.get("/docs", token=None).body.decode()
+    setting, cell, program = map(
+        html.unescape, re.findall(r'<pre class="copy[ a-z]*">(.*?)</pre>', page, re.S)[:3]
+    )
+    assert setting == f"export TOKEN=YOUR-TOKEN URL={gateway.url}"
+    setting = setting.replace("YOUR-TOKEN", TOKEN)
+    assert json.loads(in_a_shell(f"{setting}\n{cell}", tmp_path))["text"] == "42\n"
+    (tmp_path / "hello.py").write_text(program.replace("YOUR-TOKEN", TOKEN))
+    done = subprocess.run(
+        [sys.executable, "hello.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "42\n\n"
+
+
+def test_no_example_is_refused_as_a_wrong_request(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """All of them, in the order of the page; what can't be there is not found, and nothing else is."""
+    (tmp_path / "areas.csv").write_text("name,area\nAsia,44.6\n")
+    (tmp_path / "names.csv").write_text("Asia\n")
+    described = {
+        each["operationId"]: (method.upper(), path, each)
+        for path, item in build_document(TABLE, "1")["paths"].items()
+        for method, each in item.items()
+    }
+    setting = f"export TOKEN={TOKEN} URL={gateway.url}"
+    last = ("delete_file", "end_checkpoint", "end_session")
+    names = [name for task in TASKS for name in task.operations if name != "open_event_socket"]
+    refused = []
+    for name in (*(each for each in names if each not in last), *last):
+        line = command_of(*described[name]).replace(" -o ", " -o saved-") + " -w '\\n%{http_code}'"
+        *answer, status = in_a_shell(f"{setting}\n{line}", tmp_path).splitlines()
+        if status in WRONG if name not in NOT_THERE else status != "404":
+            refused.append((name, status, answer))
+    gateway.delete("/v1/sessions/analysis-log")
+    assert refused == []

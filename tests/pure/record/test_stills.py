@@ -7,11 +7,15 @@ import io
 import json
 import re
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from PIL import Image
 
 from cellgate.jobs.convert import convert
+from cellgate.jobs.formulas import ELEMENTS, LONGEST, mathml
 from cellgate.record.stills import still
 from cellgate.record.widgets import STATE
 from tests.pure.record.test_html_frame import Seen, check
@@ -205,14 +209,109 @@ def test_a_chart_without_a_picture_says_where_it_is_to_be_seen(data: dict[str, A
     assert library not in drawn.text
 
 
-def test_latex_is_shown_as_it_is_written() -> None:
-    formula = "$\\displaystyle a < b & c_1 * c_2$"
-    made = output(
-        {"text/latex": formula, "text/plain": "<IPython.core.display.Math object>"}, "execute_result"
+def latex(text: str) -> dict[str, Any]:
+    return output({"text/latex": text, "text/plain": "<IPython.core.display.Math object>"}, "execute_result")
+
+
+def test_a_formula_is_drawn_in_pages_and_in_markdown_as_it_is_written() -> None:
+    formula = "$\\displaystyle a < b \\leq \\sqrt{c_1}$"
+    seen = page(latex(formula))
+    assert ("math", {"display": "inline"}) in seen.body
+    assert ("math", {"display": "block"}) in page(latex(f"${formula}$")).body
+    assert {"msqrt", "msub", "mi", "mo", "mn"} <= {tag for tag, _ in seen.body}
+    assert "a<b≤c1" in seen.text
+    assert formula in converted("markdown", latex(formula))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\begin{tabular}{l} a < b & c_1 * c_2 \\end{tabular}",
+        "Two formulas, $a$ and $b$",
+        "$\\nosuchcommand{x}$",
+        "$\\newcommand{\\x}{xx}\\x$",
+        f"${'x' * 5000}$",
+    ],
+)
+def test_latex_that_is_no_formula_is_shown_as_it_is_written(text: str) -> None:
+    seen = page(latex(text))
+    assert text in seen.text
+    assert ("pre", {"class": "math"}) in seen.body
+    assert not [tag for tag, _ in seen.body if tag == "math"]
+    assert text in converted("markdown", latex(text))
+
+
+def test_formulas_of_markdown_are_drawn_and_its_own_mathml_is_not() -> None:
+    parts = (
+        "So $a_1$ costs \\$5",
+        "$$\\frac{b}{2}$$",
+        "\\begin{align} c &= d \\end{align}",
+        "<math><ms>e</ms></math> and $\\nosuchcommand$, `$f$`",
     )
-    assert formula in page(made).text
-    assert ("pre", {"class": "math"}) in [*page(made).body]
-    assert formula in converted("markdown", made)
+    seen = page(output({"text/markdown": "\n\n".join(parts)}))
+    assert [known for tag, known in seen.body if tag == "math"] == [
+        {"display": "inline"},
+        {"display": "block"},
+        {"display": "block"},
+    ]
+    assert {"msub", "mfrac", "mtable"} <= {tag for tag, _ in seen.body}
+    assert "ms" not in {tag for tag, _ in seen.body}
+    for kept in ("costs $5", "$\\nosuchcommand$", "$f$"):
+        assert kept in seen.text
+
+
+def test_the_text_of_a_formula_is_text() -> None:
+    seen = page(latex("$\\text{<script>f()</script><b>}$"))
+    assert "<script>f()</script><b>" in seen.text
+    # Nor does it get into an attribute, wherever Markdown puts it.
+    shown = page(output({"text/markdown": '![$x$ "a](data:image/png;base64,AA== "$y$ <b>") [$z$](#a "$z$")'}))
+    assert not [value for _, known in shown.body for value in known.values() if value and "<m" in value]
+
+
+def test_the_formulas_of_a_page_are_limited() -> None:
+    many = page(*(latex(f"$x_{{{number}}} + {'y' * 3900}$") for number in range(40)))
+    drawn = [tag for tag, _ in many.body if tag == "math"]
+    assert 0 < len(drawn) < 40
+    assert (
+        len(drawn) + len([known for tag, known in many.body if known == {"class": "math"} and tag == "pre"])
+        == 40
+    )
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "x^",
+        "{",
+        "_",
+        "\\frac",
+        "\\sqrt",
+        "\\sqrt[",
+        "'",
+        "\\left(",
+        "a\\over ",
+        "\\begin{matrix}",
+        "&",
+        "\\\\",
+        "\\verb|",
+    ],
+)
+def test_hostile_latex_ends_soon_and_holds_nothing_deep(piece: str) -> None:
+    made = mathml(piece * (LONGEST // len(piece)), block=True)
+    assert made is None or (len(made) < 60 * LONGEST and made.count("<math") == 1)
+    assert mathml(f"{{{piece * 3}}}" + "x" * LONGEST, block=True) is None
+
+
+@given(st.text(st.sampled_from("\\{}[]()^_&$#%' xy12<>\""), max_size=60))
+@example("\\frac{a}{b}")
+def test_whatever_is_written_a_formula_is_only_a_formula(text: str) -> None:
+    made = mathml(text, block=False)
+    if made is not None:
+        assert made.startswith('<math display="inline">')
+        assert made.endswith("</math>")
+        seen = Seen(f"<body>{made}")
+        assert {tag for tag, _ in seen.body} <= {"body", "math", *ELEMENTS}
+        ElementTree.fromstring(made)
 
 
 def test_an_object_without_a_text_is_named_unless_there_is_more_to_see() -> None:

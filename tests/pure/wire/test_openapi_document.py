@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
+from jsonschema import Draft202012Validator
 from msgspec import Meta
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tornado.web import RequestHandler
 
 from cellgate.errors import status_of_kind
+from cellgate.http.api_examples import EXAMPLES, TASKS
+from cellgate.http.api_page import command_of, reference_page
 from cellgate.http.base import BaseHandler
 from cellgate.http.openapi import METHODS, build_document
 from cellgate.http.operation import FORM, JSON, Answer, operation, operation_of
@@ -187,3 +191,74 @@ def test_all_events_are_in_the_document() -> None:
     for kind in EVENTS:
         assert {"seq", "session", "execution", "type", "at"} <= set(schemas[kind.__name__]["required"])
     assert "display_id" not in schemas["DisplayData"]["required"]
+
+
+def each_operation() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, path and operation."""
+    for path, item in build_document(TABLE, "1")["paths"].items():
+        for method, each in item.items():
+            yield method.upper(), path, each
+
+
+def test_every_operation_is_in_one_task_and_has_an_example() -> None:
+    names = [each["operationId"] for _, _, each in each_operation()]
+    assert sorted(name for task in TASKS for name in task.operations) == sorted(names)
+    assert EXAMPLES.keys() == set(names)
+    for _, _, each in each_operation():
+        name = each["operationId"]
+        for parameter in each.get("parameters", ()):
+            assert parameter["in"] != "path" or "example" in parameter, name
+        if each.get("requestBody", {}).get("required") and FORM not in each["requestBody"]["content"]:
+            assert "example" in each["requestBody"]["content"][JSON], name
+        for status, answer in each["responses"].items():
+            if status < "300" and JSON in answer.get("content", {}):
+                assert "example" in answer["content"][JSON], (name, status)
+
+
+def closed(schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schemas without fields that they don't name; events of a page have those of their own type."""
+    return {
+        name: {**each, "additionalProperties": False} if "properties" in each and name != "Event" else each
+        for name, each in schemas.items()
+    }
+
+
+def holders(each: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Whatever may have a schema and an example of it."""
+    yield from each.get("parameters", ())
+    for holder in (each.get("requestBody", {}), *each["responses"].values()):
+        yield from holder.get("content", {}).values()
+
+
+def test_examples_fit_their_schemas() -> None:
+    components = {"schemas": closed(build_document(TABLE, "1")["components"]["schemas"])}
+    checked = 0
+    for _, _, each in each_operation():
+        for holder in holders(each):
+            if "example" in holder:
+                validator = Draft202012Validator({**holder["schema"], "components": components})
+                problems = [error.message for error in validator.iter_errors(holder["example"])]
+                assert not problems, each["operationId"]
+                checked += 1
+    assert checked > 100
+
+
+def test_examples_are_lines_for_a_shell_and_send_a_token_where_one_is_needed() -> None:
+    for method, path, each in each_operation():
+        words = shlex.split(command_of(method, path, each))
+        assert any("URL" in word for word in words), each["operationId"]
+        assert ("Authorization: Bearer $TOKEN" in words) == (each.get("security") != [])
+        assert "{" not in path or path not in " ".join(words)
+
+
+def test_the_page_begins_with_the_token_and_a_cell_and_has_each_task() -> None:
+    page = reference_page(build_document(TABLE, "1", "/cellgate"))
+    begin, _, rest = page.partition("<nav>")
+    assert "Authorization: Bearer TOKEN" in begin
+    assert "/cellgate</pre>" in begin
+    assert "$URL/v1/sessions/hello/execute" in begin
+    titles = re.findall(r'<h2 id="task-\d+">([^<]*)</h2>', rest)
+    assert titles == [task.title for task in TASKS]
+    for _, _, each in each_operation():
+        article = rest.partition(f'<article id="{each["operationId"]}">')[2].partition("</article>")[0]
+        assert '<pre class="copy">' in article, each["operationId"]
