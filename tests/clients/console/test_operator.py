@@ -79,7 +79,7 @@ def test_trouble_is_told_with_its_place_in_the_runbook(page: Any) -> None:
     killed = gauge(deaths, "out of memory")
     assert int(killed.locator("strong").text_content()) >= 32
     assert re.match(r"\d+ in ", killed.locator("small").text_content())
-    killed.locator("polyline").wait_for()
+    killed.locator("polyline").wait_for(state="attached")
     assert deaths.get_by_text("pids limit").count() == 0
     quotas = place.get_by_role("region", name="Refusals by quota")
     assert gauge(quotas, "memory").locator("strong").text_content() == "5"
