@@ -25,7 +25,7 @@ def others(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     index = Index(folder)
     data = tmp_path_factory.mktemp("panels") / "data"
     try:
-        with serving(data, "sandbox", packages="apple banana", package_index=index.url) as gateway:
+        with serving(data, "sandbox", packages="*", package_index=index.url) as gateway:
             yield gateway
     finally:
         index.close()
@@ -63,10 +63,8 @@ def test_what_jupyterlab_needs_is_told(page: Any, console: GatewayProcess) -> No
     tab(page, "Record").get_by_role("button", name="Open in JupyterLab").click()
     lab, channels = page.get_by_role("dialog").locator("pre").all_text_contents()
     assert lab.startswith(f"jupyter lab --gateway-url={console.url} ")
-    path = "/api/kernels/to-jupyter/channels"
-    assert channels == f"ws://{console.host}{path}"
-    kernel = console.get(path.removesuffix("/channels"))
-    assert (kernel.status, kernel.json()["id"]) == (200, console.model("to-jupyter")["kernel_id"])
+    assert channels == f"ws://{console.host}/api/kernels/to-jupyter/channels"
+    assert console.get("/api/kernels/to-jupyter").json()["execution_state"] == "idle"
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
 
