@@ -134,6 +134,20 @@ def test_a_result_is_read_as_its_events_are(page: Any) -> None:
     assert made[0]["text"] == "a\nb"
 
 
+def test_a_text_that_a_result_has_cut_is_told_as_such(page: Any) -> None:
+    """Where the rest of it is, the gateway says to programs; readers get a link."""
+    mark = "[cellgate: 50000000 characters, cut here; GET /v1/sessions/s/executions/e/output/0 has them all]"
+    body = "return its.ofResult(given).outputs.map(({ text, left_out }) => [text, left_out])"
+
+    def read(text: str) -> Any:
+        return run(page, "cell_outputs.js", body, [{"output_type": "stream", "name": "stdout", "text": text}])
+
+    assert read(f"begin\n{mark}\nend\n") == [
+        ["begin\n[49,999,991 characters are not shown here]\nend\n", 49_999_991]
+    ]
+    assert read("[cellgate: no mark]\n") == [["[cellgate: no mark]\n", 0]]
+
+
 def test_a_list_of_outputs_is_never_changed(page: Any) -> None:
     body = """
       const one = its.reduce(its.NOTHING, given[0]);
