@@ -121,6 +121,11 @@ READING = {
     "position": "new Promise((_, no) => navigator.geolocation.getCurrentPosition(_, no))",
     "camera": "navigator.mediaDevices.getUserMedia({video: true})",
     "the clipboard": "navigator.clipboard.readText()",
+    "the API": "fetch(new URL('../v1/me', location), {credentials: 'include'})",
+    "the API, blindly": (
+        "fetch(new URL('../v1/sessions', location),"
+        " {credentials: 'include', mode: 'no-cors', method: 'POST', body: '{}'})"
+    ),
 }
 """Expressions that must throw, or be promises that are refused."""
 

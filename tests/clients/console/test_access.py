@@ -102,6 +102,29 @@ def test_a_cell_that_asks(looked_at: Any, console: GatewayProcess) -> None:
     ended(cell)
 
 
+@pytest.mark.parametrize("width", [360, 800, 1440, 3840])
+def test_every_width_is_used_and_none_exceeded(
+    browser: Any, console: GatewayProcess, filled: str, width: int
+) -> None:
+    """From a phone to a screen of 4k."""
+    with opened(browser, viewport={"width": width, "height": width * 9 // 16 + 400}) as page:
+        page.goto(link(console))
+        expect(page.get_by_role("link", name=filled, exact=True)).to_be_visible()
+        for fragment, what in (
+            ("#/", ".table-box"),
+            (f"#/sessions/{filled}", "article .source"),
+            ("#/gateway", ".operator"),
+        ):
+            page.evaluate("fragment => { location.hash = fragment }", fragment)
+            expect(page.locator(what).first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), fragment
+            box = page.locator(what).first.bounding_box()
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= width
+            # No view is a narrow strip of a wide screen.
+            assert box["width"] > 0.4 * width, fragment
+
+
 def test_keys_and_messages(looked_at: Any, filled: str) -> None:
     page = looked_at
     page.get_by_role("button", name="Keys", exact=True).click()

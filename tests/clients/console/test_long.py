@@ -5,11 +5,15 @@ Times are not asserted; ``pytest -s`` shows them.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.console.using import cells, expect, run, show, tab
+from tests.clients.console.using import cells, ended, expect, run, show, tab
+from tests.conftest import StartGateway
+from tests.support.browser import link, opened
 from tests.support.server import GatewayProcess, until
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(600)]
@@ -87,6 +91,19 @@ box => {
 """
 
 
+def memory(page: Any) -> int:
+    """MiB that the browser has for pages, where this is the only one; what is shared counts in parts."""
+    browser = page.context.browser.new_browser_cdp_session()
+    processes = browser.send("SystemInfo.getProcessInfo")["processInfo"]
+    browser.detach()
+    found = 0
+    for each in processes:
+        if each["type"] == "renderer":
+            told = Path(f"/proc/{each['id']}/smaps_rollup").read_text()
+            found += int(re.findall(r"^Pss: +(\d+) kB", told, re.MULTILINE)[0])
+    return found // 1024
+
+
 def scroll(page: Any, part: float) -> None:
     """Move the list's scroll bar."""
     page.locator(".feed-box").evaluate(SCROLLED, part)
@@ -124,7 +141,7 @@ def test_any_part_of_it_is_a_moment_away(
     assert visible(page)
     told = page.evaluate(TOLD)
     with capsys.disabled():
-        print(f"\n{total:,} cells, jumps and wheel: {told}")
+        print(f"\n{total:,} cells, jumps and wheel: {told}; the tab has {memory(page)} MiB")
     assert told["drawn"] < MOST_DRAWN
 
 
@@ -166,6 +183,34 @@ def test_a_flood_of_output_leaves_the_page_alive(
     with capsys.disabled():
         print(f"\n200,000 lines: {told}")
     assert page.evaluate("document.querySelectorAll('*').length") < 20_000
+
+
+@pytest.mark.nightly
+def test_fifty_megabytes_leave_the_page_alive(
+    browser: Any, sandbox: None, start_gateway: StartGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a gateway that keeps so much; while the cell prints them, and as its record has them."""
+    gateway = start_gateway(backend="sandbox", text_cap="64m")
+    gateway.post("/v1/sessions", {"session": "large"})
+    with opened(browser) as page:
+        page.goto(link(gateway, "#/sessions/large"))
+        page.evaluate(WATCH)
+        cell = run(
+            page, "text = ('x' * 49 + '\\n') * 10_000\nfor _ in range(100): print(text, end='', flush=True)"
+        )
+        ended(cell)
+        told = page.evaluate(TOLD)
+        whole = cell.get_by_role("link", name="Download the whole text")
+        expect(whole).to_be_visible()
+        page.reload()
+        page.evaluate(WATCH)
+        expect(cells(page).first.get_by_role("link", name="Download the whole text")).to_be_visible()
+        again = page.evaluate(TOLD)
+        with page.expect_download() as saved:
+            cells(page).first.get_by_role("link", name="Download the whole text").click()
+        assert saved.value.path().stat().st_size == 50_000_000
+        with capsys.disabled():
+            print(f"\n50 MB: {told}; out of the record: {again}; the tab has {memory(page)} MiB")
 
 
 SEEN = """

@@ -134,6 +134,20 @@ def test_a_result_is_read_as_its_events_are(page: Any) -> None:
     assert made[0]["text"] == "a\nb"
 
 
+def test_a_text_that_a_result_has_cut_is_told_as_such(page: Any) -> None:
+    """Where the rest of it is, the gateway says to programs; readers get a link."""
+    mark = "[cellgate: 50000000 characters, cut here; GET /v1/sessions/s/executions/e/output/0 has them all]"
+    body = "return its.ofResult(given).outputs.map(({ text, left_out }) => [text, left_out])"
+
+    def read(text: str) -> Any:
+        return run(page, "cell_outputs.js", body, [{"output_type": "stream", "name": "stdout", "text": text}])
+
+    assert read(f"begin\n{mark}\nend\n") == [
+        ["begin\n[49,999,991 characters are not shown here]\nend\n", 49_999_991]
+    ]
+    assert read("[cellgate: no mark]\n") == [["[cellgate: no mark]\n", 0]]
+
+
 def test_a_list_of_outputs_is_never_changed(page: Any) -> None:
     body = """
       const one = its.reduce(its.NOTHING, given[0]);
@@ -228,6 +242,64 @@ def test_heights_tell_where_items_are(page: Any) -> None:
     assert run(page, "heights.js", body, 1000) == [0, 999, 0]
 
 
+LIST = """
+async () => {
+  const at = (path) => new URL(`console/${path}`, document.baseURI).href;
+  const { html, render } = await import(at("vendor/preact.js"));
+  const { VirtualList } = await import(at("app/virtual_list.js"));
+  const place = document.createElement("div");
+  place.style.cssText = "position: fixed; inset: 0 auto auto 0; width: 300px; height: 400px; z-index: 1000";
+  document.body.append(place);
+  const items = Array.from({ length: 30 }, (_, number) => ({ id: `item-${number}` }));
+  let atEnd = true;
+  const props = {
+    items,
+    count: items.length,
+    keyOf: (item) => item.id,
+    draw: (item) => html`<article id=${item.id} style=${{ height: "100px" }} />`,
+    onRange: () => undefined,
+    onEnd: (is) => (atEnd = is),
+    label: "Items",
+    handle: { current: null },
+  };
+  render(html`<${VirtualList} ...${props} />`, place);
+  const frames = async () => {
+    for (let left = 4; left; left -= 1) await new Promise(requestAnimationFrame);
+  };
+  const box = place.querySelector(".feed-box");
+  const last = () => place.querySelector("#item-29");
+  const found = {};
+  const note = async (name) => {
+    await frames();
+    found[name] = [atEnd, box.scrollHeight - box.clientHeight - box.scrollTop < 2];
+  };
+  await note("begun");
+  // It has grown, and the list is told of a former step only now.
+  last().style.height = "600px";
+  box.dispatchEvent(new Event("scroll"));
+  await note("grown");
+  for (let steps = 100; steps; steps -= 1) {
+    box.scrollTop -= 1;
+    await new Promise(requestAnimationFrame);
+  }
+  await note("left");
+  last().style.height = "700px";
+  await note("grown below");
+  place.remove();
+  return found;
+}
+"""
+
+
+def test_a_reader_is_at_the_end_until_they_leave_it(page: Any) -> None:
+    assert page.evaluate(LIST) == {
+        "begun": [True, True],
+        "grown": [True, True],
+        "left": [False, False],
+        "grown below": [False, False],
+    }
+
+
 def test_a_list_is_filtered_and_ordered(page: Any) -> None:
     sessions = [
         {
@@ -274,6 +346,22 @@ def test_processors_are_the_rise_of_their_time(page: Any) -> None:
     assert used((0, {"kernel_id": "k", "cpu": 9.0}), (2000, {"kernel_id": "l", "cpu": 4.0})) is None
     steps = [(0, 1.0), (2000, 3.0), (2100, 3.1)]
     assert used(*((at, {"kernel_id": "k", "cpu": cpu}) for at, cpu in steps)) == 1.0
+
+
+def test_a_measurement_that_is_told_twice_is_no_pause(page: Any) -> None:
+    """A gateway for which measuring is dear tells the same for some seconds."""
+    body = "return given.reduce((last, [at, model]) => its.withProcessors(model, last, at), null).processors"
+
+    def used(state: str, *told: tuple[float, float]) -> Any:
+        models = [(at, {"kernel_id": "k", "cpu": cpu, "state": state}) for at, cpu in told]
+        return run(page, "listing.js", body, models)
+
+    busy = [(0, 1.0), (2000, 3.0), (4000, 3.0), (6000, 3.0)]
+    assert used("busy", *busy) == 1.0
+    assert used("busy", *busy, (8000, 9.0)) == 1.0
+    assert used("busy", *busy, (12_000, 3.0)) == 0
+    assert used("idle", (0, 1.0), (2000, 1.0)) == 0
+    assert used("idle", *busy) == 0
 
 
 def test_a_folder_shows_what_is_in_it(page: Any) -> None:

@@ -25,6 +25,8 @@ cellgate_storage_free_bytes 50.0
 cellgate_queued_executions 12.0
 cellgate_kernel_deaths_total{cause="out_of_memory"} %d
 cellgate_kernel_deaths_total{cause="kernel_exit"} 3.0
+cellgate_kernel_deaths_total{cause="pids_limit"} 0.0
+cellgate_quota_refusals_total{quota="memory"} 5.0
 this is no sample
 cellgate_broken{state="x 1.0
 """
@@ -70,9 +72,17 @@ def test_trouble_is_told_with_its_place_in_the_runbook(page: Any) -> None:
     assert gauge(place, "In use, of places").locator("strong").text_content() == "7 of 8"
     assert gauge(place, "Cells in queues").locator("strong").text_content() == "12"
     # With the second answer there is something to compare with.
-    place.get_by_text("out of memory").wait_for()
     alerts.get_by_text("docs/how-to/runbook.md#cellgatelimitsendcells").wait_for()
-    assert place.get_by_text("kernel exit").count() == 0
+    deaths = place.get_by_role("region", name="Deaths by cause")
+    # What was before the page came is told, too.
+    assert gauge(deaths, "kernel exit").locator("dd").text_content().strip() == "3"
+    killed = gauge(deaths, "out of memory")
+    assert int(killed.locator("strong").text_content()) >= 32
+    assert re.match(r"\d+ in ", killed.locator("small").text_content())
+    killed.locator("polyline").wait_for(state="attached")
+    assert deaths.get_by_text("pids limit").count() == 0
+    quotas = place.get_by_role("region", name="Refusals by quota")
+    assert gauge(quotas, "memory").locator("strong").text_content() == "5"
     assert gauge(place, "Cells in queues").locator("polyline").get_attribute("points").count(",") >= 2
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.clients.console.mounting import display, framed, markup, mount, stream, wait_until
 from tests.support.browser import link, opened
+from tests.support.requirements import require
 from tests.support.server import PATIENCE, GatewayProcess
 
 SLOW = 1000 * PATIENCE
@@ -212,6 +213,23 @@ def test_markdown_and_latex_have_formulas(page: Any) -> None:
     assert first.locator("td").text_content() == "1"
     framed(page, 1).locator("math mfrac").wait_for()
     framed(page, 2).locator(".katex-error").wait_for()
+
+
+FONT = Path("/usr/share/fonts/truetype/dejavu/DejaVuMathTeXGyre.ttf")
+LOWER = """
+() => {
+  const bottom = (selector) => document.querySelector(selector).getBoundingClientRect().bottom;
+  return bottom("msub > mi:last-child") - bottom("msub > mi:first-child");
+}
+"""
+
+
+def test_an_index_is_below_its_letter(page: Any) -> None:
+    if not FONT.exists():
+        require("browser", "there is no font of mathematics; with apt-get: fonts-dejavu-extra")
+    mount(page, display({"text/latex": "$D_i$"}))
+    framed(page).locator("math msub").wait_for(timeout=SLOW)
+    assert page.frames[-1].evaluate(LOWER) > 1
 
 
 VEGA_LITE = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.console.using import cells, ended, expect, run, show, tab
+from tests.clients.console.using import cells, expect, show, tab
 from tests.conftest import serving
 from tests.support.browser import PHONE, link, opened
 from tests.support.server import GatewayProcess, until
@@ -40,9 +40,22 @@ slope = np.polyfit(range(180), demand.north, 1)[0]
 print(f"north changes by {slope:+.3f} GW a day")
 demand.to_csv("demand.csv")"""
 WRONG = "demand.east.mean()"
+MODEL = """\
+from IPython.display import Markdown, Math, display
+
+display(Markdown("### Seasonal model\\nThe demand of a **region** $i$ on day $t$, with its trend:"))
+Math(r"D_i(t) = \\alpha_i + \\beta_i t + \\sum_{k=1}^{K} c_k \\cos\\frac{2\\pi k t}{365} + \\varepsilon_t")"""
+FIGURE = """\
+from IPython.display import display
+
+month = ["Jan", "Feb", "Mar", "Apr", "May", "Jun"]
+bars = [{"type": "bar", "name": name, "x": month, "y": demand[name].resample("MS").mean().round(1).tolist()}
+        for name in demand]
+layout = {"height": 300, "margin": {"t": 20, "r": 10, "b": 30, "l": 40}}
+display({"application/vnd.plotly.v1+json": {"data": bars, "layout": layout}}, raw=True)"""
 BUSY = """\
 import time
-for epoch in range(1, 60):
+for epoch in range(1, 1000):
     print(f"epoch {epoch:2}  loss {1 / epoch ** 0.7:.4f}", flush=True)
     time.sleep(0.4)"""
 
@@ -52,10 +65,11 @@ def gateway(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """One with sessions that look like work."""
     with serving(tmp_path_factory.mktemp("screens") / "data", "sandbox", pool_size=2) as process:
         process.post("/v1/sessions", {"session": "demand-forecast", "checkpoint": "auto"})
-        for code in (LOAD, PLOT, FIT):
+        for code in (LOAD, PLOT, FIT, WRONG):
             process.execute("demand-forecast", code)
         process.post("/v1/sessions/demand-forecast/branch", {"session": "demand-forecast-quantiles"})
-        process.execute("demand-forecast-quantiles", "demand.quantile([0.1, 0.9])")
+        for code in ("demand.quantile([0.1, 0.9])", MODEL, FIGURE):
+            process.execute("demand-forecast-quantiles", code)
         process.execute("agent-7f3a", "import math\nmath.factorial(30)")
         for number in range(12):
             process.execute("nightly-report", f"print('part {number}')")
@@ -76,41 +90,76 @@ def taken(page: Any, name: str) -> None:
     page.screenshot(path=Path(FOLDER) / f"{name}.png")
 
 
+def shown(page: Any, session: str, first: bool = False) -> None:
+    """Go to a session, and wait until what is on the screen has been drawn."""
+    show(page, session)
+    expect(page.locator(".skeleton")).to_have_count(0)
+    if first:
+        page.locator(".feed-box").evaluate("box => { box.scrollTop = 0 }")
+    page.wait_for_timeout(500)
+
+
+def verified(page: Any) -> None:
+    """Verify the chain in the panel."""
+    if page.get_by_role("tabpanel").count() == 0:
+        page.get_by_role("button", name="Show the panel").click()
+    panel = tab(page, "Record")
+    panel.get_by_role("button", name="Verify").click()
+    expect(panel).to_contain_text("Valid")
+
+
+def operated(page: Any) -> None:
+    """The gateway's numbers, once there are lines."""
+    page.evaluate("location.hash = '#/gateway'")
+    expect(page.locator(".sparkline polyline").nth(3)).to_be_attached()
+    page.wait_for_timeout(7000)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures(gateway: GatewayProcess, browser: Any, scheme: str) -> None:
     with opened(browser, color_scheme=scheme, viewport=WIDE) as page:
         page.goto(link(gateway))
         expect(page.get_by_role("link", name="train-baseline")).to_be_visible()
-        page.wait_for_timeout(4500)
+        expect(page.locator("tr").filter(has_text="train-baseline")).to_contain_text("%")
         taken(page, f"sessions-{scheme}")
-        show(page, "demand-forecast")
-        expect(cells(page).nth(1).get_by_role("img")).to_be_visible()
-        expect(page.locator(".skeleton")).to_have_count(0)
+        shown(page, "demand-forecast", first=True)
         tab(page, "Variables")
         expect(page.get_by_role("listitem").filter(has_text="demand").first).to_be_visible()
-        page.locator(".feed-box").evaluate("box => { box.scrollTop = 0 }")
         table = page.frame_locator("iframe.out-frame").first.get_by_role("table")
         expect(table).to_be_visible()
         taken(page, f"session-{scheme}")
         tab(page, "Tree")
         expect(page.get_by_role("list", name="Branches")).to_be_visible()
         taken(page, f"tree-{scheme}")
+        shown(page, "demand-forecast-quantiles")
+        bars = page.frame_locator("iframe.out-frame").last.locator(".bars .point").nth(3)
+        expect(bars).to_be_visible()
+        verified(page)
+        taken(page, f"record-{scheme}")
         tab(page, "Files")
         show(page, "train-baseline")
         expect(cells(page).first).to_contain_text("loss")
         taken(page, f"running-{scheme}")
-        page.evaluate("location.hash = '#/gateway'")
-        expect(page.get_by_role("heading", name="Gateway")).to_be_visible()
-        page.wait_for_timeout(6000)
+        operated(page)
         taken(page, f"gateway-{scheme}")
 
 
-def test_pictures_of_a_phone(gateway: GatewayProcess, browser: Any) -> None:
-    with opened(browser, color_scheme="dark", viewport=PHONE, device_scale_factor=2) as page:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_of_a_phone(gateway: GatewayProcess, browser: Any, scheme: str) -> None:
+    with opened(
+        browser, color_scheme=scheme, viewport=PHONE, device_scale_factor=2, has_touch=True, is_mobile=True
+    ) as page:
         page.goto(link(gateway))
         expect(page.get_by_role("link", name="train-baseline")).to_be_visible()
-        taken(page, "phone-sessions")
-        show(page, "demand-forecast")
-        ended(run(page, WRONG), "raised")
-        expect(page.locator(".skeleton")).to_have_count(0)
-        taken(page, "phone-session")
+        taken(page, f"phone-sessions-{scheme}")
+        shown(page, "demand-forecast")
+        taken(page, f"phone-session-{scheme}")
+        shown(page, "demand-forecast-quantiles")
+        bars = page.frame_locator("iframe.out-frame").last.locator(".bars .point").nth(3)
+        expect(bars).to_be_visible()
+        taken(page, f"phone-figure-{scheme}")
+        verified(page)
+        taken(page, f"phone-record-{scheme}")
+        page.get_by_role("button", name="Close the panel").click()
+        operated(page)
+        taken(page, f"phone-gateway-{scheme}")

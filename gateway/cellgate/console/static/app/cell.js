@@ -5,7 +5,7 @@
 import { api } from "./api.js";
 import { hasEnded } from "./cells.js";
 import { pieces } from "./highlight.js";
-import { languageOf, may } from "./me.js";
+import { languageOf, may, me } from "./me.js";
 import { sessionHref } from "./router.js";
 import { saved } from "./session_actions.js";
 import { timeLeft } from "./session_log.js";
@@ -38,9 +38,8 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
   const { status, code, count } = state;
   const ended = hasEnded(status);
   const label = `Cell ${cell.number}, ${WORDS[status] ?? status}`;
-  const href = sessionHref(log.key, { execution: cell.id, principal });
   const stop = () => attempt(() => api.post(`${log.path}/executions/${cell.id}/cancel`));
-  const link = () => copy(new URL(href, location.href).href);
+  const link = () => copy(new URL(sessionHref(log.key, { execution: cell.id, principal: named(principal) }), location.href).href);
   return html`
     <article
       class="cell cell-${status} ${state.undone ? "cell-undone" : ""} ${marked ? "cell-marked" : ""}"
@@ -74,6 +73,18 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
       </div>
     </article>
   `;
+}
+
+/** The only principal of a gateway without users. */
+const ALONE = "default";
+
+/**
+ * The owner that a link names: whoever gets it may be an administrator or an auditor, for whom the key is not enough.
+ * @param {string | null | undefined} principal The session's owner, if not the reader.
+ */
+function named(principal) {
+  const own = me.value?.principal;
+  return principal || (own === ALONE ? null : own);
 }
 
 /** @param {{code: string, language: string}} props */

@@ -70,6 +70,9 @@ export function updated(shown, event) {
   return { ...shown, outputs };
 }
 
+/** Where a result has left out the middle of a long text. */
+const CUT = /\n?\[cellgate: (\d{1,15}) characters, cut here; [^\]\n]{1,500}\]\n?/;
+
 /**
  * The outputs of a result, which are nbformat's.
  * @param {any[]} outputs
@@ -80,9 +83,22 @@ export function ofResult(outputs) {
   for (const each of outputs) {
     const type = each.output_type;
     const event = type === "stream" ? { ...each, type, text: joined(each.text) } : { ...each, type };
-    shown = reduce(shown, event);
+    const cut = type === "stream" ? CUT.exec(event.text) : null;
+    shown = cut ? added(shown, partly(event, cut)) : reduce(shown, event);
   }
   return shown;
+}
+
+/**
+ * A stream of which a result has the beginning and the end.
+ * @param {{name: string, text: string}} event
+ * @param {RegExpExecArray} cut
+ */
+function partly({ name, text }, cut) {
+  const beginning = text.slice(0, cut.index);
+  const end = text.slice(cut.index + cut[0].length);
+  const left_out = Math.max(1, Number(cut[1]) - beginning.length - end.length);
+  return stream(name === "stderr" ? "stderr" : "stdout", beginning, left_out, end, false);
 }
 
 /** nbformat's multi-line strings. @param {unknown} text */

@@ -59,9 +59,13 @@ export const cpuOf = (session) => session?.processors ?? null;
 /** How many cells a session's record has. @param {any} session @returns {number} */
 export const cellsOf = (session) => session?.executions ?? session?.execution_count ?? 0;
 
+/** The gateway measures less often where that is dear to it: what it tells may be this old, in milliseconds. */
+const MEASURED_WITHIN = 10_000;
+
 /**
  * A model with `processors`, how many of them its kernel used since the model before. A kernel's processor time
- * begins anew with each kernel; of a time too short to tell, what was known stays.
+ * begins anew with each kernel; of a time too short to tell, what was known stays. The same time twice may be the
+ * same measurement: of a session that works on a cell, what was known stays then, too, though not for long.
  * @param {any} model
  * @param {any} before
  * @param {number} at When the model was told, in milliseconds.
@@ -70,9 +74,12 @@ export function withProcessors(model, before, at) {
   if (typeof model.cpu !== "number") return { ...model, told_at: at };
   const comparable = before && before.kernel_id === model.kernel_id && typeof before.cpu === "number";
   if (!comparable) return { ...model, told_at: at };
-  const seconds = (at - before.told_at) / 1000;
-  if (seconds < 1) return { ...model, cpu: before.cpu, processors: before.processors, told_at: before.told_at };
-  return { ...model, processors: Math.max(0, (model.cpu - before.cpu) / seconds), told_at: at };
+  const passed = at - before.told_at;
+  const known = { ...model, cpu: before.cpu, processors: before.processors, told_at: before.told_at };
+  if (passed < 1000) return known;
+  if (model.cpu === before.cpu && passed < MEASURED_WITHIN)
+    return { ...known, processors: model.state === "busy" ? before.processors : 0 };
+  return { ...model, processors: Math.max(0, (1000 * (model.cpu - before.cpu)) / passed), told_at: at };
 }
 
 /** One session among those of several owners. @param {any} session */

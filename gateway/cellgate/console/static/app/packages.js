@@ -61,7 +61,7 @@ export function Packages({ log }) {
           ${found.map((/** @type {any} */ each) => html`
             <li key=${each.name}>
               <span class="name">${each.name}</span><span class="faint">${each.version}</span>
-              <span class="faint spring">${each.requested ? "" : "needed by another"}</span>
+              <span class="faint spring">${each.requested ? "" : "came with another"}</span>
               ${may("packages") && html`<${IconButton} icon="trash" label="Remove ${each.name}" disabled=${working} onClick=${() => remove(each.name)} />`}
             </li>`)}
         </ul>`}

@@ -172,7 +172,7 @@ function Branch({ session, known, current, principal, onCompare, depth = 0 }) {
   return html`
     <li>
       <div class="branch ${session === current ? "current" : ""}">
-        <a href=${sessionHref(session, { principal })} aria-current=${session === current ? "page" : undefined}>${session}</a>
+        <a href=${sessionHref(session, { principal })} title=${session} aria-current=${session === current ? "page" : undefined}>${session}</a>
         ${node?.state && html`<${State} state=${node.state} />`}
         <span class="faint"><${Ago} at=${node?.created_at} /></span>
         <div class="spring"></div>

@@ -26,7 +26,7 @@ export function VirtualList({ items, count, keyOf, draw, onRange, onEnd, label, 
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [heights] = useState(() => new Heights(ESTIMATE));
   const [, redraw] = useState(0);
-  const held = useRef({ atEnd: start === null, from: 0, to: 0, drawn: 0, frame: 0, height: 600, shift: 0 });
+  const held = useRef({ atEnd: start === null, from: 0, to: 0, drawn: 0, frame: 0, height: 600, shift: 0, top: 0 });
   const here = held.current;
   if (heights.count !== count) heights.grow(count);
 
@@ -102,8 +102,10 @@ export function VirtualList({ items, count, keyOf, draw, onRange, onEnd, label, 
   }, []);
   useLayoutEffect(() => {
     const scroll = box.current;
-    if (scroll && here.atEnd) scroll.scrollTop = scroll.scrollHeight;
-    else if (scroll && here.shift) scroll.scrollTop += here.shift;
+    if (scroll && here.atEnd) {
+      scroll.scrollTop = scroll.scrollHeight;
+      here.top = scroll.scrollTop;
+    } else if (scroll && here.shift) scroll.scrollTop += here.shift;
     here.shift = 0;
   });
 
@@ -119,7 +121,10 @@ export function VirtualList({ items, count, keyOf, draw, onRange, onEnd, label, 
   const scrolled = () => {
     const scroll = /** @type {HTMLElement} */ (box.current);
     const atEnd = scroll.scrollTop + scroll.clientHeight >= scroll.scrollHeight - END;
-    if (atEnd !== here.atEnd) {
+    // An item that grew beyond the end has not taken the reader away from it: that takes a step back.
+    const hasGrown = !atEnd && here.atEnd && scroll.scrollTop >= here.top;
+    here.top = scroll.scrollTop;
+    if (atEnd !== here.atEnd && !hasGrown) {
       here.atEnd = atEnd;
       onEnd?.(atEnd);
     }

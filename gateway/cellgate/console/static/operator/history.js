@@ -1,14 +1,18 @@
 /**
  * What the gateway's metrics were in the last quarter of an hour, as far as this page has asked for them.
  *
- * It asks every five seconds while somebody looks. Counters start anew with the gateway: a step down is no fall.
+ * It asks every five seconds while somebody looks, at first every second, so that lines are there soon. Counters start
+ * anew with the gateway: a step down is no fall.
  */
 
 import { api } from "../app/api.js";
 import { signal } from "../vendor/preact.js";
-import { parse, sum } from "./prometheus.js";
+import { by, parse, sum } from "./prometheus.js";
 
 export const EVERY = 5000;
+const AT_FIRST = 1000;
+/** Moments that are enough for a line. */
+const FEW = 8;
 export const KEPT = 15 * 60_000;
 
 /**
@@ -43,7 +47,8 @@ async function ask() {
     history.value = { ...history.value, problem: error };
   }
   clearTimeout(timer);
-  if (users) timer = setTimeout(ask, EVERY);
+  const isNew = !history.value.problem && history.value.moments.length < FEW;
+  if (users) timer = setTimeout(ask, isNew ? AT_FIRST : EVERY);
 }
 
 /** @param {number} at @param {Moment["metrics"]} metrics */
@@ -85,6 +90,25 @@ export function rises(counted) {
  */
 export function rates(counted) {
   return rises(counted).map(([at, rise], index) => [at, (1000 * rise) / Math.max(1, at - counted[index][0])]);
+}
+
+/**
+ * A counter's values by one of its labels, the largest first: how far each has come, how much it rose from moment to
+ * moment, and how much in all of them.
+ * @param {Moment[]} moments
+ * @param {string} name
+ * @param {string} label
+ * @returns {{value: string, count: number, pairs: [number, number][], seen: number}[]}
+ */
+export function counts(moments, name, label) {
+  const end = moments.at(-1)?.metrics || new Map();
+  return Object.entries(by(end, name, label))
+    .filter(([, count]) => count > 0)
+    .map(([value, count]) => {
+      const pairs = rises(values(moments, name, { [label]: value }));
+      return { value, count, pairs, seen: total(pairs) };
+    })
+    .sort((one, other) => other.count - one.count);
 }
 
 /** @param {[number, number][]} pairs */

@@ -9,7 +9,7 @@ import { bytes, clock, duration } from "../app/words.js";
 import { useSheet } from "../outputs/sheet.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { alerts } from "./alerts.js";
-import { follow, history, last, quantile, rates, rises, total, values } from "./history.js";
+import { counts, follow, history, last, quantile, rates, rises, total, values } from "./history.js";
 import { by } from "./prometheus.js";
 import { Gauge } from "./sparkline.js";
 
@@ -90,7 +90,7 @@ function Numbers({ moments }) {
         <${Gauge} label="Claims waiting" value=${whole(last(waiting))} detail=${oldest ? `the oldest for ${seconds(oldest)}` : ""} pairs=${waiting} />
         <${Gauge} label="Memory of all" value=${size(last(of("cellgate_kernels_memory_bytes")))} detail=${`largest: ${size(last(of("cellgate_largest_kernel_memory_bytes")))}`} pairs=${of("cellgate_kernels_memory_bytes")} />
       </dl>
-      <${Counts} title=${`Deaths by cause in ${within(moments)}`} name="cellgate_kernel_deaths_total" label="cause" moments=${moments} />
+      <${Counts} title="Deaths by cause" name="cellgate_kernel_deaths_total" label="cause" moments=${moments} />
     </section>
     <section aria-label="Cells">
       <h2>Cells and sessions</h2>
@@ -118,27 +118,29 @@ function Numbers({ moments }) {
         <${Gauge} label="Event loop is late" value=${seconds(quantile(moments, "cellgate_loop_lag_seconds", 0.99))} detail="99 of 100 times, at most" />
         <${Gauge} label="Connections" value=${whole(last(of("cellgate_connections")))} pairs=${of("cellgate_connections")} />
       </dl>
-      <${Counts} title=${`Refusals in ${within(moments)}`} name="cellgate_http_refusals_total" label="reason" moments=${moments} />
+      <${Counts} title="Refusals by reason" name="cellgate_http_refusals_total" label="reason" moments=${moments} />
+      <${Counts} title="Refusals by quota" name="cellgate_quota_refusals_total" label="quota" moments=${moments} />
     </section>
   `;
 }
 
 /**
- * What a counter with a label rose by, where it did.
+ * A counter by the values of its label: how far it has come since the gateway's start, and what of it this page saw.
  * @param {{title: string, name: string, label: string, moments: Moment[]}} props
  */
 function Counts({ title, name, label, moments }) {
-  const known = Object.keys(by(moments.at(-1)?.metrics || new Map(), name, label));
-  const counted = known
-    .map((value) => /** @type {[string, number]} */ ([value, total(rises(values(moments, name, { [label]: value })))]))
-    .filter(([, count]) => count > 0)
-    .sort((a, b) => b[1] - a[1]);
-  return html`<h3>${title}</h3>
+  const counted = counts(moments, name, label);
+  return html`<section aria-label=${title}>
+    <h3>${title} <span class="since">since the gateway's start</span></h3>
     ${counted.length === 0
-      ? html`<p>None</p>`
-      : html`<ul class="operator-counts">
-          ${counted.map(([value, count]) => html`<li key=${value}><span>${value.replaceAll("_", " ")}</span> <strong>${whole(count)}</strong></li>`)}
-        </ul>`}`;
+      ? html`<p>${moments.length ? "None" : "–"}</p>`
+      : html`<dl class="gauges">
+          ${counted.map(
+            ({ value, count, pairs, seen }) =>
+              html`<${Gauge} key=${value} label=${value.replaceAll("_", " ")} value=${whole(count)} detail=${seen ? `${whole(seen)} in ${within(moments)}` : ""} pairs=${pairs} />`,
+          )}
+        </dl>`}
+  </section>`;
 }
 
 /** Quotas that are sizes; the others are numbers. */

@@ -2,7 +2,8 @@
  * Runs a session's cells again in a fresh kernel and shows beside the record what differs. The gateway does all of it.
  */
 
-import { api, Problem } from "../app/api.js";
+import { api, owner, Problem } from "../app/api.js";
+import { sessionHref } from "../app/router.js";
 import { counted } from "../app/words.js";
 import { useSheet } from "../outputs/sheet.js";
 import { save } from "../outputs/taking.js";
@@ -132,7 +133,7 @@ const ENVIRONMENTS = new Map([
 function Cell({ cell, session }) {
   const parts = cell.differences || [];
   const first = cell.source.trimStart().split("\n", 1)[0].slice(0, 120) || "(empty)";
-  const link = `#/sessions/${encodeURIComponent(cell.inherited || session)}/${encodeURIComponent(cell.execution || "")}`;
+  const link = sessionHref(cell.inherited || session, { execution: cell.execution, principal: owner.value });
   return html`<li value=${cell.cell} class=${`replay-cell replay-${cell.verdict}`}>
     <a href=${link}><code>${first}</code></a>
     <span>${VERDICTS.get(cell.verdict) || cell.verdict}${cell.inherited && `, in ${cell.inherited}`}</span>
