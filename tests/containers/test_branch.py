@@ -21,8 +21,11 @@ from tests.gateway.kernels.test_branch import (
     test_a_branch_has_a_copy_of_the_files_or_the_same,
     test_a_branch_that_does_not_come_up_leaves_its_parent_alone,
     test_a_busy_kernel_is_not_disturbed,
+    test_a_debugger_is_an_obstacle_and_can_be_attached_in_a_branch,
     test_a_kill_ends_one,
+    test_an_interrupt_stops_the_cell_of_one,
     test_an_obstacle_is_named,
+    test_an_obstacle_is_overruled,
     test_begins_and_ends_together,
     test_branches_end_with_their_gateway_and_the_first_kernel_does_not,
     test_each_goes_its_own_way,
@@ -31,6 +34,8 @@ from tests.gateway.kernels.test_branch import (
     test_nothing_piles_up,
     test_processes_of_cells_stay_the_parents,
     test_random_numbers_go_on_or_are_seeded,
+    test_what_cells_opened_stays_open_down_the_line,
+    test_what_clients_ask_of_it,
     test_what_works_in_a_branch,
     test_which_packages_work_in_a_branch,
     test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others,
@@ -43,8 +48,11 @@ __all__ = [
     "test_a_branch_has_a_copy_of_the_files_or_the_same",
     "test_a_branch_that_does_not_come_up_leaves_its_parent_alone",
     "test_a_busy_kernel_is_not_disturbed",
+    "test_a_debugger_is_an_obstacle_and_can_be_attached_in_a_branch",
     "test_a_kill_ends_one",
+    "test_an_interrupt_stops_the_cell_of_one",
     "test_an_obstacle_is_named",
+    "test_an_obstacle_is_overruled",
     "test_begins_and_ends_together",
     "test_branches_end_with_their_gateway_and_the_first_kernel_does_not",
     "test_each_goes_its_own_way",
@@ -53,6 +61,8 @@ __all__ = [
     "test_nothing_piles_up",
     "test_processes_of_cells_stay_the_parents",
     "test_random_numbers_go_on_or_are_seeded",
+    "test_what_cells_opened_stays_open_down_the_line",
+    "test_what_clients_ask_of_it",
     "test_what_works_in_a_branch",
     "test_which_packages_work_in_a_branch",
     "test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others",
@@ -83,14 +93,16 @@ async def launcher(catalog: KernelspecCatalog, folders: KernelFolders) -> AsyncI
     await engine.close()
 
 
-@pytest.mark.parametrize("name", ["parent", "branch"])
+@pytest.mark.parametrize("name", ["parent", "middle", "branch"])
 async def test_memory_of_all_is_limited_and_one_is_ended(launcher: KernelLauncher, name: str) -> None:
     first = await launcher.start(KernelProfile("python3", ResourceLimits(memory=512 * MIB)))
-    kernels: dict[str, Kernel] = {"parent": first, "branch": await first.branch(BranchSpec())}
+    middle = await first.branch(BranchSpec())
+    kernels: dict[str, Kernel] = {"parent": first, "middle": middle}
+    kernels["branch"] = await middle.branch(BranchSpec())
     eater = kernels.pop(name)
-    (other,) = kernels.values()
     eater.connection.request(Channel.SHELL, "execute_request", {"code": EATS})
     ended = await asyncio.wait_for(asyncio.shield(eater.exited), DEADLINE)
     assert (ended.cause, ended.signal) == ("out_of_memory", signal.SIGKILL)
-    assert await printed(other, "print('alive')") == "alive\n"
-    await asyncio.gather(eater.discard(), other.discard())
+    for other in kernels.values():
+        assert await printed(other, "print('alive')") == "alive\n"
+    await asyncio.gather(eater.discard(), *(other.discard() for other in kernels.values()))

@@ -70,6 +70,22 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         """Whether it is a symbolic link."""
         return stat.S_ISLNK(self.mode)
 
+    def is_untouched(self, found: os.stat_result) -> bool:
+        """Whether what was found in its place is the same file, with the same data, owner and permissions.
+
+        All changes of these show in the ctime.
+        """
+        known = self.identity
+        return (
+            known is not None
+            and self.sure
+            and found.st_ctime_ns == known.changed
+            and found.st_ino == known.inode
+            and found.st_size == known.size
+            and found.st_mtime_ns == known.modified
+            and found.st_dev == known.device
+        )
+
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """The entries of one snapshot, each after its folder; the first is the workspace itself."""

@@ -20,9 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cellgate.files import data
+from msgspec.structs import astuple
+
+from cellgate.files import data, tree
 from cellgate.files.data import MODES, Stop
 from cellgate.files.manifest import ROOT, Blob, Identity, Manifest, Record
+from cellgate.files.tree import FileIdentity
 from cellgate_kernels import trees
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,12 +39,14 @@ class Restored:
     """What a restore did: files with other data, entries taken out, and bytes written.
 
     `anew`: files that were replaced or overwritten, by their numbers in the manifest, as they are now.
+    `files`: all files as they are now, by path, but for those whose names are not UTF-8.
     """
 
     files_changed: int
     removed: int
     bytes_written: int
     anew: dict[int, Identity] = field(default_factory=dict)
+    files: dict[str, FileIdentity] = field(default_factory=dict)
 
 
 class Restoring:
@@ -98,18 +103,20 @@ class Restoring:
 
     def apply(self) -> Restored:
         """Change the workspace. Raises the first OSError after everything else is done."""
+        files: dict[str, FileIdentity] = {}
         root = trees.open_folder(None, str(self._workspace))
         try:
             self._bring(root, ROOT)
             self._settle(root, self._records[ROOT])
+            for number in self._differs - self._overwritten:
+                with suppress(FileNotFoundError):
+                    os.unlink(str(number), dir_fd=self._draft)
+            if self._refused is not None:
+                raise self._refused
+            self._see(root, ROOT, "", files)
         finally:
             os.close(root)
-        for number in self._differs - self._overwritten:
-            with suppress(FileNotFoundError):
-                os.unlink(str(number), dir_fd=self._draft)
-        if self._refused is not None:
-            raise self._refused
-        return Restored(len(self._differs), self._removed, self._written, self._anew)
+        return Restored(len(self._differs), self._removed, self._written, self._anew, files)
 
     # What differs
 
@@ -126,10 +133,10 @@ class Restoring:
             for each in self._inside[number]:
                 data.go_on(self._stop)
                 entry = self._records[each]
-                if entry.is_folder:
-                    self._compare(_inner(folder, entry), each)
-                elif entry.blob is not None:
+                if entry.blob is not None:
                     self._compare_file(folder, each, entry, entry.blob)
+                elif entry.is_folder:
+                    self._compare(_inner(folder, entry), each)
         finally:
             if folder is not None:
                 os.close(folder)
@@ -137,6 +144,10 @@ class Restoring:
     def _compare_file(self, folder: int | None, number: int, entry: Record, blob: Blob) -> None:
         found = None if folder is None else _found(entry.name, folder)
         first = entry.first
+        if found is not None and entry.is_untouched(found) and self._names[first] == 1:
+            # As nearly all are, so they cost little.
+            self._untouched.add(number)
+            return
         if folder is None or found is None or not stat.S_ISREG(found.st_mode):
             self._differs.add(first)
             self._overwritten.discard(first)
@@ -145,8 +156,7 @@ class Restoring:
         if self._inodes.setdefault(first, inode) != inode:
             self._differs.add(first)
             self._overwritten.discard(first)
-        elif entry.sure and Identity.of(found) == entry.identity:
-            # Changes of owner, permissions and time would show in its ctime too.
+        elif entry.is_untouched(found):
             self._untouched.add(number)
         elif number == first and not self._has_data(folder, entry, found, blob):
             self._differs.add(first)
@@ -206,6 +216,10 @@ class Restoring:
             finally:
                 os.close(target)
 
+    def _is_untouched(self, number: int, entry: Record) -> bool:
+        """Whether a file is as it was, and stays so."""
+        return number in self._untouched and entry.first not in self._differs
+
     # The changes
 
     def _bring(self, folder: int, number: int) -> None:
@@ -217,7 +231,7 @@ class Restoring:
         for name, each in inside.items():
             data.go_on(self._stop)
             entry = self._records[each]
-            if each in self._untouched and entry.first not in self._differs:
+            if self._is_untouched(each, entry):
                 continue
             try:
                 if entry.is_folder:
@@ -274,6 +288,27 @@ class Restoring:
                 self._settle(handle, entry)
         finally:
             os.close(handle)
+
+    def _see(self, folder: int | None, number: int, path: str, files: dict[str, FileIdentity]) -> None:
+        """Note what the files in a folder are now; only those that were changed have to be looked at."""
+        for each in self._inside[number]:
+            entry = self._records[each]
+            name = path + os.fsdecode(entry.name)
+            if entry.is_folder:
+                inner = _inner(folder, entry)
+                try:
+                    self._see(inner, each, f"{name}/", files)
+                finally:
+                    if inner is not None:
+                        os.close(inner)
+            elif entry.blob is not None and tree.is_text(name):
+                identity = entry.identity
+                if not self._is_untouched(each, entry):
+                    found = None if folder is None else _found(entry.name, folder)
+                    is_there = found is not None and stat.S_ISREG(found.st_mode)
+                    identity = Identity.of(found) if found is not None and is_there else None
+                if identity is not None:
+                    files[name] = astuple(identity)
 
     def _overwrite(self, folder: int, name: str, entry: Record) -> None:
         """Write the snapshot's data over the file's, after making sure that there is room for it."""
@@ -353,7 +388,7 @@ def _inner(folder: int | None, entry: Record) -> int | None:
 
 def _found(name: bytes, folder: int) -> os.stat_result | None:
     try:
-        return os.stat(os.fsdecode(name), dir_fd=folder, follow_symlinks=False)
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return None
 

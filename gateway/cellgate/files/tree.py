@@ -53,17 +53,18 @@ def parse_path(text: str) -> Parts:
     return parts
 
 
+FileIdentity = tuple[int, int, int, int, int]
+"""Changes whenever a file's content may have changed: its device, inode, size, mtime and ctime."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """The state of a regular file. `size` in bytes, `modified` in nanoseconds since 1970.
-
-    `identity` changes whenever the file's content may have changed.
-    """
+    """The state of a regular file. `size` in bytes, `modified` in nanoseconds since 1970."""
 
     path: str
     size: int
     modified: int
-    identity: tuple[int, int, int, int, int]
+    identity: FileIdentity
 
 
 def _state(path: str, found: os.stat_result) -> FileState:
@@ -284,14 +285,15 @@ def scan(
     for number, entry in enumerate(walk):
         if number % LOOKS == 0 and stopped():
             return files, False
-        if entry.is_file and _is_text(entry.path):
+        if entry.is_file and is_text(entry.path):
             files[entry.path] = _state(entry.path, entry.found)
-        elif folders and entry.is_folder and _is_text(entry.path):
+        elif folders and entry.is_folder and is_text(entry.path):
             files[f"{entry.path}/"] = _state(f"{entry.path}/", entry.found)
     return files, walk.complete
 
 
-def _is_text(path: str) -> bool:
+def is_text(path: str) -> bool:
+    """Whether a request can name this path, because it is UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:

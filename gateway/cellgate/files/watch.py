@@ -8,11 +8,12 @@ workspace, as most are, needs no scan. It records nothing.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cellgate.files import tree
-from cellgate.files.tree import FileState
+from cellgate.files.tree import FileIdentity, FileState
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.trees import is_empty
@@ -26,18 +27,23 @@ class WorkspaceWatch:
     """The files of one workspace as last seen."""
 
     def __init__(self) -> None:
-        self._known: dict[str, FileState] = {}
+        self._known: dict[str, FileIdentity] = {}
 
     async def begin(self, root: Path) -> None:
         """Start from the files as they are now."""
-        self._known, _ = await asyncio.to_thread(tree.scan, root)
+        found, _ = await asyncio.to_thread(tree.scan, root)
+        self._known = _identities(found)
+
+    def begin_with(self, files: Mapping[str, FileIdentity]) -> None:
+        """Start from files that somebody has looked at, by path."""
+        self._known = dict(files)
 
     def know(self, path: str, state: FileState | None) -> None:
         """Note a change that was not made by a cell; None: the file was removed."""
         if state is None:
             self._known.pop(path, None)
         else:
-            self._known[path] = state
+            self._known[path] = state.identity
 
     async def changes(self, root: Path) -> list[dict[str, Any]]:
         """Files created, changed and deleted since the last call, by path; at most 1,000 of them.
@@ -52,11 +58,12 @@ class WorkspaceWatch:
             found, complete = await asyncio.to_thread(tree.scan, root)
         known = self._known
         # A file that could not be seen this time is not new when it is seen again.
-        self._known = found if complete else {**known, **found}
+        seen = _identities(found)
+        self._known = seen if complete else {**known, **seen}
         changed = [
             (path, state, "changed" if path in known else "created")
             for path, state in found.items()
-            if path not in known or known[path].identity != state.identity
+            if path not in known or known[path] != state.identity
         ]
         deleted = sorted(known.keys() - found.keys()) if complete else []
         if not changed and not deleted:
@@ -64,6 +71,10 @@ class WorkspaceWatch:
         changes = await asyncio.to_thread(_describe, root, sorted(changed, key=lambda c: c[0])[:MAX_CHANGES])
         gone = [{"path": path, "size": None, "sha256": None, "action": "deleted"} for path in deleted]
         return (changes + gone)[:MAX_CHANGES]
+
+
+def _identities(found: Mapping[str, FileState]) -> dict[str, FileIdentity]:
+    return {path: state.identity for path, state in found.items()}
 
 
 def _describe(root: Path, changed: list[tuple[str, FileState, str]]) -> list[dict[str, Any]]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.files.snapshots import Method, SnapshotId, Snapshots
+from cellgate.files.tree import FileIdentity
 from cellgate.record.events import now
 from cellgate_kernels.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.checkpoints import HeldFork
@@ -89,11 +90,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """The new kernel, what it was made of, and how many cells that undid."""
+    """The new kernel, what it was made of, how many cells that undid, and its files as they are now."""
 
     kernel: Kernel
     checkpoint: Checkpoint
     undone: int
+    files: Mapping[str, FileIdentity]
 
 
 def check_name(name: str) -> str:
@@ -232,7 +234,7 @@ class SessionCheckpoints:
         made = await self._forks.restore(point.held, spec, instead_of=kernel)
         try:
             await end_kernel()
-            await self._work(self._snapshots.restore, point.snapshot, made.workspace)
+            restored = await self._work(self._snapshots.restore, point.snapshot, made.workspace)
         except BaseException:
             self._forks.release(made, spared={made.workspace})
             raise
@@ -241,7 +243,7 @@ class SessionCheckpoints:
             self._let_go(each)
         # What was taken out of the workspace may be much, and nobody waits for it to be removed.
         self._tasks.start(self._tidy([each.snapshot for each in undone]), "removal of undone files")
-        return RolledBack(made, point, cells - point.at.cells)
+        return RolledBack(made, point, cells - point.at.cells, restored.files)
 
     async def end(self, name: str) -> None:
         """End the checkpoint of this name. Raises NotFound, StorageError."""

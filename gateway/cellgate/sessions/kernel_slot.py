@@ -268,7 +268,12 @@ class SessionKernel:
                 await self._detach()
                 self._neighbours.leave(former)
                 await end_programs()
-                await former.shutdown()
+                # The pool removes what it leaves behind; that it writes nothing any more is enough here.
+                ending = self._tasks.share(former.shutdown(), f"end kernel {former.id}")
+                either: set[asyncio.Future[Any]] = {ending, former.exited}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if ending.done():
+                    ending.result()
 
             try:
                 found = await undo.roll_back(point, former, end_former)
@@ -280,7 +285,7 @@ class SessionKernel:
             try:
                 self._pool.release(former)
                 self.has_files = True
-                await self.watch.begin(kernel.workspace)
+                self.watch.begin_with(found.files)
                 self._open_proxy(kernel)
                 self._attend(kernel)
             except BaseException:

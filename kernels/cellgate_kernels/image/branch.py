@@ -63,6 +63,8 @@ OMP_PAUSE_SOFT = 1
 # one more when it is imported, polars-ooc-cleanup, which nothing waits for.
 LOST_THREADS = re.compile(r"polars-\d|tokio-r")
 NUMBA_OPENMP = "numba.np.ufunc.omppool"
+CONTEXT = "context"
+"""What ipykernel calls the context that a callback runs in."""
 
 # Taken before a debugger replaces it with its own, which hangs here.
 fork = os.fork
@@ -166,6 +168,15 @@ class Branching:
 
     def consider(self, order):
         """Leave the loop to fork as soon as nothing runs; say what stands in the way."""
+        try:
+            self.look_and_leave(order)
+        except Exception as error:  # noqa: BLE001 - cells can have exchanged what this looks at
+            # Whoever asked would wait, and the control channel with it.
+            if order.is_being_met or order.claim():
+                order.fail(error)
+
+    def look_and_leave(self, order):
+        """As `consider`."""
         if order.is_claimed:
             return
         if not self.is_idle():
@@ -177,6 +188,7 @@ class Branching:
             return
         if not order.claim():
             return
+        order.is_being_met = True
         order.overruled = self.obstacles()[:MOST_LISTED]
         if order.overruled and not order.wanted["anyway"]:
             order.decide({"status": "error", "why": "obstacles", "obstacles": order.overruled})
@@ -231,7 +243,13 @@ class Branching:
         self.app.start()
         while self.order is not None:
             order, self.order = self.order, None
-            self.fork(order)
+            process = os.getpid()
+            try:
+                self.fork(order)
+            except Exception as error:  # noqa: BLE001 - the kernel goes on
+                if os.getpid() != process:
+                    os._exit(1)
+                order.fail(error)
             with suppress(KeyboardInterrupt):
                 self.app.io_loop.start()
         if self.is_branch:
@@ -288,6 +306,7 @@ class Order:
         self.control_loop = control_loop
         self.claimed = threading.Lock()
         self.was_given_back = False
+        self.is_being_met = False
         self.busy_at = time.monotonic() + BUSY_AFTER
 
     @property
@@ -302,11 +321,17 @@ class Order:
     def give_back(self):
         """Let it be claimed once more, by whoever comes first."""
         self.was_given_back = True
+        self.is_being_met = False
         self.claimed.release()
 
     def decide(self, what):
         """Tell the control thread: an answer, or the `Forked` process."""
         self.control_loop.call_soon_threadsafe(self.decided.set_result, what)
+
+    def fail(self, error):
+        """Tell it that this is why there is no branch."""
+        why = f"{type(error).__name__}: {error}"[:MOST_WORD]
+        self.decide({"status": "error", "why": "failed", "message": why})
 
 
 class Forked:
@@ -690,7 +715,7 @@ def cells_context(kernel):
     """The context of context variables in which all cells run; only that callback has it."""
     callback = cells_callback(kernel)
     cells = dict(zip(callback.__code__.co_freevars, callback.__closure__, strict=True))
-    return cells["context"].cell_contents
+    return cells[CONTEXT].cell_contents
 
 
 def pause_openmp():
@@ -748,9 +773,9 @@ def watched_by(epoll):
 
 def idle_workers(executor):
     """The threads of a loop's own executor, while they wait for work: a branch makes others."""
-    if executor is None or executor._idle_semaphore._value < len(executor._threads):
-        return set()
-    return set(executor._threads)
+    idle = getattr(getattr(executor, "_idle_semaphore", None), "_value", 0)
+    threads = getattr(executor, "_threads", ())
+    return set(threads) if idle >= len(threads) else set()
 
 
 def loky_threads():
@@ -777,9 +802,14 @@ def missing_names(app):
 
 def names_not_found(app):
     """As `missing_names`. Raises AttributeError."""
+    from ipykernel import utils  # noqa: PLC0415
+
     kernel = app.kernel
     loop = asyncio.get_event_loop()
     needed = [
+        (utils, "_async_in_context"),
+        (kernel.control_stream, "_recv_callback _handle_events"),
+        (app.control_thread.io_loop, "asyncio_loop handlers readers writers"),
         (kernel, "_stdout _stderr _main_asyncio_lock _aborting _topic control_handlers start shell_main"),
         (
             kernel,
@@ -797,8 +827,12 @@ def names_not_found(app):
         (atexit, "_clear _run_exitfuncs"),
     ]
     needed += [
-        (stream, "pub_thread _io_loop _master_pid _buffer_lock _buffers _flush_pending _fid watch_fd_thread")
+        (stream, names)
         for stream in (kernel._stdout, kernel._stderr)
+        for names in (
+            "pub_thread _io_loop _master_pid _buffer_lock _buffers _flush_pending _subprocess_flush_pending",
+            "_fid _exc _original_stdstream_fd _watch_pipe_fd watch_fd_thread",
+        )
     ]
     if hasattr(kernel, "debugger"):
         needed.append((kernel, "_publish_debug_event _kernel_modules debug_just_my_code debugger_class"))
@@ -806,9 +840,13 @@ def names_not_found(app):
         manager = getattr(app.shell_channel_thread, "manager", None)
         needed.append((manager, "_shell_channel_to_main set_on_recv_callback"))
         needed.append((getattr(manager, "_shell_channel_to_main", None), "to_stream on_recv"))
-    return [
+    missing = [
         f"{type(owner).__name__}.{name}"
         for owner, names in needed
         for name in names.split()
         if not hasattr(owner, name)
     ]
+    # The one place where the context of cells is to be found.
+    if not missing and CONTEXT not in utils._async_in_context(ignore).__code__.co_freevars:
+        missing.append(f"{utils.__name__}._async_in_context.{CONTEXT}")
+    return missing

@@ -13,6 +13,7 @@ import pytest
 
 from cellgate.errors import NotFound
 from cellgate.files.snapshots import Snapshots
+from cellgate.files.tree import scan
 
 SETTLED = 0.1
 """Seconds after which an unchanged file is known by its inode and times, and is not read again."""
@@ -111,8 +112,12 @@ def test_a_change_is_undone(workspace: Path, snapshots: Snapshots, change: str, 
         snapshots.check(taken.snapshot, workspace)
     CHANGES[change](workspace)
     assert state(workspace) != before
-    snapshots.restore(taken.snapshot, workspace)
+    restored = snapshots.restore(taken.snapshot, workspace)
     assert state(workspace) == before
+    # Whoever watches the files need not look at them again.
+    found, complete = scan(workspace)
+    assert complete
+    assert restored.files == {path: each.identity for path, each in found.items()}
     assert snapshots.restore(taken.snapshot, workspace).files_changed == 0
 
 
@@ -130,8 +135,21 @@ def test_any_number_of_changes_is_undone_between_any_snapshots(workspace: Path, 
         time.sleep(SETTLED * chance.randrange(2))
     for snapshot, before in chance.choices(kept, k=24):
         snapshots.check(snapshot, workspace)
-        snapshots.restore(snapshot, workspace)
+        restored = snapshots.restore(snapshot, workspace)
         assert state(workspace) == before
+        assert restored.files == {path: each.identity for path, each in scan(workspace)[0].items()}
+
+
+def test_a_name_that_no_request_can_have_is_brought_back_and_not_told(
+    workspace: Path, snapshots: Snapshots
+) -> None:
+    odd = os.fsencode(workspace) + b"/\xff"
+    Path(os.fsdecode(odd)).write_text("odd")
+    taken = snapshots.take(workspace)
+    Path(os.fsdecode(odd)).write_text("changed")
+    restored = snapshots.restore(taken.snapshot, workspace)
+    assert Path(os.fsdecode(odd)).read_text() == "odd"
+    assert restored.files.keys() == scan(workspace)[0].keys()
 
 
 def test_what_was_dropped_after_a_check_is_not_there(workspace: Path, snapshots: Snapshots) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Sequence
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cellgate_kernels.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
 from cellgate_kernels.errors import CannotBranch, InvalidInput, KernelBusy, KernelStartFailed
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile, SharedBackend
-from cellgate_kernels.messages import Channel
+from cellgate_kernels.messages import Channel, new_message
 from cellgate_kernels.programs import ProgramOutput, ProgramSpec, end_other_kernels
 from cellgate_kernels.provisioners.fork_server import ForkServer
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -108,6 +111,43 @@ async def test_which_packages_work_in_a_branch(parent: Kernel) -> None:
     await works_in_both(parent, PACKAGES)
 
 
+async def asked(kernel: Kernel, channel: Channel, msg_type: str, **content: object) -> dict[str, Any]:
+    """The content of the kernel's answer to a request."""
+    return (await asyncio.wait_for(kernel.connection.ask(channel, msg_type, content), DEADLINE)).content()
+
+
+async def test_what_clients_ask_of_it(parent: Kernel) -> None:
+    """Completion, help, its use of memory, input, and cells beside a cell, as in every kernel."""
+    await printed(parent, "def number_of_rows():\n    'How many there are.'\nimport time; go_on = False")
+    branch = await parent.branch(BranchSpec())
+    for kernel in (branch, parent):
+        completed = await asked(kernel, Channel.SHELL, "complete_request", code="number_of", cursor_pos=9)
+        assert completed["matches"] == ["number_of_rows"]
+        helped = await asked(
+            kernel, Channel.SHELL, "inspect_request", code="number_of_rows", cursor_pos=5, detail_level=0
+        )
+        assert "How many there are." in helped["data"]["text/plain"]
+        used = await asked(kernel, Channel.CONTROL, "usage_request")
+        assert used["pid"] == int(await printed(kernel, NUMBER))
+        asks = send_cell(kernel, "print(input('who? '))", allow_stdin=True)
+        await until(lambda cell=asks: "input_request" in {event.type for event in cell.events})  # type: ignore[misc]
+        kernel.connection.request(Channel.STDIN, "input_reply", {"value": "nobody"})
+        await asyncio.wait_for(asks.ended, DEADLINE)
+        assert asks.text() == "nobody\n"
+        made = await asked(kernel, Channel.CONTROL, "create_subshell_request")
+        waits = send_cell(kernel, "print('waits')\nwhile not go_on: time.sleep(0.01)")
+        await until(lambda cell=waits: cell.text() == "waits\n")  # type: ignore[misc]
+        beside = {"code": "go_on = True", "subshell_id": made["subshell_id"]}
+        message = new_message(Channel.SHELL, "execute_request", beside, session=kernel.connection.session)
+        header = {**json.loads(message.header_frame), "subshell_id": made["subshell_id"]}
+        kernel.connection.send(replace(message, header_frame=json.dumps(header).encode()))
+        await asyncio.wait_for(waits.ended, DEADLINE)
+        ended = await asked(
+            kernel, Channel.CONTROL, "delete_subshell_request", subshell_id=made["subshell_id"]
+        )
+        assert ended["status"] == "ok"
+
+
 async def test_random_numbers_go_on_or_are_seeded(parent: Kernel) -> None:
     await printed(
         parent, "import random, numpy as np; random.seed(3); np.random.seed(3); g = np.random.default_rng(3)"
@@ -154,6 +194,36 @@ async def test_each_goes_its_own_way(parent: Kernel) -> None:
     assert await printed(parent, "print(x)") == "1\n"
     keys = {kernel.connection._info["key"] for kernel in (parent, one, two)}
     assert len(keys) == 3
+
+
+@pytest.mark.parametrize("how", ["a message", "a signal"])
+async def test_an_interrupt_stops_the_cell_of_one(parent: Kernel, how: str) -> None:
+    """Of the first kernel, a branch, and a branch of that one."""
+    python = (await printed(parent, "import os, signal, sys, time; print(sys.executable)")).strip()
+    branch = await parent.branch(BranchSpec())
+    kernels = [parent, branch, await branch.branch(BranchSpec())]
+    numbers = [int(await printed(kernel, NUMBER)) for kernel in kernels]
+    endless = "print('runs')\nwhile True: time.sleep(0.01)"
+    for interrupted, number in zip(kernels, numbers, strict=True):
+        cells = [send_cell(kernel, endless) for kernel in kernels]
+        await until(lambda cells=cells: all(cell.text() == "runs\n" for cell in cells))  # type: ignore[misc]
+        if how == "a message":
+            await interrupted.interrupt()
+        else:
+            # To the process's group, as a terminal does.
+            sends = f"import os; os.killpg(os.getpgid({number}), {int(signal.SIGINT)})"
+            program = await parent.start_program(ProgramSpec([python, "-c", sends]))
+            assert not isinstance(await asyncio.wait_for(program.next(), DEADLINE), ProgramOutput)
+            program.close()
+        stopped = cells.pop(kernels.index(interrupted))
+        await asyncio.wait_for(stopped.ended, DEADLINE)
+        assert stopped.machine.outcome().status is Status.ERROR
+        assert not any(cell.ended.done() for cell in cells)
+        for kernel in kernels:
+            if kernel is not interrupted:
+                await kernel.interrupt()
+        for cell in cells:
+            await asyncio.wait_for(cell.ended, DEADLINE)
 
 
 async def test_a_branch_has_a_copy_of_the_files_or_the_same(parent: Kernel) -> None:
@@ -324,6 +394,24 @@ async def test_a_kernel_without_the_names_it_needs_says_that_it_can_not(
     await kernel.discard()
 
 
+async def test_the_names_that_it_needs_are_where_they_were(parent: Kernel) -> None:
+    """A canary for new versions of ipykernel, tornado, pyzmq and Python: it says what they have moved."""
+    assert await printed(parent, "print(get_ipython().kernel.branching.missing)") == "[]\n"
+    assert parent.can_branch
+
+
+async def test_what_cells_have_spoilt_is_said_at_once(parent: Kernel) -> None:
+    await printed(parent, "import threading; kept = threading.enumerate; threading.enumerate = None")
+    with pytest.raises(KernelStartFailed, match="TypeError"):
+        await parent.branch(BranchSpec())
+    await printed(parent, "threading.enumerate = kept")
+    await printed(parent, "import random; kept = random.getstate; random.getstate = None")
+    with pytest.raises(KernelStartFailed, match="TypeError"):
+        await parent.branch(BranchSpec())
+    await printed(parent, "random.getstate = kept")
+    assert await printed(await parent.branch(BranchSpec()), "print('works')") == "works\n"
+
+
 async def test_other_languages_do_not_branch(launcher: KernelLauncher) -> None:
     kernel = await launcher.start(KernelProfile("bash"))
     assert not kernel.can_branch
@@ -426,9 +514,9 @@ async def test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others(par
     assert await printed(await parent.branch(BranchSpec()), "print('alive')") == "alive\n"
 
 
-async def test_nothing_piles_up(parent: Kernel) -> None:
-    """Branches that print all the time, one after the other and one below the other."""
-    count = int(os.environ.get("CELLGATE_BRANCHES", "12"))
+@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.nightly)])
+async def test_nothing_piles_up(parent: Kernel, count: int) -> None:
+    """Branches of a kernel that prints all the time, one after the other and one below the other."""
     await printed(
         parent,
         "import threading, time, os\nstop = False\ndef prints():\n    while not stop:\n        print('.')\n"

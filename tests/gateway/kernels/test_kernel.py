@@ -51,9 +51,10 @@ class Cell:
         return "".join(event.content["text"] for event in self.events if event.type == "stream")
 
 
-def send_cell(kernel: Kernel, code: str) -> Cell:
+def send_cell(kernel: Kernel, code: str, **options: bool) -> Cell:
     """Send a cell; `ended` completes at its end."""
-    message = new_message(Channel.SHELL, "execute_request", {"code": code}, session=kernel.connection.session)
+    content = {"code": code, **options}
+    message = new_message(Channel.SHELL, "execute_request", content, session=kernel.connection.session)
     machine = Execution(message.header.msg_id, code, OutputLimiter(OutputCaps()))
     cell = Cell(machine, [], asyncio.get_running_loop().create_future())
 

@@ -100,6 +100,49 @@ def test_a_branchs_notebook_replays_from_its_ancestors_beginning(
         assert gateway.get(f"/v1/sessions/{key}/audit/verify").json()["valid"]
 
 
+def test_a_line_of_branches_is_exported_replayed_and_purged(
+    gateway: GatewayProcess, session: str, branch: str
+) -> None:
+    below = f"{branch}-below"
+    text(gateway, session, "import random; x = [1]")
+    branched(gateway, session, branch, seed=1)
+    text(gateway, branch, "x.append(2); random.random()")
+    branched(gateway, branch, below, seed=2)
+    text(gateway, below, "x, random.random()")
+    tree = gateway.get(f"/v1/sessions/{below}/tree").json()
+    assert [each["session"] for each in tree["ancestors"]] == [session, branch]
+    assert inherited(gateway, below) == [session, branch, None]
+    report = gateway.post(f"/v1/sessions/{below}/replay", {}).json()
+    assert (report["verdict"], report["same"], len(report["cells"])) == ("equal", 1, 3), report
+
+    def purge(key: str) -> None:
+        assert gateway.delete(f"/v1/sessions/{key}?purge=true").status in {202, 204}
+        assert gateway.get(f"/v1/sessions/{key}/notebook").status == 404
+        for left in {session, branch, below} - purged - {key}:
+            assert gateway.get(f"/v1/sessions/{left}/audit/verify").json()["valid"], left
+        purged.add(key)
+
+    purged: set[str] = set()
+    purge(session)
+    assert inherited(gateway, below) == [branch, None]
+    told = gateway.get(f"/v1/sessions/{below}/notebook").json()["metadata"]["cellgate"]
+    assert told["ancestor_left_out"] == "purged"
+    assert gateway.get(f"/v1/sessions/{below}/tree").json()["ancestor_left_out"] == "purged"
+    # Its kernel and its variables are its own.
+    assert text(gateway, below, "x") == "[1, 2]"
+    purge(below)
+    assert text(gateway, branch, "x") == "[1, 2]"
+    assert gateway.get(f"/v1/sessions/{branch}/tree").json()["branches"] == []
+    purge(branch)
+
+
+def inherited(gateway: GatewayProcess, session: str) -> list[str | None]:
+    """The sessions of the notebook's cells; None for its own."""
+    cells = gateway.get(f"/v1/sessions/{session}/notebook").json()["cells"]
+    found = [cell["metadata"]["cellgate"].get("inherited") for cell in cells]
+    return [each and each["session"] for each in found]
+
+
 def test_jupyter_sees_a_branch_as_a_kernel_of_its_own(
     gateway: GatewayProcess, session: str, branch: str
 ) -> None:

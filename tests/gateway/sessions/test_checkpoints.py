@@ -103,6 +103,17 @@ def test_the_record_keeps_what_was_undone(gateway: GatewayProcess, session: str)
     assert events.count(b'"type":"checkpointed"') == events.count(b'"type":"rolled_back"') == 1
 
 
+def test_what_cells_change_after_a_rollback_is_told(gateway: GatewayProcess, session: str) -> None:
+    files = "[open(name, 'w').write(name) for name in ('a', 'b', 'c', 'd/e')]"
+    text(gateway, session, f"import os; os.mkdir('d'); {files}; None")
+    kept(gateway, session)
+    text(gateway, session, "os.remove('a'); open('b', 'w').write('new'); open('f', 'w').write('new'); None")
+    back(gateway, session)
+    assert gateway.execute(session, "1 + 1")["files"] == []
+    found = gateway.execute(session, "open('a', 'w').write('A'); open('d/g', 'w').write('g'); None")["files"]
+    assert [(each["path"], each["action"]) for each in found] == [("a", "changed"), ("d/g", "created")]
+
+
 def test_each_cell_can_be_undone(gateway: GatewayProcess, auto: str) -> None:
     for number in range(4):
         text(gateway, auto, f"x = {number}; open('n.txt', 'w').write('{number}')")
