@@ -30,6 +30,7 @@ _DEFINES = re.compile(
 _DELIMITED = re.compile(
     r"\$\$(?P<a>[^$]+)\$\$|\$(?P<b>[^$]+)\$|\\\[(?P<c>(?:[^\\]|\\[^\[\]])+)\\\]|\\\((?P<d>(?:[^\\]|\\[^()])+)\\\)"
 )
+_PLACE = re.compile(r'<b id="formula-([0-9a-f]{32})-(\d{1,6})"></b>')
 _WHOLE = re.compile(r"\\begin\{(?P<name>[a-z]{1,20}\*?)\}(?P<body>.*)\\end\{(?P=name)\}", re.DOTALL)
 
 
@@ -59,7 +60,7 @@ class Formulas:
     """The formulas of one page: `place` gives what stands for one until `filled` puts it in."""
 
     def __init__(self) -> None:
-        self._mark = f"formula-{secrets.token_hex(16)}-"
+        self._mark = secrets.token_hex(16)
         self._made: list[str] = []
         self._left = MOST if find_spec("latex2mathml") is not None else 0
 
@@ -73,7 +74,7 @@ class Formulas:
             return None
         self._made.append(made)
         # An element: with its quotation marks it can't stand in an attribute, where no MathML may get.
-        return f'<b id="{self._mark}{len(self._made) - 1}"></b>'
+        return f'<b id="formula-{self._mark}-{len(self._made) - 1}"></b>'
 
     def of_output(self, text: str) -> str | None:
         """Return markup for the LaTeX of an output, if the whole of it is a formula."""
@@ -85,7 +86,9 @@ class Formulas:
 
     def filled(self, page: str) -> str:
         """Return the page with the formulas at their places."""
-        return re.sub(rf'<b id="{self._mark}(\d+)"></b>', lambda found: self._made[int(found[1])], page)
+        return _PLACE.sub(
+            lambda found: self._made[int(found[2])] if found[1] == self._mark else found[0], page
+        )
 
 
 def only_formula(text: str) -> str | None:

@@ -140,7 +140,7 @@ def test_keys_and_messages(looked_at: Any, filled: str) -> None:
 
 def test_the_gateway(looked_at: Any) -> None:
     looked_at.evaluate("location.hash = '#/gateway'")
-    expect(looked_at.get_by_role("heading", name="Gateway")).to_be_visible()
+    expect(looked_at.get_by_role("heading", name="Gateway", exact=True)).to_be_visible()
     check(looked_at, "gateway")
 
 

@@ -70,7 +70,8 @@ def test_the_first_load_is_small_and_all_the_gateways(
     page.goto(link(console))
     expect(page.get_by_role("link", name="looked-at")).to_be_visible()
     expect(page.locator(".cm-content")).to_be_visible()
-    listed = sum(size["body"] for size in fetched(page).values())
+    # What the API answers grows with the sessions that others have made here.
+    listed = sum(size["body"] for name, size in fetched(page).items() if "/v1/" not in name)
     show(page, "looked-at")
     expect(cells(page).first).to_contain_text("1 + 1")
     found = fetched(page)

@@ -265,7 +265,7 @@ async def test_space_for_files_is_had_by_writing_to_them(start_kernel: StartKern
     """Else a cell had all of the disk before anybody looks."""
     given, written, hole = await probe(start_kernel, SPACE)
     if backend != "gvisor":  # which has no filter; of its calls only the first gives space
-        assert given == dict.fromkeys(given, "EOPNOTSUPP")
+        assert given == dict.fromkeys(given, "ENOTSUP")
         assert hole == "done"
     assert written == [1 << 20, True]
 
