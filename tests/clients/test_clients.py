@@ -77,6 +77,7 @@ def test_nbclient_and_papermill(jupyter: GatewayProcess, tmp_path: Path) -> None
     assert happened["failing"] == {"failed": "ZeroDivisionError", "shown": shown}
 
 
+@pytest.mark.nightly
 def test_the_documented_recipe_for_papermill_with_a_notebook_that_names_no_kernel(
     jupyter: GatewayProcess, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def visible(page: Any) -> list[str]:
     return until(read, "cells are not read")
 
 
+@pytest.mark.nightly
 def test_any_part_of_it_is_a_moment_away(
     page: Any, long: str, console: GatewayProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,6 +159,7 @@ def test_tab_completes_what_the_kernel_knows(page: Any, console: GatewayProcess)
     expect(cells(page).nth(1)).to_contain_text("42")
 
 
+@pytest.mark.nightly
 def test_names_are_offered_while_somebody_types(page: Any, console: GatewayProcess) -> None:
     console.execute("offers", "import math")
     completes(console, "offers")

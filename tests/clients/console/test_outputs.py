@@ -294,6 +294,7 @@ def test_a_frame_follows_the_theme(page: Any) -> None:
     assert framed(page).locator("p").evaluate(colour) != light
 
 
+@pytest.mark.nightly
 def test_frames_far_from_the_screen_are_dropped_and_keep_their_place(page: Any) -> None:
     tall = [markup(f"<div style='height:900px'>output {number}</div>") for number in range(12)]
     place = mount(page, *tall)

@@ -100,6 +100,7 @@ async def test_help_is_text(gateway: GatewayProcess, tmp_path: Path) -> None:
         assert "Return the number of items in a container." in await call(client, "run_code", code="len?")
 
 
+@pytest.mark.nightly
 async def test_a_branch_is_tried_without_harm_to_the_session(gateway: GatewayProcess, tmp_path: Path) -> None:
     async with serving(gateway, tmp_path) as client:
         await call(client, "run_code", code="x = [1]")
@@ -145,6 +146,7 @@ async def test_the_session_goes_on_as_the_first_alternative_that_ends_well(
         assert await call(client, "run_code", code="x") == "4"
 
 
+@pytest.mark.nightly
 async def test_a_checkpoint_is_gone_back_to(gateway: GatewayProcess, tmp_path: Path) -> None:
     async with serving(gateway, tmp_path) as client:
         await call(client, "run_code", code="x = 1")
@@ -223,6 +225,7 @@ async def test_files_are_written_read_and_listed(
         assert "not_found" in await refused(client, "read_file", path="absent")
 
 
+@pytest.mark.nightly
 async def test_folders_are_made_and_files_moved(
     gateway: GatewayProcess, tmp_path: Path, session: str
 ) -> None:
@@ -236,6 +239,7 @@ async def test_folders_are_made_and_files_moved(
         assert "bad_request" in await refused(client, "make_folder", path="../up")
 
 
+@pytest.mark.nightly
 async def test_blocks_say_their_exit_code(gateway: GatewayProcess, tmp_path: Path, session: str) -> None:
     async with serving(gateway, tmp_path, "--session", session) as client:
         markdown = "```python\nprint(1)\n```\n\n```sh\necho 2; exit 3\n```\n\n```python\n3\n```\n"
@@ -257,6 +261,7 @@ async def test_a_program_says_what_it_wrote_and_how_it_ended(gateway: GatewayPro
         assert await call(client, "run_code", code="echo $((6 * 7))", language="bash") == "42\n"
 
 
+@pytest.mark.nightly
 async def test_a_program_goes_on_is_fed_and_ended(gateway: GatewayProcess, tmp_path: Path) -> None:
     async def written(client: Client, process: str, text: str) -> str:
         """What it shows, once that has the text."""
@@ -285,6 +290,7 @@ async def test_a_program_goes_on_is_fed_and_ended(gateway: GatewayProcess, tmp_p
         assert "not_found" in await refused(client, "read_program", process="p-absent")
 
 
+@pytest.mark.nightly
 async def test_a_port_that_nobody_serves_is_refused(gateway: GatewayProcess, tmp_path: Path) -> None:
     async with serving(gateway, tmp_path) as client:
         assert "--ports-port" in await refused(client, "open_port", port=8000)

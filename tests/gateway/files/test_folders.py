@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellgate_kernels import trees
+from tests.support.nightly import at_night
 from tests.support.server import GatewayProcess
 
 
@@ -42,7 +43,7 @@ def files(gateway: GatewayProcess, session: str) -> list[str]:
     return [file["path"] for file in gateway.get(f"/v1/sessions/{session}/files").json()["files"]]
 
 
-@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("crash", [at_night(False), True])
 def test_a_restored_record_gives_no_session_anothers_files(tmp_path: Path, *, crash: bool) -> None:
     """A session that is made after the restore has the number of one that the record has forgotten."""
     data, backup = tmp_path / "data", tmp_path / "backup"

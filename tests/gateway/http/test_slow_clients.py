@@ -167,7 +167,7 @@ KINDS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ("events", "file", "html")))
+@pytest.mark.parametrize("kind", mostly_nightly(KINDS, ("events", "file")))
 def test_others_go_on_beside_many_unread_answers(patient: GatewayProcess, kind: str) -> None:
     path, headers = KINDS[kind]
     with ExitStack() as stack:

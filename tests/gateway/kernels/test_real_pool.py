@@ -85,6 +85,7 @@ async def test_a_real_warm_kernel_that_is_killed_is_replaced(new_launcher: NewLa
         await pool.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", [FORK], indirect=True)
 async def test_a_burst_on_forks_gets_its_kernels_in_order_of_arrival(
     new_launcher: NewLauncher, fork_server: ForkServer

@@ -161,6 +161,7 @@ def test_while_a_cell_runs_the_answer_is_busy(gateway: GatewayProcess, session: 
     assert [answer.status for answer in asked(gateway, session)] == [200, 200, 200]
 
 
+@pytest.mark.nightly
 def test_a_question_that_takes_too_long_is_interrupted(gateway: GatewayProcess, session: str) -> None:
     """The kernel is free for the next cell."""
     slow = "import time\nclass Slow:\n    def __repr__(self): time.sleep(600)\nslow = Slow()"
@@ -220,6 +221,7 @@ def test_a_kernel_that_fails_to_answer_has_none(gateway: GatewayProcess, session
     assert gateway.execute(session, "1 + 1")["text"] == "2"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("sandbox")
 def test_a_branch_has_the_variables_too(start_gateway: StartGateway) -> None:
     gateway = start_gateway(backend="sandbox")

@@ -16,6 +16,7 @@ from tests.gateway.cli.test_console import CONTROL_D, start
 from tests.gateway.cli.test_exec import Shell
 from tests.gateway.cli.test_mcp import call
 from tests.gateway.cli.test_mcp import serving as tools
+from tests.support.nightly import at_night
 from tests.support.server import TOKEN, GatewayProcess, until
 
 KEPT = "open('f', 'w').write('kept'); x = 1"
@@ -105,7 +106,7 @@ def test_a_killed_kernel_a_restart_and_a_delete_are_announced(gateway: GatewayPr
     assert SECRET not in json.dumps(gateway.recorded(session))
 
 
-@pytest.mark.parametrize(("crash", "cause"), [(True, "gateway_restart"), (False, "gateway_shutdown")])
+@pytest.mark.parametrize(("crash", "cause"), [(True, "gateway_restart"), at_night(False, "gateway_shutdown")])
 def test_after_the_gateway_was_down_the_first_result_says_so(
     tmp_path: Path, *, crash: bool, cause: str
 ) -> None:
