@@ -127,6 +127,10 @@ class ServeApp(IdentityOptions, PackageOptions):
     base_url = Unicode("/", help="The path below which everything is served, such as /cellgate.").tag(
         config=True, metavar="PATH"
     )
+    doors = List(
+        Unicode(),
+        help="Doors for clients of other systems: agentrun, replit, or all; commas may separate them.",
+    ).tag(config=True, metavar="NAME")
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
         config=True, metavar="DIR"
     )
@@ -334,6 +338,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         "tls-key": "ServeApp.tls_key",
         "trusted-proxies": "ServeApp.trusted_proxies",
         "base-url": "ServeApp.base_url",
+        "doors": "ServeApp.doors",
         "pool-size": "ServeApp.pool_size",
         "max-kernels": "ServeApp.max_kernels",
         "memory": "ServeApp.memory",
@@ -464,6 +469,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         return self.token or secrets.token_urlsafe(24)
 
     def _settings(self, backend: Backend, token: str | None) -> Any:
+        from cellgate.doors.table import check_doors  # noqa: PLC0415
         from cellgate.execution.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
         from cellgate.http.routes import check_base_url  # noqa: PLC0415
@@ -514,6 +520,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             allowed_hosts=frozenset(self.allowed_hosts),
             allowed_origins=frozenset(self.allowed_origins),
             base_url=check_base_url(self.base_url),
+            doors=check_doors(self.doors),
             ports_origin=self._ports_origin(),
             kernel_dirs=tuple(map(absolute, self.kernel_dirs)),
             pool=pool,

@@ -37,7 +37,8 @@ class Services:
     `open_network`: whether kernels have a network in any case, by the operator's choice of backend.
     `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root.
     `assets` and `sign_ins` are the console's. `ports`: None unless programs' ports are served.
-    `provider`: where browsers sign in at an identity provider, if they can.
+    `provider`: where browsers sign in at an identity provider, if they can. `doors`: the names of those for
+    other systems' clients that are open.
     """
 
     version: str
@@ -71,6 +72,7 @@ class Services:
     base_url: str = ""
     ports: ServedPorts | None = None
     provider: ProviderSignIn | None = None
+    doors: tuple[str, ...] = ()
 
     def problems(self) -> list[Problem]:
         """Why the gateway takes no new work now; empty while it does."""

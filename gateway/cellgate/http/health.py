@@ -124,6 +124,7 @@ class InfoHandler(BaseHandler):
                 packages_allowed=allowed,
                 open_network=services.open_network,
                 network=services.manager.reachable(self.principal.name),
+                doors=list(services.doors),
                 ports=services.ports is not None,
                 ports_url=None if services.ports is None else services.ports.origin.described(reached_at),
                 pool=pool,

@@ -34,6 +34,7 @@ from tornado.web import Application
 
 from cellgate.console.assets import STATIC, Assets
 from cellgate.console.sign_ins import SignIns
+from cellgate.doors.table import door_paths, door_routes
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.errors import AddressInUse, StorageError, not_written
@@ -149,6 +150,7 @@ class GatewaySettings:
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
     base_url: str = ""
+    doors: tuple[str, ...] = ()
     kernel_dirs: tuple[Path, ...] = ()
     pool: PoolSettings = field(default_factory=PoolSettings)
     warm_kernelspecs: tuple[str, ...] = ("python3",)
@@ -676,6 +678,7 @@ def _build(
         tracer=tracer,
         keep_alive=settings.keep_alive,
         base_url=settings.base_url,
+        doors=settings.doors,
     )
     metrics.watch(lambda: _readings(services))
     return services
@@ -823,12 +826,12 @@ def _servers(
 ) -> tuple[Listener, ...]:
     """The gateway's own listener and, if they are served, that of programs' ports, with nothing in common."""
     own = Application(
-        routes(services),
+        [*routes(services), *door_routes(services)],
         default_handler_class=NotFoundHandler,
         default_handler_args={"services": services},
         log_function=log_request,
         metrics=services.metrics,
-        paths=paths(),
+        paths=paths() | door_paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
     servers = [_listener(own, services, settings, certificate)]

@@ -920,6 +920,9 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
             )
         ),
     ] = None
+    doors: Annotated[
+        list[str], Meta(description="The doors that are open for clients of other systems, by name.")
+    ] = []
     ports: Annotated[
         bool, Meta(description="Whether programs' ports are served; see `POST .../ports/{port}`.")
     ] = False

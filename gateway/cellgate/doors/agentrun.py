@@ -1,0 +1,54 @@
+"""AgentRun's wire: a script in, its output out. https://github.com/jonathan-adly/AgentRun
+
+Each request has a fresh kernel and nothing of the ones before. What it imports is installed where the
+operator allows packages. A code that runs too long is answered by a text, as there.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cellgate.doors.base import Asked, DoorHandler, HealthHandler, printed
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
+from cellgate_kernels.errors import InvalidInput
+
+TIMED_OUT = "Execution timed out."
+
+
+class AgentRunBody(Asked, frozen=True):
+    """A script to run."""
+
+    code: str
+
+
+class AgentRunHandler(DoorHandler):
+    """Run a script."""
+
+    door = "agentrun"
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Its output: stdout and stderr in order, and the traceback of an error."""
+        self.check()
+        try:
+            body = await self.body(AgentRunBody)
+        except InvalidInput as error:
+            detail = {"loc": ["body"], "msg": error.message, "type": "value_error"}
+            self.answer({"detail": [detail]}, 422)
+            return
+        result = await self.run_once(body.code, installs=True)
+        if not self.disconnected:
+            self.answer({"output": TIMED_OUT if result.status == "timeout" else printed(result)})
+
+
+class AgentRunHealthHandler(HealthHandler):
+    """AgentRun's health."""
+
+    answered: ClassVar[object] = {"status": "ok"}
+
+
+ROUTES = (
+    ("/agentrun/v1/run/?", AgentRunHandler),
+    ("/agentrun/v1/health/?", AgentRunHealthHandler),
+)

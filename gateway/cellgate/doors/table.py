@@ -1,0 +1,40 @@
+"""Which doors there are, and their routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from cellgate.doors import agentrun, replit
+from cellgate.http.base import BaseHandler
+from cellgate.http.context import Services
+from cellgate.http.routes import Route
+from cellgate_kernels.errors import InvalidInput
+
+ALL = "all"
+DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyType(
+    {"agentrun": agentrun.ROUTES, "replit": replit.ROUTES}
+)
+
+
+def check_doors(names: Iterable[str]) -> tuple[str, ...]:
+    """The doors that are to be open, in order, without repetitions. Raises InvalidInput for unknown names."""
+    wanted = {name.strip() for given in names for name in given.split(",")} - {""}
+    if ALL in wanted:
+        return tuple(DOORS)
+    if unknown := sorted(wanted - DOORS.keys()):
+        raise InvalidInput(f"There is no door {unknown[0][:80]!r}; there are {', '.join(DOORS)}, or {ALL}")
+    return tuple(name for name in DOORS if name in wanted)
+
+
+def door_routes(services: Services) -> list[Route]:
+    """The routes of the doors that are open, with the arguments of their handlers."""
+    prefix = re.escape(services.base_url)
+    given = {"services": services}
+    return [(prefix + path, handler, given) for name in services.doors for path, handler in DOORS[name]]
+
+
+def door_paths() -> dict[type[BaseHandler], str]:
+    """The path of each handler of a door: what logs and the audit trail call it."""
+    return {handler: path.rstrip("?") for routes in DOORS.values() for path, handler in routes}
