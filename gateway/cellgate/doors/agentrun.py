@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cellgate.doors.base import Asked, DoorHandler, HealthHandler, printed
+from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, printed
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate_kernels.errors import InvalidInput
@@ -37,7 +37,7 @@ class AgentRunHandler(DoorHandler):
             detail = {"loc": ["body"], "msg": error.message, "type": "value_error"}
             self.answer({"detail": [detail]}, 422)
             return
-        result = await self.run_once(body.code, installs=True)
+        result = (await self.run_once(Script(body.code, installs=True))).result
         if not self.disconnected:
             self.answer({"output": TIMED_OUT if result.status == "timeout" else printed(result)})
 

@@ -6,7 +6,9 @@ whose clients these are. Refusals keep their statuses; a door may give them its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,12 +20,37 @@ from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
 from cellgate.http.v1.executions import ExecutionAnswers, permitted
 from cellgate.principals.principal import Ask, Login
-from cellgate.wire.answers import Result
+from cellgate.wire.answers import FileChange, Result
 from cellgate.wire.models import ExecuteBody, SessionBody
 
 
 class Asked(msgspec.Struct, frozen=True):
     """The body of a foreign request. Fields that no door uses are passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a request wants to have run. `language`: None for the default kernel's.
+
+    `timeout`: seconds, below those after which its client gives up; None for the gateway's own. `files`: what
+    the workspace has at first, by path. `installs`: get what it imports, if that is allowed here. `wants`:
+    which of the files that it made are to be read.
+    """
+
+    code: str
+    language: str | None = None
+    timeout: float | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    installs: bool = False
+    wants: Callable[[FileChange], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What came of it. `files`: those that were wanted, by path."""
+
+    result: Result
+    files: Mapping[str, bytes]
 
 
 class DoorHandler(ExecutionAnswers):
@@ -47,28 +74,26 @@ class DoorHandler(ExecutionAnswers):
         if length.isdecimal() and int(length) > self.max_body:
             raise self._too_large()
 
-    async def run_once(
-        self,
-        code: str,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        installs: bool = False,
-    ) -> Result:
-        """Run a cell in a session of its own, which is recorded, and return its result without ANSI codes.
+    async def run_once(self, script: Script) -> Ran:
+        """Run a script in a session of its own, which is recorded; its result has no ANSI codes.
 
-        `files`: what the workspace has at first, by path. `installs`: get what the cell imports, if that is
-        allowed here. The cell is interrupted when its client leaves. The errors are those of `/v1/execute`.
+        The cell is interrupted when its client leaves. The errors are those of `/v1/execute`.
         """
         services, manager = self.services, self.services.manager
-        gets = installs and services.installer is not None
-        body = ExecuteBody(code=code, packages="temporary" if gets else None, on_disconnect="interrupt")
+        ceiling = manager.ceilings(self.owner).cell_timeout
+        body = ExecuteBody(
+            code=script.code,
+            timeout=script.timeout if script.timeout is None else min(script.timeout, ceiling),
+            packages="temporary" if script.installs and services.installer is not None else None,
+            on_disconnect="interrupt",
+        )
         request = check_execute(body, manager.ceilings(self.owner), interactive=False)
         request = permitted(services, self.login, request)
         if self.login.reach.exact:
             raise Forbidden("This token is for one session, and each request here is a session of its own")
         key = self.login.reach.new_key() if self.login.reach.prefix else None
-        placed = [(parse_path(path), content) for path, content in (files or {}).items()]
-        wanted = SessionBody(session=key, metadata={"door": self.door})
+        placed = [(parse_path(path), content) for path, content in script.files.items()]
+        wanted = SessionBody(session=key, language=script.language, metadata={"door": self.door})
         session = await manager.open_one_shot(self.owner, wanted, record=True)
         try:
             for path, content in placed:
@@ -77,21 +102,32 @@ class DoorHandler(ExecutionAnswers):
             self.interrupt_when_gone(session, run, body)
             await run.wait()
             row = session.row
-            return await services.archive.result(row.principal, row.key, run.id, _result)
+            result = await services.archive.result(row.principal, row.key, run.id, _result)
+            found = [] if script.wants is None else [each for each in result.files if script.wants(each)]
+            return Ran(result, {each.path: await self._read(row.key, each.path) for each in found})
         finally:
             manager.end_later(session, "one_shot")
+
+    async def _read(self, key: str, path: str) -> bytes:
+        files = self.services.files
+        descriptor, state = await files.open(self.owner, key, parse_path(path))
+        try:
+            return await files.lane.run(os.pread, descriptor, state.size, 0)
+        finally:
+            os.close(descriptor)
 
 
 def _result(builder: ResultBuilder) -> Result:
     return builder.result(plain=True)
 
 
-def printed(result: Result) -> str:
+def printed(result: Result, streams: Collection[str] = ("stdout", "stderr")) -> str:
     """What a script of the cell's code would have left on a terminal: its output, and the traceback if any.
 
-    Not the value of its last expression, nor what it displayed.
+    Not the value of its last expression, nor what it displayed; of `streams` those that are named.
     """
-    parts = [_text(output) for output in result.outputs if output["output_type"] in ("stream", "error")]
+    told = (each for each in result.outputs if each["output_type"] == "error" or each.get("name") in streams)
+    parts = [_text(output) for output in told]
     if result.error is not None and not any(each["output_type"] == "error" for each in result.outputs):
         parts.append(f"{result.error.ename}: {result.error.evalue}\n")
     return "".join(parts)

@@ -6,7 +6,7 @@ brings.
 
 from __future__ import annotations
 
-from cellgate.doors.base import Asked, DoorHandler, printed
+from cellgate.doors.base import Asked, DoorHandler, Script, printed
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 
@@ -30,7 +30,7 @@ class ReplitHandler(DoorHandler):
         self.check()
         body = await self.body(ReplitBody)
         files = {name: text.encode() for name, text in body.files.items()}
-        result = await self.run_once(body.code, files=files)
+        result = (await self.run_once(Script(body.code, files=files))).result
         if not self.disconnected:
             # Without a charset its client would read it as Latin-1.
             self.set_header("Content-Type", "text/plain; charset=utf-8")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from cellgate.doors import agentrun, replit
+from cellgate.doors import agentrun, dify, replit, terrarium
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.routes import Route
@@ -14,7 +14,12 @@ from cellgate_kernels.errors import InvalidInput
 
 ALL = "all"
 DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyType(
-    {"agentrun": agentrun.ROUTES, "replit": replit.ROUTES}
+    {
+        "agentrun": agentrun.ROUTES,
+        "dify": dify.ROUTES,
+        "replit": replit.ROUTES,
+        "terrarium": terrarium.ROUTES,
+    }
 )
 
 

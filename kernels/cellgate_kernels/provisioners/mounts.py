@@ -25,6 +25,8 @@ VIEW = KernelView(
     egress="/run/egress",
 )
 WORKSPACE = "/workspace"
+OTHER_NAMES = ("/mnt/data", "/home/user")
+"""Links to the workspace: where models write files to that were trained on other systems."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 # Links into /usr on most systems; mounted as they are on others.
@@ -143,6 +145,9 @@ def system_part(readable: Sequence[str]) -> Iterator[Step]:
     for path in readable:
         if not _within(path, ("/usr", *_OWN)):
             yield Bind(path, path)
+    for name in OTHER_NAMES:
+        if not any(_within(path, [name]) or _within(name, [path]) for path in readable):
+            yield Link(WORKSPACE, name)
 
 
 def session_part(limits: ResourceLimits, folders: LaunchFolders, readable: Sequence[str]) -> Iterator[Step]:

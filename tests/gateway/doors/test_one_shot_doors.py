@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import requests
 
-from tests.conftest import StartGateway, serving
+from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.commands import refusal
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 
-DOORS = {"/agentrun/v1/run": "agentrun", "/replit": "replit"}
+DOORS = {
+    "/agentrun/v1/run": "agentrun",
+    "/replit": "replit",
+    "/dify/v1/sandbox/run": "dify",
+    "/terrarium": "terrarium",
+}
+SCRIPT = {"code": "print(6)", "language": "python3"}
+NEWEST = "/v1/sessions?newest=true&limit="
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def gateway(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with all doors."""
-    with serving(tmp_path_factory.mktemp("doors") / "data", doors="all", cell_timeout=2) as process:
+    folder = tmp_path_factory.mktemp("doors") / "data"
+    with serving(folder, "sandbox", doors="all", cell_timeout=2, docker_url=NO_ENGINE) as process:
         yield process
 
 
@@ -33,6 +42,31 @@ def evaluate(gateway: GatewayProcess, **body: object) -> Any:
     """As the package replit-code-exec does."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
     return requests.post(f"{gateway.url}/replit", json=body, headers=headers, timeout=PATIENCE)
+
+
+def node(gateway: GatewayProcess, code: str, language: str = "python3", **more: object) -> Any:
+    """As Dify runs the code of a node."""
+    body = {"language": language, "code": code, "preload": "", "enable_network": True, **more}
+    url, headers = f"{gateway.url}/dify/v1/sandbox/run", {"X-Api-Key": TOKEN}
+    answer = requests.post(url, json=body, headers=headers, timeout=(10, 60))
+    assert (answer.status_code, answer.json()["code"]) == (200, 0), answer.text
+    return answer.json()["data"]
+
+
+def khoj(gateway: GatewayProcess, code: str, files: dict[str, bytes] | None = None) -> Any:
+    """As Khoj runs code: its client has no token but that of the address."""
+    sent = [
+        {"filename": name, "b64_data": base64.b64encode(content).decode()}
+        for name, content in (files or {}).items()
+    ]
+    url = f"http://cellgate:{TOKEN}@{gateway.host}/terrarium"
+    answer = requests.post(url, json={"code": code, "files": sent}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    assert answer.text.index("\n") == len(answer.text) - 1
+    return answer.json()
+
+
+# ---- AgentRun ----------------------------------------------------------------------------------------------
 
 
 def test_agentrun_gives_the_output_of_a_script(gateway: GatewayProcess) -> None:
@@ -69,6 +103,9 @@ def test_agentrun_is_healthy_without_a_token(gateway: GatewayProcess) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
+# ---- Replit ------------------------------------------------------------------------------------------------
+
+
 def test_replit_answers_with_a_text(gateway: GatewayProcess) -> None:
     answer = evaluate(gateway, code="print('Grüße')\n6 * 7", strace=False)
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -83,6 +120,91 @@ def test_replit_brings_files(gateway: GatewayProcess) -> None:
     assert evaluate(gateway, code=code, files=files).text == "three 5\n"
     refused = evaluate(gateway, code="1", files={"../outside": "x"})
     assert (refused.status_code, refused.json()["reason"]) == (400, "bad_request")
+
+
+# ---- Dify --------------------------------------------------------------------------------------------------
+
+
+def test_dify_gets_all_that_its_code_prints(gateway: GatewayProcess) -> None:
+    long = node(gateway, "print('<<RESULT>>' + 'x' * 2_000_000 + '<<RESULT>>')")
+    assert (len(long["stdout"]), long["error"], long["exit_code"]) == (2_000_021, "", 0)
+    noisy = node(gateway, "import sys; print('hm', file=sys.stderr)")
+    assert (noisy["stderr"], noisy["error"]) == ("hm\n", "")
+    failed = node(gateway, "print('before'); 1/0")
+    assert (failed["stdout"], failed["exit_code"]) == ("before\n", 1)
+    assert failed["error"].endswith("ZeroDivisionError: division by zero\n")
+    assert not failed["error"].startswith("before")
+    assert node(gateway, "print(y)", preload="y = 2")["stdout"] == "2\n"
+
+
+def test_difys_templates_and_scripts_of_node_run(gateway: GatewayProcess) -> None:
+    template = "import jinja2\nprint(jinja2.Template('Hello {{ name }}').render(name='you'))"
+    assert node(gateway, template)["stdout"] == "Hello you\n"
+    script = "const text = Buffer.from('aGVsbG8=', 'base64').toString('utf-8')\nconsole.log(text)"
+    assert node(gateway, script, "nodejs")["stdout"] == "hello\n"
+
+
+def test_dify_is_told_what_there_is_and_what_is_wrong(gateway: GatewayProcess) -> None:
+    headers = {"X-Api-Key": TOKEN}
+    base = f"{gateway.url}/dify"
+    assert requests.get(f"{base}/health", timeout=PATIENCE).json() == "ok"
+    told = requests.get(f"{base}/v1/sandbox/dependencies?language=python3", headers=headers, timeout=PATIENCE)
+    assert "pandas" in {each["name"] for each in told.json()["data"]["dependencies"]}
+    wrong, run_url = {"language": "cobol", "code": ""}, f"{base}/v1/sandbox/run"
+    refused = requests.post(run_url, json=wrong, headers=headers, timeout=PATIENCE)
+    assert (refused.status_code, refused.json()["code"], refused.json()["data"]) == (400, -400, None)
+    stranger = requests.post(run_url, json=SCRIPT, timeout=PATIENCE)
+    assert (stranger.status_code, stranger.json()["code"]) == (401, -401)
+
+
+# ---- Terrarium ---------------------------------------------------------------------------------------------
+
+
+def test_terrarium_takes_files_and_gives_those_that_were_made(gateway: GatewayProcess) -> None:
+    code = """
+import pathlib
+text = open('/home/user/given.txt').read()
+open('/mnt/data/made.txt', 'w').write(text.upper())
+open('given.txt', 'w').write('changed')
+pathlib.Path('sub/__pycache__').mkdir(parents=True)
+for path in ('.hidden', 'sub/__pycache__/x.pyc', 'sub/plot.png'):
+    pathlib.Path(path).write_bytes(b'1')
+print('out')
+len(text)
+"""
+    ran = khoj(gateway, code, {"/home/user/given.txt": b"given"})
+    assert (ran["success"], ran["std_out"], ran["std_err"]) == (True, "out\n", "")
+    assert ran["final_expression"] == "5"
+    made = {each["filename"]: base64.b64decode(each["b64_data"]) for each in ran["output_files"]}
+    assert made == {"made.txt": b"GIVEN", "sub/plot.png": b"1"}
+
+
+def test_terrarium_tells_a_failure(gateway: GatewayProcess) -> None:
+    ran = khoj(gateway, "print('before')\nopen('made.txt', 'w').write('x')\n1/0")
+    assert (ran["success"], ran["std_out"], ran["error"]["type"]) == (False, "before\n", "ZeroDivisionError")
+    assert ran["error"]["message"].endswith("division by zero\n")
+    assert "output_files" not in ran
+    slow = khoj(gateway, "import time; time.sleep(60)")
+    assert slow["success"] is False
+    assert slow["error"]["message"]
+
+
+def test_terrarium_greets_and_does_not_stop(gateway: GatewayProcess) -> None:
+    for path in ("health", "stop", "health"):
+        assert requests.get(f"{gateway.url}/terrarium/{path}", timeout=PATIENCE).text == "hi!"
+
+
+def test_terrarium_refuses_bad_files_before_anything_runs(gateway: GatewayProcess) -> None:
+    before = gateway.get(f"{NEWEST}1").json()["sessions"]
+    for name, data in (("a", "no base64!"), ("../a", "eA=="), ("", "eA==")):
+        body = {"code": "1", "files": [{"filename": name, "b64_data": data}]}
+        answer = gateway.post("/terrarium", body)
+        assert (answer.status, answer.reason) == (400, "bad_request")
+    after = gateway.get(f"{NEWEST}1").json()["sessions"]
+    assert [each["session"] for each in after] == [each["session"] for each in before]
+
+
+# ---- all of them -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", DOORS)
@@ -101,9 +223,8 @@ def test_replit_brings_files(gateway: GatewayProcess) -> None:
 def test_a_token_counts_wherever_these_clients_put_it(
     gateway: GatewayProcess, path: str, headers: dict[str, str]
 ) -> None:
-    answer = requests.post(
-        gateway.url + path, data=b'{"code": "print(6)"}', headers=headers, timeout=PATIENCE
-    )
+    body = json.dumps(SCRIPT).encode()
+    answer = requests.post(gateway.url + path, data=body, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 200
     assert "6" in answer.text
 
@@ -111,17 +232,20 @@ def test_a_token_counts_wherever_these_clients_put_it(
 @pytest.mark.parametrize("path", DOORS)
 def test_nobody_gets_in_without_a_good_token(gateway: GatewayProcess, path: str) -> None:
     for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "wrong"}, {"Cookie": f"token={TOKEN}"}):
-        answer = requests.post(gateway.url + path, json={"code": "1"}, headers=headers, timeout=PATIENCE)
-        assert (answer.status_code, answer.json()["reason"]) == (401, "unauthorized")
+        answer = requests.post(gateway.url + path, json=SCRIPT, headers=headers, timeout=PATIENCE)
+        assert answer.status_code == 401
     foreign = {"Authorization": f"Bearer {TOKEN}", "Origin": "https://elsewhere.example.org"}
-    answer = requests.post(gateway.url + path, json={"code": "1"}, headers=foreign, timeout=PATIENCE)
+    answer = requests.post(gateway.url + path, json=SCRIPT, headers=foreign, timeout=PATIENCE)
     assert answer.status_code == 403
+    assert TOKEN not in gateway.log.read_text()
 
 
 def test_what_a_door_runs_is_in_the_record(gateway: GatewayProcess) -> None:
     run(gateway, {"code": "print('kept')"})
     evaluate(gateway, code="print('kept too')")
-    listed = gateway.get("/v1/sessions?limit=2&newest=true").json()["sessions"]
+    node(gateway, "print('kept, too')")
+    khoj(gateway, "print('kept as well')")
+    listed = gateway.get(f"{NEWEST}4").json()["sessions"]
     assert {each["metadata"]["door"] for each in listed} == set(DOORS.values())
     for each in listed:
         key = each["session"]
@@ -131,28 +255,30 @@ def test_what_a_door_runs_is_in_the_record(gateway: GatewayProcess) -> None:
     until(lambda: gateway.get("/v1/info").json()["pool"]["in_use"] == 0, "kernels are left")
 
 
-def test_a_cell_whose_client_leaves_is_stopped(gateway: GatewayProcess) -> None:
+def test_a_cell_whose_client_leaves_is_stopped(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(doors="replit")
     with pytest.raises(requests.Timeout):
         requests.post(
             f"{gateway.url}/replit",
             json={"code": "import time\nwhile True: time.sleep(0.1)"},
             headers={"X-API-Key": TOKEN},
-            timeout=(PATIENCE, 1),
+            timeout=(PATIENCE, 3),
         )
-    listed = gateway.get("/v1/sessions?limit=1&newest=true").json()["sessions"]
-    path = f"/v1/sessions/{listed[0]['session']}/executions"
+    (session,) = gateway.get(f"{NEWEST}1").json()["sessions"]
+    path = f"/v1/sessions/{session['session']}/executions"
 
-    def cause() -> str | None:
-        return str(gateway.get(path).json()["executions"][0]["cause"])
+    def end() -> tuple[str, str | None]:
+        (execution,) = gateway.get(path).json()["executions"]
+        return execution["status"], execution["cause"]
 
-    until(lambda: cause() in ("client_disconnected", "one_shot"), "it runs on")
+    until(lambda: end() == ("interrupted", "client_disconnected"), "it runs on")
 
 
 def test_doors_are_closed_unless_they_are_opened(start_gateway: StartGateway) -> None:
     closed = start_gateway()
     assert closed.get("/v1/info").json()["doors"] == []
     for path in (*DOORS, "/agentrun/v1/health"):
-        assert closed.post(path, {"code": "1"}).status == 404
+        assert closed.post(path, SCRIPT).status == 404
     one = start_gateway(doors="replit")
     assert one.get("/v1/info").json()["doors"] == ["replit"]
     assert one.post("/replit", {"code": "print(1)"}).body == b"1\n"
@@ -162,4 +288,4 @@ def test_doors_are_closed_unless_they_are_opened(start_gateway: StartGateway) ->
 def test_a_door_that_there_is_not_is_refused_at_the_start() -> None:
     code, said = refusal("--doors=e3b")
     assert code == 2
-    assert "There is no door 'e3b'; there are agentrun, replit, or all" in said
+    assert "There is no door 'e3b'; there are agentrun, dify, replit, terrarium, or all" in said

@@ -1,0 +1,99 @@
+"""The wire of Dify's sandbox (dify-sandbox 0.2): the code and template nodes of a self-hosted Dify.
+
+Each request is a script in a fresh kernel; Dify's own code prints its result as JSON, which comes back whole.
+Dify fails a node for any `error` and for any status but 200, and asks no more after a minute.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, printed
+from cellgate.errors import status_of
+from cellgate.http.base import encode
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
+from cellgate_kernels.errors import CellgateError, InvalidInput
+
+LANGUAGES = {"python3": None, "nodejs": "javascript"}
+"""Dify's names, and ours; None for the default kernel's."""
+TIMEOUT = 50.0
+"""Seconds: less than the 60 after which Dify no longer reads."""
+
+
+class DifyBody(Asked, frozen=True):
+    """A script to run. `preload`: code that runs before it."""
+
+    language: str
+    code: str
+    preload: str = ""
+
+
+class DifyHandler(DoorHandler):
+    """A handler of the door, whose refusals have Dify's form."""
+
+    door = "dify"
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """See `BaseHandler`."""
+        told = {"code": -status_of(error), "message": error.message, "data": None}
+        return "application/json; charset=utf-8", encode(told)
+
+    def answer_data(self, data: object) -> None:
+        """Answer what went well."""
+        self.answer({"code": 0, "message": "success", "data": data})
+
+
+class DifyRunHandler(DifyHandler):
+    """Run a script."""
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """What it printed, and what went wrong."""
+        self.check()
+        body = await self.body(DifyBody)
+        if body.language not in LANGUAGES:
+            raise InvalidInput(
+                f"There is no language {body.language[:80]!r}; there are {', '.join(LANGUAGES)}"
+            )
+        code = f"{body.preload}\n{body.code}" if body.preload else body.code
+        script = Script(code, language=LANGUAGES[body.language], timeout=TIMEOUT)
+        result = (await self.run_once(script)).result
+        if self.disconnected:
+            return
+        failed = result.status != "ok"
+        self.answer_data(
+            {
+                "stdout": result.stdout,
+                "stderr": result.stderr,
+                "error": printed(result, streams=()) if failed else "",
+                "exit_code": int(failed),
+            }
+        )
+
+
+class DifyDependenciesHandler(DifyHandler):
+    """What scripts may import."""
+
+    @requires(Permission.READ)
+    async def get(self) -> None:
+        """The packages of the default kernel's environment."""
+        self.check()
+        services = self.services
+        manifest = services.catalog.manifests().get(services.manager.settings.default_kernel)
+        packages = {} if manifest is None else manifest.packages
+        found = [{"name": name, "version": version} for name, version in sorted(packages.items())]
+        self.answer_data({"dependencies": found})
+
+
+class DifyHealthHandler(HealthHandler):
+    """Dify's health."""
+
+    answered: ClassVar[object] = "ok"
+
+
+ROUTES = (
+    ("/dify/v1/sandbox/run/?", DifyRunHandler),
+    ("/dify/v1/sandbox/dependencies/?", DifyDependenciesHandler),
+    ("/dify/health/?", DifyHealthHandler),
+)

@@ -1,0 +1,133 @@
+"""The wire of Cohere's Terrarium: a script with files in, its output and the files that it made out.
+
+Khoj is its best-known client. It gives up after 30 seconds, repeats the request twice, and then asks the
+server to stop; so a script ends before that, and `stop` does nothing. Its code refers to files as
+``/home/user/NAME``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from cellgate.doors.base import Asked, DoorHandler, Script, printed
+from cellgate.http.base import BaseHandler, encode
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
+from cellgate.wire.answers import FileChange, Result
+from cellgate_kernels.errors import InvalidInput
+
+TIMEOUT = 25.0
+"""Seconds: less than the 30 after which Khoj begins again."""
+MOST_BYTES = 16 * 1024 * 1024
+"""Of all files of an answer; those that do not fit are left out."""
+HOMES = ("/home/user/", "/mnt/data/", "/workspace/")
+
+
+class TerrariumFile(Asked, frozen=True):
+    """A file, in base64."""
+
+    filename: str
+    b64_data: str
+
+
+class TerrariumBody(Asked, frozen=True):
+    """A script to run, and what it finds."""
+
+    code: str
+    files: list[TerrariumFile] = []  # noqa: RUF012 - of a struct, made anew for each
+
+
+class Wanted:
+    """Which files of a script are sent: visible ones that it was not given, as long as there is room."""
+
+    def __init__(self, given: frozenset[str]) -> None:
+        self._given = given
+        self._left = MOST_BYTES
+
+    def __call__(self, file: FileChange) -> bool:
+        """Whether this one is."""
+        parts = file.path.split("/")
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+        size = file.size or 0
+        if hidden or file.path in self._given or size > self._left:
+            return False
+        self._left -= size
+        return True
+
+
+class TerrariumHandler(DoorHandler):
+    """Run a script."""
+
+    door = "terrarium"
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Its output, the value of its last expression, and the files that it made."""
+        self.check()
+        body = await self.body(TerrariumBody)
+        files = {_path(file.filename): _bytes(file) for file in body.files}
+        wanted = Wanted(frozenset(files))
+        ran = await self.run_once(Script(body.code, timeout=TIMEOUT, files=files, wants=wanted))
+        if self.disconnected:
+            return
+        result = ran.result
+        told: dict[str, object] = {
+            "success": result.status == "ok",
+            "final_expression": _value(result),
+            "std_out": result.stdout,
+            "std_err": result.stderr,
+            "code_runtime": round(result.duration_ms or 0),
+        }
+        if result.status == "ok":
+            told["output_files"] = [
+                {"filename": path, "b64_data": base64.b64encode(content).decode()}
+                for path, content in ran.files.items()
+            ]
+        else:
+            kind = result.status if result.error is None else result.error.ename
+            told["error"] = {"type": kind, "message": printed(result, streams=())}
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        # Cohere's client reads one line.
+        await self.finish_parts([encode(told), b"\n"])
+
+
+class TerrariumHealthHandler(BaseHandler):
+    """Whether it is there; for probes that have no token."""
+
+    public = True
+
+    async def get(self) -> None:
+        """Greet."""
+        self.check()
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish("hi!")
+
+
+class TerrariumStopHandler(TerrariumHealthHandler):
+    """What ends the original, and nothing here."""
+
+
+def _path(name: str) -> str:
+    home = next((home for home in HOMES if name.startswith(home)), "")
+    return name.removeprefix(home)
+
+
+def _bytes(file: TerrariumFile) -> bytes:
+    try:
+        return base64.b64decode(file.b64_data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"b64_data of {file.filename[:80]!r} is no base64: {error}") from error
+
+
+def _value(result: Result) -> str | None:
+    """The value of the last expression, as text."""
+    values = [output for output in result.outputs if output["output_type"] == "execute_result"]
+    return values[-1]["data"].get("text/plain") if values else None
+
+
+ROUTES = (
+    ("/terrarium/?", TerrariumHandler),
+    ("/terrarium/health/?", TerrariumHealthHandler),
+    ("/terrarium/stop/?", TerrariumStopHandler),
+)
