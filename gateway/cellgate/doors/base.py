@@ -22,6 +22,10 @@ from cellgate.http.v1.executions import ExecutionAnswers, permitted
 from cellgate.principals.principal import Ask, Login
 from cellgate.wire.answers import FileChange, Result
 from cellgate.wire.models import ExecuteBody, SessionBody
+from cellgate_kernels.errors import InvalidInput
+
+MOST_FILES = 200
+"""That a request may bring. Each has an event in the record."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -32,7 +36,8 @@ class Asked(msgspec.Struct, frozen=True):
 class Script:
     """What a request wants to have run. `language`: None for the default kernel's.
 
-    `timeout`: seconds, below those after which its client gives up; None for the gateway's own. `files`: what
+    `timeout`: seconds, below those after which its client gives up, if they are less than the gateway's own.
+    `files`: what
     the workspace has at first, by path. `installs`: get what it imports, if that is allowed here. `wants`:
     which of the files that it made are to be read.
     """
@@ -80,10 +85,10 @@ class DoorHandler(ExecutionAnswers):
         The cell is interrupted when its client leaves. The errors are those of `/v1/execute`.
         """
         services, manager = self.services, self.services.manager
-        ceiling = manager.ceilings(self.owner).cell_timeout
+        usual = manager.default_limits(self.owner).cell_timeout
         body = ExecuteBody(
             code=script.code,
-            timeout=script.timeout if script.timeout is None else min(script.timeout, ceiling),
+            timeout=script.timeout if script.timeout is None else min(script.timeout, usual),
             packages="temporary" if script.installs and services.installer is not None else None,
             on_disconnect="interrupt",
         )
@@ -92,6 +97,8 @@ class DoorHandler(ExecutionAnswers):
         if self.login.reach.exact:
             raise Forbidden("This token is for one session, and each request here is a session of its own")
         key = self.login.reach.new_key() if self.login.reach.prefix else None
+        if len(script.files) > MOST_FILES:
+            raise InvalidInput(f"A request may bring {MOST_FILES} files at most")
         placed = [(parse_path(path), content) for path, content in script.files.items()]
         wanted = SessionBody(session=key, language=script.language, metadata={"door": self.door})
         session = await manager.open_one_shot(self.owner, wanted, record=True)

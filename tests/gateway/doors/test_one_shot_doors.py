@@ -120,6 +120,8 @@ def test_replit_brings_files(gateway: GatewayProcess) -> None:
     assert evaluate(gateway, code=code, files=files).text == "three 5\n"
     refused = evaluate(gateway, code="1", files={"../outside": "x"})
     assert (refused.status_code, refused.json()["reason"]) == (400, "bad_request")
+    refused = evaluate(gateway, code="1", files={f"{number}.txt": "x" for number in range(201)})
+    assert (refused.status_code, refused.json()["reason"]) == (400, "bad_request")
 
 
 # ---- Dify --------------------------------------------------------------------------------------------------
