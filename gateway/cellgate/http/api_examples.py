@@ -525,6 +525,7 @@ EXAMPLES: Mapping[str, Example] = {
             "packages": [],
             "open_network": False,
             "network": None,
+            "doors": [],
             "ports": False,
             "ports_url": None,
             "pool": {

@@ -70,7 +70,13 @@ def khoj(gateway: GatewayProcess, code: str, files: dict[str, bytes] | None = No
 
 
 def test_agentrun_gives_the_output_of_a_script(gateway: GatewayProcess) -> None:
-    code = "import sys\nprint('one')\nprint('two', file=sys.stderr)\nprint('three')\n6 * 7"
+    code = """
+import sys
+print('one', flush=True)
+print('two', file=sys.stderr, flush=True)
+print('three')
+6 * 7
+"""
     assert run(gateway, {"code": code}).json() == {"output": "one\ntwo\nthree\n"}
     failed = run(gateway, {"code": "print('before')\n1/0"}).json()["output"]
     assert failed.startswith("before\n")
@@ -268,10 +274,11 @@ def test_a_cell_whose_client_leaves_is_stopped(start_gateway: StartGateway) -> N
         )
     (session,) = gateway.get(f"{NEWEST}1").json()["sessions"]
     path = f"/v1/sessions/{session['session']}/executions"
+    (execution,) = gateway.get(path).json()["executions"]
 
     def end() -> tuple[str, str | None]:
-        (execution,) = gateway.get(path).json()["executions"]
-        return execution["status"], execution["cause"]
+        result = gateway.get(f"{path}/{execution['execution']}").json()
+        return result["status"], result["cause"]
 
     until(lambda: end() == ("interrupted", "client_disconnected"), "it runs on")
 
