@@ -7,7 +7,8 @@ whose clients these are. Refusals keep their statuses; a door may give them its 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
 from cellgate.http.v1.executions import ExecutionAnswers, permitted
 from cellgate.principals.principal import Ask, Login
+from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, Result
 from cellgate.wire.models import ExecuteBody, SessionBody
 from cellgate_kernels.errors import InvalidInput
@@ -94,17 +96,7 @@ class DoorHandler(ExecutionAnswers):
         )
         request = check_execute(body, manager.ceilings(self.owner), interactive=False)
         request = permitted(services, self.login, request)
-        if self.login.reach.exact:
-            raise Forbidden("This token is for one session, and each request here is a session of its own")
-        key = self.login.reach.new_key() if self.login.reach.prefix else None
-        if len(script.files) > MOST_FILES:
-            raise InvalidInput(f"A request may bring {MOST_FILES} files at most")
-        placed = [(parse_path(path), content) for path, content in script.files.items()]
-        wanted = SessionBody(session=key, language=script.language, metadata={"door": self.door})
-        session = await manager.open_one_shot(self.owner, wanted, record=True)
-        try:
-            for path, content in placed:
-                await services.files.write(session, path, content)
+        async with self.own_session(script.files, script.language) as session:
             run = session.submit(request)
             self.interrupt_when_gone(session, run, body)
             await run.wait()
@@ -112,6 +104,25 @@ class DoorHandler(ExecutionAnswers):
             result = await services.archive.result(row.principal, row.key, run.id, _result)
             found = [] if script.wants is None else [each for each in result.files if script.wants(each)]
             return Ran(result, {each.path: await self._read(row.key, each.path) for each in found})
+
+    @asynccontextmanager
+    async def own_session(
+        self, files: Mapping[str, bytes], language: str | None = None
+    ) -> AsyncGenerator[Session]:
+        """A session for this request alone, which is recorded and ends with it, with these files by path."""
+        reach, manager = self.login.reach, self.services.manager
+        if reach.exact:
+            raise Forbidden("This token is for one session, and each request here is a session of its own")
+        if len(files) > MOST_FILES:
+            raise InvalidInput(f"A request may bring {MOST_FILES} files at most")
+        placed = [(parse_path(path), content) for path, content in files.items()]
+        key = reach.new_key() if reach.prefix else None
+        wanted = SessionBody(session=key, language=language, metadata={"door": self.door})
+        session = await manager.open_one_shot(self.owner, wanted, record=True)
+        try:
+            for path, content in placed:
+                await self.services.files.write(session, path, content)
+            yield session
         finally:
             manager.end_later(session, "one_shot")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from cellgate.doors import agentrun, dify, replit, terrarium
+from cellgate.doors import agentrun, dify, piston, replit, terrarium
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.routes import Route
@@ -17,6 +17,7 @@ DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyTyp
     {
         "agentrun": agentrun.ROUTES,
         "dify": dify.ROUTES,
+        "piston": piston.ROUTES,
         "replit": replit.ROUTES,
         "terrarium": terrarium.ROUTES,
     }

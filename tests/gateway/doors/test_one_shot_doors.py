@@ -19,8 +19,13 @@ DOORS = {
     "/replit": "replit",
     "/dify/v1/sandbox/run": "dify",
     "/terrarium": "terrarium",
+    "/piston/api/v2/execute": "piston",
 }
-SCRIPT = {"code": "print(6)", "language": "python3"}
+SCRIPT = {"code": "print(6)", "language": "python3", "files": [{"content": "print(6)"}]}
+SCRIPTS = dict.fromkeys(DOORS, SCRIPT) | {
+    "/replit": SCRIPT | {"files": {}},
+    "/terrarium": SCRIPT | {"files": []},
+}
 NEWEST = "/v1/sessions?newest=true&limit="
 
 
@@ -212,6 +217,64 @@ def test_terrarium_refuses_bad_files_before_anything_runs(gateway: GatewayProces
     assert [each["session"] for each in after] == [each["session"] for each in before]
 
 
+# ---- Piston ------------------------------------------------------------------------------------------------
+
+
+def program(gateway: GatewayProcess, language: str, *contents: object, **more: object) -> Any:
+    """As npm's piston-client: with a type that does not fit."""
+    files = [{"content": each} if isinstance(each, str) else each for each in contents]
+    body = json.dumps({"language": language, "version": "*", "files": files, **more})
+    headers = {"Authorization": TOKEN, "Content-Type": "text/plain"}
+    url = f"{gateway.url}/piston/api/v2/execute"
+    return requests.post(url, data=body, headers=headers, timeout=PATIENCE)
+
+
+def test_piston_runs_programs(gateway: GatewayProcess) -> None:
+    code = "import sys\nprint(sys.argv[1:], sys.stdin.read())\nprint('no', file=sys.stderr)\nsys.exit(3)"
+    answer = program(gateway, "py", code, args=["a", "b c"], stdin="in")
+    assert answer.status_code == 200
+    assert answer.json()["language"] == "python"
+    ran = answer.json()["run"]
+    assert (ran["stdout"], ran["stderr"]) == ("['a', 'b c'] in\n", "no\n")
+    assert (ran["code"], ran["signal"]) == (3, None)
+    assert ran["output"] == ran["stdout"] + ran["stderr"]
+
+
+def test_piston_knows_languages_and_files(gateway: GatewayProcess) -> None:
+    url = f"{gateway.url}/piston/api/v2/runtimes"
+    listed = requests.get(url, headers={"Authorization": TOKEN}, timeout=PATIENCE).json()
+    assert [each["language"] for each in listed] == ["python", "bash", "javascript", "typescript"]
+    assert program(gateway, "sh", "echo $((6 * 7))").json()["run"]["stdout"] == "42\n"
+    typed = program(gateway, "ts", "const n: number = 6; console.log(n * 7)").json()["run"]
+    assert (typed["stdout"], typed["code"]) == ("42\n", 0), typed
+    more = {"name": "other.py", "content": base64.b64encode(b"x = 5").decode(), "encoding": "base64"}
+    main = {"name": "start.py", "content": "import other; print(other.x, __file__)"}
+    assert program(gateway, "python", main, more).json()["run"]["stdout"].startswith("5 ")
+
+
+def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
+    code = "import time; print('begun', flush=True); time.sleep(60)"
+    ran = program(gateway, "python", code, run_timeout=1500).json()["run"]
+    assert (ran["stdout"], ran["code"], ran["signal"]) == ("begun\n", None, "SIGKILL")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"language": "cobol", "files": [{"content": ""}]},
+        {"language": "python", "files": []},
+        {"language": "python"},
+        {"language": "python", "files": [{"content": "zz", "encoding": "hex"}]},
+        {"language": "python", "files": [{"content": "", "encoding": "rot13"}]},
+        {"language": "python", "files": [{"content": "", "name": "../x.py"}]},
+        {"language": "python", "files": [{"content": ""}], "run_timeout": -1},
+    ],
+)
+def test_piston_says_what_is_wrong(gateway: GatewayProcess, body: object) -> None:
+    answer = gateway.post("/piston/api/v2/execute", body)
+    assert (answer.status, list(answer.json())) == (400, ["message"])
+
+
 # ---- all of them -------------------------------------------------------------------------------------------
 
 
@@ -231,7 +294,7 @@ def test_terrarium_refuses_bad_files_before_anything_runs(gateway: GatewayProces
 def test_a_token_counts_wherever_these_clients_put_it(
     gateway: GatewayProcess, path: str, headers: dict[str, str]
 ) -> None:
-    body = json.dumps(SCRIPT).encode()
+    body = json.dumps(SCRIPTS[path]).encode()
     answer = requests.post(gateway.url + path, data=body, headers=headers, timeout=PATIENCE)
     assert answer.status_code == 200
     assert "6" in answer.text
@@ -253,10 +316,14 @@ def test_what_a_door_runs_is_in_the_record(gateway: GatewayProcess) -> None:
     evaluate(gateway, code="print('kept too')")
     node(gateway, "print('kept, too')")
     khoj(gateway, "print('kept as well')")
-    listed = gateway.get(f"{NEWEST}4").json()["sessions"]
+    program(gateway, "python", "print('and kept')")
+    listed = gateway.get(f"{NEWEST}5").json()["sessions"]
     assert {each["metadata"]["door"] for each in listed} == set(DOORS.values())
     for each in listed:
         key = each["session"]
+        if each["metadata"]["door"] == "piston":
+            assert b"and kept" in gateway.get(f"/v1/sessions/{key}/events").body
+            continue
         (execution,) = gateway.get(f"/v1/sessions/{key}/executions").json()["executions"]
         assert execution["status"] == "ok"
         assert gateway.get(f"/v1/sessions/{key}/audit/verify").json()["valid"] is True
@@ -297,4 +364,4 @@ def test_doors_are_closed_unless_they_are_opened(start_gateway: StartGateway) ->
 def test_a_door_that_there_is_not_is_refused_at_the_start() -> None:
     code, said = refusal("--doors=e3b")
     assert code == 2
-    assert "There is no door 'e3b'; there are agentrun, dify, replit, terrarium, or all" in said
+    assert "There is no door 'e3b'; there are agentrun, dify, piston, replit, terrarium, or all" in said

@@ -1,0 +1,175 @@
+"""Piston's wire (version 2): programs in, their output and how they ended out. https://github.com/engineer-man/piston
+
+A program is no cell: it has arguments and input, and an exit code. It runs beside the kernel of a session of
+its own. Piston's limits for one request are passed over, but for the time to run.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from cellgate.doors.base import Asked, DoorHandler
+from cellgate.http.base import encode
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
+from cellgate.processes.request import check_process
+from cellgate.wire.answers import ProcessModel
+from cellgate.wire.models import ProcessBody
+from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.specs.manifest import Manifest
+from cellgate_kernels.tasks import guarded
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How programs of a language are run. `package`: in whose version the language's is told, if in any's."""
+
+    aliases: tuple[str, ...]
+    argv: tuple[str, ...]
+    main: str
+    package: str = ""
+
+    def version(self, manifest: Manifest | None) -> str:
+        """Its version, as far as the environment of kernels tells it."""
+        if manifest is None:
+            return "*"
+        found = manifest.packages.get(self.package) if self.package else manifest.python
+        return found or "*"
+
+
+LANGUAGES = MappingProxyType(
+    {
+        "python": Language(("py", "py3", "python3"), ("python",), "main.py"),
+        "bash": Language(("sh",), ("bash",), "main.sh", package="bash"),
+        "javascript": Language(("js", "deno-js"), ("deno", "run", "--allow-all"), "main.js", package="deno"),
+        "typescript": Language(("ts", "deno", "deno-ts"), ("deno", "run", "--allow-all"), "main.ts", "deno"),
+    }
+)
+DECODERS: MappingProxyType[str, Callable[[str], bytes]] = MappingProxyType(
+    {
+        "utf8": str.encode,
+        "base64": lambda text: base64.b64decode(text, validate=True),
+        "hex": bytes.fromhex,
+    }
+)
+
+
+class PistonFile(Asked, frozen=True):
+    """A file of a program."""
+
+    content: str
+    name: str = ""
+    encoding: str = "utf8"
+
+
+class PistonBody(Asked, frozen=True):
+    """A program: its first file is what runs. `run_timeout` in milliseconds."""
+
+    language: str
+    files: list[PistonFile]
+    version: str = "*"
+    stdin: str = ""
+    args: list[str] = []  # noqa: RUF012 - of a struct, made anew for each
+    run_timeout: float | None = None
+
+
+class PistonHandler(DoorHandler):
+    """A handler of the door, whose refusals have Piston's form."""
+
+    door = "piston"
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """See `BaseHandler`."""
+        return "application/json; charset=utf-8", encode({"message": error.message})
+
+    def manifest(self) -> Manifest | None:
+        """What the environment of the default kernel has, if that is known."""
+        services = self.services
+        return services.catalog.manifests().get(services.manager.settings.default_kernel)
+
+
+class RuntimesHandler(PistonHandler):
+    """The languages."""
+
+    @requires(Permission.READ)
+    async def get(self) -> None:
+        """All of them, with their versions."""
+        self.check()
+        manifest = self.manifest()
+        self.answer(
+            [
+                {"language": name, "version": language.version(manifest), "aliases": language.aliases}
+                for name, language in LANGUAGES.items()
+            ]
+        )
+
+
+class PistonRunHandler(PistonHandler):
+    """Run a program."""
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Its output and how it ended; one that fails is a 200 too."""
+        self.check()
+        body = await self.body(PistonBody)
+        name, language = _language(body.language)
+        if not body.files:
+            raise InvalidInput("files must have at least one file")
+        names = [file.name or f"file{number}" for number, file in enumerate(body.files)]
+        names[0] = body.files[0].name or language.main
+        files = dict(zip(names, map(_bytes, body.files), strict=True))
+        usual = self.services.manager.default_limits(self.owner).cell_timeout
+        timeout = usual if body.run_timeout is None else min(usual, body.run_timeout / 1000)
+        argv = [*language.argv, f"./{names[0]}", *body.args]
+        request = check_process(ProcessBody(argv=argv, stdin=bool(body.stdin), timeout=timeout), waits=True)
+        async with self.own_session(files) as session:
+            run = await session.start_process(request)
+            self._gone.add_done_callback(
+                guarded(lambda _: run.terminate("client_disconnected"), "end of a program")
+            )
+            if body.stdin:
+                run.give_input(body.stdin.encode(), close=True)
+            await run.wait()
+            await run.recorded()
+            model = run.model(self.services.base_url)
+        if not self.disconnected:
+            self.answer({"language": name, "version": language.version(self.manifest()), "run": _run(model)})
+
+
+def _language(wanted: str) -> tuple[str, Language]:
+    for name, language in LANGUAGES.items():
+        if wanted.lower() in (name, *language.aliases):
+            return name, language
+    raise InvalidInput(f"{wanted[:80]}-* runtime is unknown; there are {', '.join(LANGUAGES)}")
+
+
+def _bytes(file: PistonFile) -> bytes:
+    try:
+        return DECODERS[file.encoding](file.content)
+    except KeyError:
+        known = ", ".join(DECODERS)
+        raise InvalidInput(f"encoding must be one of {known}, not {file.encoding[:80]!r}") from None
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"The content of a file is no {file.encoding}: {error}") from error
+
+
+def _run(model: ProcessModel) -> dict[str, object]:
+    timed_out = model.cause == "timeout"
+    return {
+        "stdout": model.stdout,
+        "stderr": model.stderr,
+        "output": model.stdout + model.stderr,
+        "code": None if timed_out else model.exit_code,
+        # However it took the end of its time, this is what Piston calls it.
+        "signal": "SIGKILL" if timed_out else model.signal,
+    }
+
+
+ROUTES = (
+    ("/piston/api/v2/runtimes/?", RuntimesHandler),
+    ("/piston/api/v2/execute/?", PistonRunHandler),
+)
