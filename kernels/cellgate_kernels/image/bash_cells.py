@@ -49,6 +49,7 @@ class CellgateBashKernel(BashKernel):
 
     interrupted = running = False
     looks = 0
+    seen = None  # a program that would not have ended by the signal when that was looked at
 
     def _start_bash(self):
         super()._start_bash()
@@ -67,14 +68,18 @@ class CellgateBashKernel(BashKernel):
         """As from the terminal: the program that runs in it gets the signal."""
         self.interrupted = True
         self.looks = LOOKS
+        self.seen = None
         self.send_interrupt()
 
     def send_interrupt(self):
         """Send it to the running program, and check soon whether that had started already."""
         if self.running:
             self.bashwrapper.child.sendintr()
-            # On a busy machine bash may take seconds to start a program.
-            signal.setitimer(signal.ITIMER_REAL, LOOK_AGAIN * 2 ** (LOOKS - self.looks))
+            self.look_later()
+
+    def look_later(self):
+        """Check after a while: on a busy machine bash may take seconds to start a program."""
+        signal.setitimer(signal.ITIMER_REAL, LOOK_AGAIN * 2 ** (LOOKS - self.looks))
 
     def look_again(self, number, frame):
         """Send it again to bash, or to a program that should have ended: bash was just starting it."""
@@ -84,6 +89,11 @@ class CellgateBashKernel(BashKernel):
             program = os.tcgetpgrp(child.fileno())
             if program == child.pid or ends_by_interrupt(program):
                 self.send_interrupt()
+            elif self.seen in (None, program):
+                # It handles the signal, or bash has not yet made the program of it that it is to be. What
+                # comes after one that has handled it is not looked at.
+                self.seen = program
+                self.look_later()
 
     async def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False):
         """Run a cell; its last command's exit status is its error."""

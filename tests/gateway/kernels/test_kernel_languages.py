@@ -168,9 +168,13 @@ async def test_an_interrupt_keeps_what_was_there_and_an_exit_is_the_kernels_end(
     assert ended.code == 3
 
 
-async def test_an_interrupt_that_a_starting_program_missed_is_sent_again(start_kernel: StartKernel) -> None:
+@pytest.mark.parametrize("seconds", [0.1, 0.5])
+async def test_an_interrupt_that_a_starting_program_missed_is_sent_again(
+    start_kernel: StartKernel, seconds: float
+) -> None:
+    """Also one that was still starting when it was looked at."""
     kernel = await start_kernel(kernel_name="bash")
-    code = "(trap '' INT; echo deaf; sleep 0.1; trap - INT; exec sleep 600)"
+    code = f"(trap '' INT; echo deaf; sleep {seconds}; trap - INT; exec sleep 600)"
     assert (await interrupted(kernel, code, after="stream"))["ename"] == "KeyboardInterrupt"
 
 
