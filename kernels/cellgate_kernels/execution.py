@@ -95,6 +95,7 @@ class Execution:
         self._allow_stdin = allow_stdin
         self._capturing: list[str] = []
         self._asking = False
+        self._question: Message | None = None
         self._reply_unread = False
         self._reply_error: tuple[dict[str, Any], int] | None = None
         self._pages: tuple[list[dict[str, Any]], int] = [], 0
@@ -126,7 +127,11 @@ class Execution:
         handler = self._HANDLERS.get(message.header.msg_type)
         if handler is None or handler[0] is not message.channel:
             return ()
-        return handler[1](self, message)
+        events = handler[1](self, message)
+        if self._question is None or not (self.started or events):
+            return events
+        # A cell that shows something and has not begun: its execute_input was lost.
+        return (*self._start(), *events, *self._ask())
 
     def room(self, msg_type: str) -> int:
         """How many bytes of content a message of this type may have to be of any use now."""
@@ -142,6 +147,7 @@ class Execution:
         """The kernel is being interrupted on request; the first cause is kept."""
         self._interrupted_by = self._interrupted_by or cause
         self._asking = False  # the interrupt ends a wait for input
+        self._question = None
 
     @property
     def disturbed(self) -> bool:
@@ -152,6 +158,7 @@ class Execution:
         """The cell's time is up; the shell now interrupts the kernel, and later ends it."""
         self._late = True
         self._asking = False
+        self._question = None
 
     def kernel_lost(self, status: Status, cause: str | None) -> None:
         """No more messages will come: the kernel died or was ended, or the request was never sent.
@@ -222,15 +229,23 @@ class Execution:
         return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
 
     def _on_input_request(self, message: Message) -> Events:
-        """A cell that asks has started, even if its execute_input, on another socket, is not here yet.
+        """A cell that asks. If its execute_input, on another socket, is not here yet, the question waits for
+        it, so that the cell's beginning is told with its count.
 
         A cell that may not ask, or still waits for an answer, can't ask: such a message is forged.
         """
-        if not self._allow_stdin or self._asking or self.replied:
+        if self._question is None and not self._asking:
+            self._question = message
+        return ()
+
+    def _ask(self) -> Events:
+        """The question that waits."""
+        question, self._question = self._question, None
+        if question is None or not self._allow_stdin or self._asking or self.replied:
             return ()
-        events = self._on_output(message)
+        events = self._on_output(question)
         self._asking = bool(events)
-        return (*self._start(), *events)
+        return events
 
     def _on_output(self, message: Message) -> Events:
         event_type, size = message.header.msg_type, len(message.content_frame)

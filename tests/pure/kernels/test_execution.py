@@ -188,10 +188,29 @@ def test_input_is_asked_for_on_stdin() -> None:
 
     question = KernelEvent("input_request", {"prompt": "Name: ", "password": True})
     assert feed(execution(), BUSY, INPUT, asked)[1:] == [question]
-    # Two sockets: the question may overtake the beginning of the cell.
+
+
+def test_a_question_that_overtakes_the_beginning_of_its_cell_waits_for_it() -> None:
+    """They come on two sockets."""
     early = execution()
-    assert [event.type for event in feed(early, asked, BUSY, INPUT)] == ["started", "input_request"]
-    assert early.execution_count is not None
+    assert feed(early, ASKS, BUSY, ASKS) == []
+    started, question = feed(early, INPUT)
+    assert (started.type, question.type) == ("started", "input_request")
+    assert started.content["execution_count"] == early.execution_count is not None
+    assert feed(early, ASKS) == [], "it waits for an answer"
+
+
+def test_a_question_of_a_cell_whose_beginning_is_lost_comes_with_what_it_shows() -> None:
+    lost = execution()
+    shown = iopub("stream", name="stdout", text="shown")
+    assert [event.type for event in feed(lost, ASKS, BUSY, shown)] == ["started", "stream", "input_request"]
+
+
+def test_a_question_from_before_an_interrupt_is_none() -> None:
+    early = execution()
+    feed(early, ASKS, BUSY)
+    early.interrupt_requested()
+    assert [event.type for event in feed(early, INPUT)] == ["started"]
 
 
 def test_a_result_or_display_may_have_a_display_id() -> None:
