@@ -9,16 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from cellgate.doors.base import Asked, DoorHandler
+from cellgate.errors import Conflict
 from cellgate.http.base import encode
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
-from cellgate.processes.request import check_process
+from cellgate.processes.request import check_input, check_process
 from cellgate.wire.answers import ProcessModel
-from cellgate.wire.models import ProcessBody
+from cellgate.wire.models import ProcessBody, ProcessInputBody
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.specs.manifest import Manifest
 from cellgate_kernels.tasks import guarded
@@ -126,13 +128,15 @@ class PistonRunHandler(PistonHandler):
         timeout = usual if body.run_timeout is None else min(usual, body.run_timeout / 1000)
         argv = [*language.argv, f"./{names[0]}", *body.args]
         request = check_process(ProcessBody(argv=argv, stdin=bool(body.stdin), timeout=timeout), waits=True)
+        stdin = check_input(ProcessInputBody(data=body.stdin))
         async with self.own_session(files) as session:
             run = await session.start_process(request)
             self._gone.add_done_callback(
                 guarded(lambda _: run.terminate("client_disconnected"), "end of a program")
             )
             if body.stdin:
-                run.give_input(body.stdin.encode(), close=True)
+                with suppress(Conflict):  # it has ended without reading any
+                    run.give_input(stdin, close=True)
             await run.wait()
             await run.recorded()
             model = run.model(self.services.base_url)

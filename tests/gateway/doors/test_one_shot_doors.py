@@ -252,6 +252,12 @@ def test_piston_knows_languages_and_files(gateway: GatewayProcess) -> None:
     assert program(gateway, "python", main, more).json()["run"]["stdout"].startswith("5 ")
 
 
+def test_piston_runs_a_program_that_reads_no_input(gateway: GatewayProcess) -> None:
+    for _ in range(5):
+        answer = program(gateway, "bash", "exit 0", stdin="nobody reads it")
+        assert (answer.status_code, answer.json()["run"]["code"]) == (200, 0)
+
+
 def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
     code = "import time; print('begun', flush=True); time.sleep(60)"
     ran = program(gateway, "python", code, run_timeout=1500).json()["run"]
@@ -268,6 +274,7 @@ def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
         {"language": "python", "files": [{"content": "", "encoding": "rot13"}]},
         {"language": "python", "files": [{"content": "", "name": "../x.py"}]},
         {"language": "python", "files": [{"content": ""}], "run_timeout": -1},
+        {"language": "python", "files": [{"content": ""}], "stdin": "x" * 600_000},
     ],
 )
 def test_piston_says_what_is_wrong(gateway: GatewayProcess, body: object) -> None:
