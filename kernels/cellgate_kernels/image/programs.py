@@ -4,11 +4,11 @@
 `CONNECT` is for a port, and ``ports`` takes it over; one that begins with `KEEP` is about a kernel. Any other
 is one program's: a `START` comes in, then input, its end, and signals; `STARTED` or `FAILED` go out, then
 output, and at last `EXITED`. While the gateway does not read, the program's output is not read either, and
-stays in its pipes. A connection that is cut ends the program. The gateway's half is
-``cellgate_kernels/programs.py``.
+stays in its pipes. A connection that is cut ends the program; after the end it is the gateway that closes it.
+The gateway's half is ``cellgate_kernels/programs.py``.
 
-A `KEEP` names one of the keeper's kernels by its pid: `STARTED` or `FAILED`
-go out, signals come in, and at last `EXITED` or `SIGNALLED` goes out. A branch is a kernel from then on. When
+A `KEEP` names one of the keeper's kernels by its pid: `STARTED` or `FAILED` go out, signals come in, and at
+last `EXITED` or `SIGNALLED` goes out. A branch is a kernel from then on. When
 the connection is cut it is killed, because only its gateway knows of it; the sandbox's first kernel is not,
 because the next gateway may adopt it. That one says `ALONE`: the keeper answers with `STARTED`, kills all
 kernels but the first and all forks that are held, and says `EXITED` when they have ended. A `HOLD` is a
@@ -442,11 +442,13 @@ class Program:
             self.names = None
             kind = EXITED if self.returncode >= 0 else SIGNALLED
             self.send(kind, NUMBER.pack(abs(self.returncode)))
-        if not self.unsent:
-            self.close_connection()
+        if self.connection is None:
             self.forget()
-        elif self.connection is not None:
-            self.watch(self.connection.fileno(), READABLE | select.POLLOUT, self.connection_ready)
+            return
+        # The gateway closes it when it has read the end. Were it closed here, input that is just on its way
+        # would break the connection, and what was not read yet would be lost with it.
+        events = READABLE | (select.POLLOUT if self.unsent else 0)
+        self.watch(self.connection.fileno(), events, self.connection_ready)
 
     def forget(self):
         """Nothing is left of it."""

@@ -107,6 +107,17 @@ async def test_output_and_exit_code(start: Start) -> None:
     assert await finish(await start("sh", "-c", script)) == (b"out\n", b"err\n", ProgramExit(7, None))
 
 
+async def test_input_that_comes_too_late_costs_nothing(kernel: RunningKernel, start: Start) -> None:
+    program = await start("sleep", "60", stdin=True)
+    process = await one(kernel, "sleep")
+    process.kill()
+    await gone(process)
+    for _ in range(20):
+        program.write(b"nobody reads it")
+        await asyncio.sleep(0.01)
+    assert await finish(program) == (b"", b"", ProgramExit(None, signal.SIGKILL))
+
+
 async def test_a_signal_is_how_it_ended(start: Start) -> None:
     _, _, ended = await finish(await start("sh", "-c", "kill -SEGV $$"))
     assert ended == ProgramExit(None, signal.SIGSEGV)
