@@ -133,7 +133,7 @@ TASKS = (
     Task(
         "Operate it",
         "For probes, for Prometheus, and for those who look after it.",
-        ("get_health", "get_readiness", "get_metrics", "list_trail"),
+        ("get_health", "get_readiness", "get_metrics", "list_usage", "list_trail"),
     ),
 )
 
@@ -557,6 +557,19 @@ EXAMPLES: Mapping[str, Example] = {
     "get_health": Example(answer={"status": "ok"}),
     "get_readiness": Example(answer={"status": "ready", "missing": [], "sessions_not_recorded": 0}),
     "get_metrics": Example(),
+    "list_usage": Example(
+        query={"limit": 100},
+        answer={
+            "principals": [
+                {
+                    "principal": "default",
+                    "role": "admin",
+                    "quotas": {"sessions": {"limit": None, "used": 1}},
+                }
+            ],
+            "next": None,
+        },
+    ),
     "list_trail": Example(
         query={"limit": 100},
         answer={

@@ -74,6 +74,7 @@ from cellgate.http.v1.sessions import (
     TreeHandler,
 )
 from cellgate.http.v1.trail import TrailHandler
+from cellgate.http.v1.usage import UsageHandler
 from cellgate_kernels.errors import InvalidInput
 
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
@@ -90,6 +91,7 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/info", InfoHandler),
     ("/v1/me", MeHandler),
     ("/v1/audit", TrailHandler),
+    ("/v1/usage", UsageHandler),
     ("/v1/console", ConsoleUrlHandler),
     ("/v1/execute", OneShotHandler),
     ("/v1/sessions", SessionsHandler),

@@ -16,6 +16,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from heapq import nsmallest
+from itertools import chain
 from typing import Final
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
@@ -406,9 +408,12 @@ class Usage:
         if account is None:
             if len(self._accounts) >= self._sweep_at:
                 self._sweep()
-            account = Account(name, self._policy.of(name, self._role_of(name)), self._clock, self._refused)
-            account.record = self._record_of(name)
-            self._accounts[name] = account
+            account = self._accounts[name] = self._new(name)
+        return account
+
+    def _new(self, name: str) -> Account:
+        account = Account(name, self._policy.of(name, self._role_of(name)), self._clock, self._refused)
+        account.record = self._record_of(name)
         return account
 
     def _sweep(self) -> None:
@@ -417,6 +422,19 @@ class Usage:
                 del self._accounts[name]
         # The next one when as many have come again: each costs a look at all of them.
         self._sweep_at = max(FIRST_SWEEP, 2 * len(self._accounts))
+
+    def page(self, after: str, limit: int) -> tuple[list[Account], bool]:
+        """The accounts of those who use something now or have a record, by name, behind the name `after`; and
+        whether more follow.
+        """
+        using = (name for name, account in self._accounts.items() if not account.idle)
+        names = {name for name in chain(using, self._records) if name > after}
+        found = nsmallest(limit + 1, names)
+        return [self._accounts.get(name) or self._new(name) for name in found[:limit]], len(found) > limit
+
+    def role(self, name: str) -> str:
+        """The principal's role."""
+        return self._role_of(name)
 
     def quotas(self, name: str) -> Quotas:
         """The principal's quotas."""

@@ -837,6 +837,21 @@ class Me(Value, frozen=True, kw_only=True):
     quotas: dict[str, QuotaUse]
 
 
+class PrincipalUse(Value, frozen=True, kw_only=True):
+    """What a principal uses of its quotas."""
+
+    principal: str
+    role: Annotated[str, Meta(description="`user`, `admin` or `auditor`.")]
+    quotas: dict[str, QuotaUse]
+
+
+class UsagePage(Value, frozen=True, kw_only=True):
+    """A page of principals, by name."""
+
+    principals: list[PrincipalUse]
+    next: Next = None
+
+
 class KernelspecModel(Value, frozen=True, kw_only=True):
     """A kind of kernel."""
 

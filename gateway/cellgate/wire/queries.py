@@ -133,6 +133,13 @@ class TrailQuery(Query, frozen=True):
     after: After = 0
 
 
+class UsageQuery(Query, frozen=True):
+    """A page of principals."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: Annotated[str, Meta(description="The page begins after the principal of this name.")] = ""
+
+
 class EventsQuery(SessionQuery, frozen=True):
     """Where a stream of events begins."""
 

@@ -86,6 +86,35 @@ def test_trouble_is_told_with_its_place_in_the_runbook(page: Any) -> None:
     assert gauge(place, "Cells in queues").locator("polyline").get_attribute("points").count(",") >= 2
 
 
+def test_what_everybody_uses_is_shown_in_pages(page: Any) -> None:
+    def answer(route: Any) -> None:
+        limit = int(re.search(r"limit=(\d+)", route.request.url)[1])
+        quotas = {
+            "sessions": {"limit": 20, "used": 18},
+            "memory": {"limit": None, "used": 2**30},
+            "queued": {"limit": None, "used": 0},
+        }
+        listed = [
+            {"principal": f"user-{n:03d}", "role": "user", "quotas": quotas} for n in range(min(limit, 150))
+        ]
+        route.fulfill(json={"principals": listed, "next": listed[-1]["principal"] if limit < 150 else None})
+
+    page.route("**/v1/usage*", answer)
+    place = show(page, "operator/operator.js", "Operator")
+    used = place.get_by_role("region", name="Use by principal")
+    first = used.get_by_role("row", name="user-000")
+    first.get_by_text("sessions 18 of 20").wait_for()
+    assert first.get_by_role("meter", name="Used of sessions by user-000").get_attribute("value") == "18"
+    assert [text.strip() for text in first.get_by_role("listitem").all_text_contents()] == [
+        "sessions 18 of 20",
+        "memory 1.0 GiB",
+    ]
+    assert used.get_by_role("row").count() == 101
+    used.get_by_role("button", name="Show more").click()
+    used.get_by_role("row", name="user-149").wait_for()
+    assert used.get_by_role("button").count() == 0
+
+
 def test_who_may_not_read_metrics_sees_their_quotas(page: Any) -> None:
     problem = {
         "type": "about:blank",

@@ -54,6 +54,7 @@ GUARDED = [
     ("GET", "/v1/info"),
     ("GET", "/metrics"),
     ("GET", "/v1/audit"),
+    ("GET", "/v1/usage"),
     ("GET", "/v1/sessions"),
     ("POST", "/v1/sessions"),
     ("GET", "/v1/sessions/x"),

@@ -54,7 +54,7 @@ class Row:
     ends: bool = False
 
 
-OF_OPERATORS = {"/metrics", "/v1/audit"}
+OF_OPERATORS = {"/metrics", "/v1/audit", "/v1/usage"}
 """What is about everybody, and nothing for a user."""
 S = "/v1/sessions/{session}"
 X = S + "/executions/{execution}"
@@ -80,6 +80,7 @@ PUBLIC = {
 ROWS = [
     Row("GET", "/metrics", (METRICS,), of="everybody"),
     Row("GET", "/v1/audit", (READ,), of="everybody"),
+    Row("GET", "/v1/usage", (READ,), of="everybody"),
     Row("GET", "/v1/info", (), of="everybody"),
     Row("GET", "/v1/me", (), of="own"),
     Row("POST", "/v1/console", (), of="own"),

@@ -41,7 +41,7 @@ requests_per_minute = 3
 [principals.bytes]
 bytes_per_minute = "64k"
 """
-USERS = ("five", "turns", "quick", "socket", "bytes", "reader", "changes")
+USERS = ("five", "turns", "quick", "socket", "bytes", "reader", "changes", "seen")
 MIB = 1024 * 1024
 
 
@@ -120,6 +120,24 @@ def test_me_tells_the_role_and_what_is_used(limited: Limited) -> None:
     reader = limited.get("reader", "/v1/me").json()
     assert (reader["role"], reader["scopes"]) == ("auditor", ["metrics", "read"])
     assert reader["quotas"]["requests_per_minute"]["limit"] == 5
+
+
+def test_what_everybody_uses_is_told_in_pages_to_who_may_know(limited: Limited) -> None:
+    assert limited.post("seen", "/v1/sessions", {}).status == 201
+    told, after = [], ""
+    while True:
+        page = limited.get("default", f"/v1/usage?limit=1&after={after}").json()
+        told += page["principals"]
+        if not page["next"]:
+            break
+        after = page["next"]
+    names = [each["principal"] for each in told]
+    assert names == sorted(set(names))
+    (seen,) = [each for each in told if each["principal"] == "seen"]
+    assert (seen["role"], list(seen["quotas"])) == ("user", list(COUNTED))
+    assert seen["quotas"]["sessions"] == {"limit": None, "used": 1}
+    assert limited.get("seen", "/v1/usage").status == 403
+    assert limited.get("default", "/v1/usage?limit=0").status == 400
 
 
 def test_ceilings_are_the_requesters_own(limited: Limited) -> None:

@@ -47,6 +47,23 @@ def used(of: Account) -> dict[str, float]:
     return {name: use.used for name, use in of.uses().items()}
 
 
+# Everybody
+
+
+def test_who_uses_something_or_has_a_record_is_listed_by_name() -> None:
+    everybody = usage(sessions=9)
+    everybody.load_records({"carl": 100, "zoe": 5})
+    held = {name: everybody.account(name).reserve_session(small()) for name in ("eve", "ada", "bob")}
+    everybody.account("idle")
+    accounts, more = everybody.page("", 10)
+    assert ([each.name for each in accounts], more) == (["ada", "bob", "carl", "eve", "zoe"], False)
+    assert (used(accounts[2])["record"], used(accounts[3])["sessions"]) == (100, 1)
+    held["bob"].release()
+    accounts, more = everybody.page("ada", 2)
+    assert ([each.name for each in accounts], more) == (["carl", "eve"], True)
+    assert len(everybody) == 4, "to be listed costs no account"
+
+
 # Sessions
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, Answer, operation
-from cellgate.wire.answers import Me, QuotaUse
+from cellgate.http.v1.usage import uses
+from cellgate.wire.answers import Me
 
 
 class MeHandler(BaseHandler):
@@ -16,12 +17,11 @@ class MeHandler(BaseHandler):
     async def get(self) -> None:
         """The token's principal, its role, what the token permits, and how much of each quota is used."""
         self.check()
-        uses = self.services.usage.account(self.principal.name).uses()
         self.answer(
             Me(
                 principal=self.principal.name,
                 role=self.principal.role,
                 scopes=sorted(self.login.permissions),
-                quotas={name: QuotaUse(limit=use.limit, used=use.used) for name, use in uses.items()},
+                quotas=uses(self.services.usage.account(self.principal.name)),
             )
         )

@@ -1,7 +1,7 @@
 /**
- * The gateway as its operator sees it: kernels and their places, queue, deaths, storage, load, and everybody's own quotas.
+ * The gateway as its operator sees it: kernels and their places, queue, deaths, storage, load, and what everybody uses.
  *
- * Metrics are for whoever may read them; others see their own quotas and nothing else.
+ * Metrics and the use of others are for whoever may read them; others see their own quotas and nothing else.
  */
 
 import { api } from "../app/api.js";
@@ -14,6 +14,9 @@ import { by } from "./prometheus.js";
 import { Gauge } from "./sparkline.js";
 
 const QUOTAS_EVERY = 10_000;
+const PRINCIPALS = 100;
+const MOST_PRINCIPALS = 1000;
+const NEARLY_FULL = 0.8;
 const RUNBOOK = "docs/how-to/runbook.md";
 
 export function Operator() {
@@ -146,16 +149,29 @@ function Counts({ title, name, label, moments }) {
 /** Quotas that are sizes; the others are numbers. */
 const SIZES = new Set(["memory", "disk", "record", "bytes_per_minute", "network_bytes_per_minute"]);
 
-function Quotas() {
-  const [me, setMe] = useState(/** @type {any} */ (null));
+/** An answer that is asked for again and again; null until there is one. @param {string} path */
+function useAnswer(path) {
+  const [answer, setAnswer] = useState(/** @type {any} */ (null));
   useEffect(() => {
     const ask = () => {
-      if (!document.hidden) api.get("v1/me").then(setMe, () => undefined);
+      if (!document.hidden) api.get(path).then(setAnswer, () => undefined);
     };
     ask();
     const timer = setInterval(ask, QUOTAS_EVERY);
     return () => clearInterval(timer);
-  }, []);
+  }, [path]);
+  return answer;
+}
+
+/** @param {string} name @param {number} value */
+const told = (name, value) => (SIZES.has(name) ? size(value) : value.toLocaleString("en"));
+
+/** @param {{name: string, used: number, limit: number, whose?: string}} props */
+const Filled = ({ name, used, limit, whose = "" }) =>
+  html`<meter min="0" max=${limit} high=${NEARLY_FULL * limit} value=${used} aria-label=${`Used of ${name}${whose}`}></meter>`;
+
+function Quotas() {
+  const me = useAnswer("v1/me");
   if (me === null) return null;
   const quotas = Object.entries(me.quotas);
   return html`<section aria-label="Quotas">
@@ -166,17 +182,61 @@ function Quotas() {
       </thead>
       <tbody>
         ${quotas.map(([name, { used, limit }]) => {
-          const told = SIZES.has(name) ? size : (/** @type {number} */ value) => value.toLocaleString("en");
           return html`<tr key=${name}>
             <th scope="row">${name.replaceAll("_", " ")}</th>
             <td>
-              ${used === null ? "–" : told(used)}
-              ${used !== null && limit ? html` <meter min="0" max=${limit} high=${0.8 * limit} value=${used} aria-label=${`Used of ${name}`}></meter>` : ""}
+              ${used === null ? "–" : told(name, used)}
+              ${used !== null && limit ? html` <${Filled} name=${name} used=${used} limit=${limit} />` : ""}
             </td>
-            <td>${limit === null ? "none" : told(limit)}</td>
+            <td>${limit === null ? "none" : told(name, limit)}</td>
           </tr>`;
         })}
       </tbody>
     </table>
+  </section>
+  ${me.role !== "user" && html`<${Everybody} />`}`;
+}
+
+/** What each principal uses, of what they may. */
+function Everybody() {
+  const [most, setMost] = useState(PRINCIPALS);
+  const page = useAnswer(`v1/usage?limit=${most}`);
+  if (page === null) return null;
+  return html`<section aria-label="Use by principal">
+    <h2>Use by principal</h2>
+    ${page.principals.length === 0
+      ? html`<p>Nobody uses anything.</p>`
+      : html`<table class="operator-quotas">
+          <thead>
+            <tr><th scope="col">Principal</th><th scope="col">Role</th><th scope="col">Uses</th></tr>
+          </thead>
+          <tbody>
+            ${page.principals.map(
+              (/** @type {any} */ { principal, role, quotas }) => html`<tr key=${principal}>
+                <th scope="row">${principal}</th>
+                <td>${role}</td>
+                <td><${Uses} principal=${principal} quotas=${quotas} /></td>
+              </tr>`,
+            )}
+          </tbody>
+        </table>`}
+    ${page.next && most < MOST_PRINCIPALS && html`<button type="button" onClick=${() => setMost(Math.min(MOST_PRINCIPALS, most + PRINCIPALS))}>Show more</button>`}
+    ${page.next && most >= MOST_PRINCIPALS && html`<p>There are more: <code>GET /v1/usage</code> has all.</p>`}
   </section>`;
+}
+
+/** What is used, or limited. @param {{principal: string, quotas: Record<string, {used: number | null, limit: number | null}>}} props */
+function Uses({ principal, quotas }) {
+  const shown = Object.entries(quotas).filter(([, { used, limit }]) => used || (used !== null && limit !== null));
+  if (shown.length === 0) return "–";
+  return html`<ul class="operator-uses">
+    ${shown.map(([name, { used, limit }]) => {
+      const amount = used ?? 0;
+      const of = limit === null ? "" : ` of ${told(name, limit)}`;
+      return html`<li key=${name}>
+        ${`${name.replaceAll("_", " ")} ${told(name, amount)}${of}`}
+        ${limit ? html` <${Filled} name=${name} used=${amount} limit=${limit} whose=${` by ${principal}`} />` : ""}
+      </li>`;
+    })}
+  </ul>`;
 }

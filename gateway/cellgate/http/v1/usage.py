@@ -1,0 +1,49 @@
+"""GET /v1/usage: what everybody uses of their quotas, for administrators and auditors.
+
+``v1.me`` tells each of themselves.
+"""
+
+from __future__ import annotations
+
+from cellgate.errors import Forbidden
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, READS, Answer, operation
+from cellgate.principals.principal import EVERYWHERE, Permission
+from cellgate.principals.usage import Account
+from cellgate.wire.answers import PrincipalUse, QuotaUse, UsagePage
+from cellgate.wire.queries import UsageQuery
+
+
+def uses(account: Account) -> dict[str, QuotaUse]:
+    """What is used of each quota, as the wire has it."""
+    return {name: QuotaUse(limit=use.limit, used=use.used) for name, use in account.uses().items()}
+
+
+class UsageHandler(BaseHandler):
+    """The use of quotas."""
+
+    @operation(
+        "list_usage",
+        "List what everybody uses",
+        Answer(200, "One page, by name.", {JSON: UsagePage}),
+        description="Whoever uses something now or has a record, with their quotas; for administrators and"
+        " auditors whose token reaches all sessions.",
+        query=UsageQuery,
+        errors=READS,
+        needs=Permission.READ,
+    )
+    async def get(self) -> None:
+        """A page of principals."""
+        self.check()
+        if not self.principal.sees_others:
+            raise Forbidden("Only administrators and auditors may read what others use")
+        if self.login.reach != EVERYWHERE:
+            raise Forbidden("This token reaches only some sessions, and this is about everybody's")
+        query = self.query(UsageQuery)
+        usage = self.services.usage
+        accounts, more = usage.page(query.after, query.limit)
+        principals = [
+            PrincipalUse(principal=account.name, role=usage.role(account.name), quotas=uses(account))
+            for account in accounts
+        ]
+        self.answer(UsagePage(principals=principals, next=accounts[-1].name if more else None))
