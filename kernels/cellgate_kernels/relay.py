@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 _PIECE = 256 * 1024
 _STALL_SECONDS = 1.0
 """In which libzmq's own thread hands out what was passed on to it, unless the machine is busy."""
+_FIRST_PAUSE = 0.01
+_MOST_PAUSE = 1.0
+"""Seconds between two attempts to reach a port; in between, a tenth of the time since the first."""
 _SHORT = 255
 _CURVE_BYTES = 33
 _CREDENTIALS = struct.Struct("3i")
@@ -142,14 +145,7 @@ class Relay:
 
     async def _pass(self, inside: socket.socket) -> None:
         """Pass on what comes, both ways, until one side has closed."""
-        family = socket.AF_INET6 if ":" in self._target[0] else socket.AF_INET
-        with inside, socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as outside:
-            outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                await self._loop.sock_connect(outside, self._target)
-            except OSError:
-                # Not bound yet, or gone: libzmq tries again.
-                return
+        with inside, await self._reach() as outside:
             self._unread = 0
             self._watch()
             ways = [
@@ -162,6 +158,28 @@ class Relay:
                 for way in ways:
                     way.cancel()
                 await asyncio.wait(ways)
+
+    async def _reach(self) -> socket.socket:
+        """A connection to the port, once something is bound to it.
+
+        libzmq, which waits for it, would try again every few milliseconds were its own connection closed.
+        """
+        family = socket.AF_INET6 if ":" in self._target[0] else socket.AF_INET
+        begun = self._loop.time()
+        while True:
+            outside = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            try:
+                outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await self._loop.sock_connect(outside, self._target)
+            except OSError:
+                outside.close()
+            except BaseException:
+                outside.close()
+                raise
+            else:
+                return outside
+            waited = self._loop.time() - begun
+            await asyncio.sleep(min(max(_FIRST_PAUSE, waited / 10), _MOST_PAUSE))
 
     async def _outwards(self, inside: socket.socket, outside: socket.socket) -> None:
         while data := await self._loop.sock_recv(inside, _PIECE):

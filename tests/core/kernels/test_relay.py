@@ -140,6 +140,28 @@ async def test_a_message_that_never_ends_is_cut_off_and_others_follow(
     assert len([line for line in caplog.messages if "a message that does not end" in line]) == 1
 
 
+async def test_a_port_that_is_bound_late_is_reached_by_the_connection_that_waits(no_leaks: Path) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.socket() as port, socket.socket(socket.AF_UNIX) as client:
+        port.setblocking(False)
+        client.setblocking(False)
+        port.bind(("127.0.0.1", 0))
+        way = Relay("127.0.0.1", port.getsockname()[1], MOST, lambda: False)
+        try:
+            await loop.sock_connect(client, way.endpoint.replace("ipc://@", "\0"))
+            # Nothing listens yet: attempts are refused.
+            await asyncio.sleep(0.1)
+            port.listen()
+            async with asyncio.timeout(DEADLINE):
+                reached, _ = await loop.sock_accept(port)
+                with reached:
+                    await loop.sock_sendall(reached, b"ready")
+                    assert await loop.sock_recv(client, 100) == b"ready"
+        finally:
+            way.close()
+            await until(lambda: way._way is None or way._way.done())
+
+
 async def test_a_reader_who_stops_is_waited_for(
     publisher: Publisher, reading: tuple[ZmqSocket, list[list[bytes]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
