@@ -22,7 +22,7 @@ PAIRS = 4  # of one life; twelve in all
 
 def measure(options: Options) -> Sequence[Figure]:
     """The ratios of round trips and of processor time; `--backend` does not matter."""
-    ratios = Ratios("HTTP on a forked kernel", "a cold one", target=1.03)
+    ratios = Ratios("a cell by HTTP on a forked kernel", "a cold one", target=1.03)
     for life in range(options.count(LIVES, 1)):
         _compare(options, life, ratios)
         say(f"forked_cells: {len(ratios.round_trips)} pairs so far, {ratios.report()}")

@@ -1,6 +1,7 @@
-"""The cost of a cell, against another checkout of Cellgate, given by ``--former DIR``.
+"""The cost of a cell and of a print, against another checkout of Cellgate, given by ``--former DIR``.
 
-Two gateways, one of each, take turns with the same cells, over HTTP and over the Jupyter WebSocket. Each pair
+Two gateways, one of each, take turns with the same cells, over HTTP and over the Jupyter WebSocket, and with
+cells of ten thousand prints over HTTP. Each pair
 of turns gives one ratio of the round trips and one of the gateway's processor time; the figures are the
 medians of all pairs. Memory layout alone can make a difference of a few per cent for the lifetime of a
 process, so both are restarted several times.
@@ -22,21 +23,27 @@ from benchmarks.sessions import Session
 CODE = "print('x'); 1+1"
 WARM_UP = 100
 CELLS = 200  # of one turn
+PRINTS = "for i in range(10_000): print('line', i)"
+CELLS_OF_PRINTS = 5
 
 
 class Turns:
-    """One gateway's turns. `execute` runs one cell and returns its round trip in seconds."""
+    """One gateway's turns of `cells` cells. `execute` runs one and returns its round trip in seconds."""
 
-    def __init__(self, server: Server, execute: Callable[[str], float]) -> None:
+    def __init__(
+        self, server: Server, execute: Callable[[str], float], code: str = CODE, cells: int = CELLS
+    ) -> None:
         self._server = server
         self._execute = execute
-        for _ in range(WARM_UP):
-            execute(CODE)
+        self._code = code
+        self._cells = cells
+        for _ in range(min(WARM_UP, cells)):
+            execute(code)
 
     def turn(self) -> tuple[float, float]:
         """Run one turn: the p50 of a round trip, and the processor time it took, both in seconds."""
         before = self._server.cpu()
-        times = [self._execute(CODE) for _ in range(CELLS)]
+        times = [self._execute(self._code) for _ in range(self._cells)]
         return quantile(times, 0.5), self._server.cpu() - before
 
 
@@ -71,7 +78,7 @@ class Ratios:
     def figures(self) -> list[Figure]:
         """The medians, with the quartiles in their details."""
         return [
-            self._figure(f"a cell by {self.name}, round trip against {self.against}", self.round_trips),
+            self._figure(f"{self.name}, round trip against {self.against}", self.round_trips),
             self._figure("  the gateway's processor time", self.processor),
         ]
 
@@ -87,15 +94,19 @@ def measure(options: Options) -> Sequence[Figure]:
     former = options.former.resolve()
     if not (former / "pyproject.toml").is_file():
         raise ValueError(f"{former} is no checkout of Cellgate")
-    http = Ratios("HTTP")
-    websocket = Ratios("WebSocket")
+    http = Ratios("a cell by HTTP")
+    websocket = Ratios("a cell by WebSocket")
+    prints = Ratios("10,000 prints")
     for life in range(options.count(6, 1)):
-        _compare(options, former, life, http, websocket)
-        say(f"former: {len(http.round_trips)} pairs so far, {http.report()}; {websocket.report()}")
-    return [*http.figures(), *websocket.figures()]
+        _compare(options, former, life, http, websocket, prints)
+        reports = "; ".join(ratios.report() for ratios in (http, websocket, prints))
+        say(f"former: {len(http.round_trips)} pairs so far, {reports}")
+    return [*http.figures(), *websocket.figures(), *prints.figures()]
 
 
-def _compare(options: Options, former: Path, life: int, http: Ratios, websocket: Ratios) -> None:
+def _compare(
+    options: Options, former: Path, life: int, http: Ratios, websocket: Ratios, prints: Ratios
+) -> None:
     """One start of both gateways. The order alternates, so that no one always follows the other."""
     with (
         cellgate(options.backend) as ours,
@@ -112,6 +123,11 @@ def _compare(options: Options, former: Path, life: int, http: Ratios, websocket:
                 Turns(theirs, Session(their_client, "former").execute),
             ),
             (websocket, Turns(ours, our_socket.execute), Turns(theirs, their_socket.execute)),
+            (
+                prints,
+                Turns(ours, Session(our_client, "prints").execute, PRINTS, CELLS_OF_PRINTS),
+                Turns(theirs, Session(their_client, "prints").execute, PRINTS, CELLS_OF_PRINTS),
+            ),
         ]
         ours.settle()
         theirs.settle()

@@ -49,7 +49,9 @@ weight = 2
 
 def measure(options: Options) -> Sequence[Figure]:
     """The ratios of round trips and of processor time."""
-    ratios = Ratios("HTTP", f"the one-token gateway, {USERS} users known and all quotas set", MOST_RATIO)
+    ratios = Ratios(
+        "a cell by HTTP", f"the one-token gateway, {USERS} users known and all quotas set", MOST_RATIO
+    )
     with tempfile.TemporaryDirectory(prefix="principals-") as name:
         folder = Path(name)
         token = add_users(folder, [f"user-{number}" for number in range(USERS)])[f"user-{USERS // 2}"]
