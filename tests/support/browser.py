@@ -85,6 +85,25 @@ def opened(browser: Any, **options: Any) -> Iterator[Any]:
         context.close()
 
 
+NOTICED = """(text) => {
+  window.noticed = new Promise((resolve) => {
+    const said = () => [...document.querySelectorAll("[role=status]")].map((each) => each.textContent);
+    const shown = () => said().some((each) => each.includes(text));
+    new MutationObserver(() => shown() && resolve(true)).observe(document.body, {
+      subtree: true, childList: true, characterData: true,
+    });
+  });
+}"""
+
+
+@contextmanager
+def noticed(page: Any, text: str) -> Iterator[None]:
+    """A status with this text comes up in the block or behind it, in however short a moment it goes again."""
+    page.evaluate(NOTICED, text)
+    yield
+    assert page.evaluate("window.noticed")
+
+
 def complaints(page: Any) -> list[str]:
     """What the browser complains of from now on: errors of scripts, and what a policy forbade."""
     found: list[str] = []

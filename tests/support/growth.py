@@ -36,7 +36,7 @@ def growth(
     `size` doubles until a call takes `least` seconds, to half of `largest` at the most.
     """
     for size in SHORT:
-        if min(seconds(call, make(size)) for _ in range(2)) >= least:
+        if all(seconds(call, make(size)) >= least for _ in range(TRIES)):
             return float("inf")
     while (taken := seconds(call, make(size))) < least:
         size *= 2

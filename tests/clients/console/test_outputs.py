@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.clients.console.mounting import display, framed, markup, mount, stream, wait_until
-from tests.support.browser import link, opened
+from tests.support.browser import link, noticed, opened
 from tests.support.requirements import require
 from tests.support.server import PATIENCE, GatewayProcess
 
@@ -328,8 +328,8 @@ def test_an_output_can_be_downloaded_and_copied(page: Any) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     place = mount(page, stream("\x1b[31mred\x1b[0m\n"), display({"application/vnd.plotly.v1+json": PLOTLY}))
     place.locator(".out").first.hover()
-    place.get_by_role("button", name="Copy").first.click()
-    place.get_by_text("Copied").wait_for()
+    with noticed(page, "Copied"):
+        place.get_by_role("button", name="Copy").first.click()
     assert page.evaluate("navigator.clipboard.readText()") == "red\n"
     place.locator(".out").nth(1).hover()
     with page.expect_download() as saved:
