@@ -48,7 +48,7 @@ StartGateway = Callable[..., GatewayProcess]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
-    parser.addoption("--crash-rounds", type=int, default=2, help="how often the gateway is killed under load")
+    parser.addoption("--crash-rounds", type=int, default=1, help="how often the gateway is killed under load")
     parser.addoption("--nightly", action="store_true", help="run the tests that are marked nightly, too")
     parser.addoption("--quick", action="store_true", help="leave out the tests that tests/long.txt lists")
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")

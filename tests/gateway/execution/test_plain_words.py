@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartGateway
-from tests.support.nightly import at_night
+from tests.support.nightly import at_night, mostly_nightly
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, together
 
@@ -138,7 +138,7 @@ def test_a_program_started_by_python_has_a_traceback(gateway: GatewayProcess, se
 
 
 @pytest.mark.parametrize("kernel", ["python3", "bash"])
-@pytest.mark.parametrize("status", [1, 3, 127, 255])
+@pytest.mark.parametrize("status", mostly_nightly([1, 3, 127, 255], {3}))
 def test_a_blocks_exit_code_is_its_programs(
     gateway: GatewayProcess, session: str, kernel: str, status: int
 ) -> None:

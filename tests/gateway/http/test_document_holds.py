@@ -22,6 +22,7 @@ from schemathesis.checks import (
 from cellgate.http.openapi import build_document
 from cellgate.http.routes import TABLE
 from tests.conftest import serving
+from tests.support.nightly import mostly_nightly
 from tests.support.server import TOKEN, GatewayProcess
 
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -110,6 +111,6 @@ def test_a_valid_request_is_answered_as_the_document_says(
     asked(served, label, GenerationMode.POSITIVE, there)
 
 
-@pytest.mark.parametrize("label", TAKING)
+@pytest.mark.parametrize("label", mostly_nightly(TAKING, TAKING[::3]))
 def test_a_wrong_request_is_refused_as_the_document_says(served: GatewayProcess, label: str) -> None:
     asked(served, label, GenerationMode.NEGATIVE, {})

@@ -12,6 +12,7 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from tests.support.channels import V1, channels, kinds, of, pack_legacy, pack_v1, raw_socket, text, vanished
+from tests.support.nightly import at_night
 from tests.support.server import TOKEN, GatewayProcess, until
 from tests.support.websockets import websocket
 
@@ -41,26 +42,26 @@ def changed(**fields: object) -> str:
     [
         "",
         "{",
-        "[]",
-        "null",
+        at_night("[]"),
+        at_night("null"),
         "{}",
         "[" * 100_000,
         changed(channel="nonsense"),
         changed(channel="iopub"),
-        changed(channel=1),
+        at_night(changed(channel=1)),
         changed(header={}),
-        changed(header=[]),
-        changed(header=HEADER | {"msg_id": ""}),
+        at_night(changed(header=[])),
+        at_night(changed(header=HEADER | {"msg_id": ""})),
         changed(header=HEADER | {"msg_id": "m" * 5000}),
         changed(content=[]),
-        changed(parent_header="x"),
+        at_night(changed(parent_header="x")),
         changed(buffers=["x"]),
         b"",
-        b"\0\0",
-        struct.pack(">I", 0),
+        at_night(b"\0\0"),
+        at_night(struct.pack(">I", 0)),
         struct.pack(">I", 2**32 - 1),
-        struct.pack(">II", 1, 4),
-        struct.pack(">III", 2, 5000, 12),
+        at_night(struct.pack(">II", 1, 4)),
+        at_night(struct.pack(">III", 2, 5000, 12)),
         struct.pack(">II", 1, 8) + b"no json",
         pack_legacy(MESSAGE, [b"abc"])[:20],
     ],
@@ -82,10 +83,10 @@ async def test_a_malformed_frame_closes_its_socket_and_no_other(
     [
         changed(),
         b"",
-        struct.pack("<Q", 2**63),
-        struct.pack("<QQQ", 2, 24, 23),
+        at_night(struct.pack("<Q", 2**63)),
+        at_night(struct.pack("<QQQ", 2, 24, 23)),
         struct.pack("<Q", 7) + b"\xff" * 56,
-        pack_v1(MESSAGE, [])[:-1],
+        at_night(pack_v1(MESSAGE, [])[:-1]),
         pack_v1(MESSAGE | {"channel": "nonsense"}, []),
     ],
 )

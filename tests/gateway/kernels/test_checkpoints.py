@@ -34,6 +34,7 @@ from tests.gateway.kernels.test_kernel import (
     until,
 )
 from tests.support.branch_cells import PACKAGES, PLAIN, Thing
+from tests.support.nightly import at_night
 
 __all__ = ["backend", "folders", "new_launcher"]  # fixtures
 
@@ -360,7 +361,7 @@ async def test_they_end_with_the_last_kernel_that_is_given_up(session: Session) 
 
 @pytest.mark.parametrize("rolled_back", [False, True])
 @pytest.mark.parametrize(
-    ("way", "code", "number"), [("os._exit(3)", 3, None), ("os.kill(os.getpid(), 9)", None, 9)]
+    ("way", "code", "number"), [at_night("os._exit(3)", 3, None), ("os.kill(os.getpid(), 9)", None, 9)]
 )
 async def test_a_kernel_that_died_is_rolled_back(
     session: Session, way: str, code: int | None, number: int | None, rolled_back: bool
@@ -482,7 +483,8 @@ thread = threading.Thread(target=answers, daemon=True); thread.start()
 
 
 @pytest.mark.parametrize(
-    "answer", [b"x" * 10_000_000, b"[1]\n", b'{"status": "ok", "pid": 1, "parent": 1, "bytes": -1}\n']
+    "answer",
+    [b"x" * 10_000_000, at_night(b"[1]\n"), b'{"status": "ok", "pid": 1, "parent": 1, "bytes": -1}\n'],
 )
 async def test_false_answers_are_no_trouble(session: Session, answer: bytes) -> None:
     """A cell comes before the gateway does and takes the place of the held fork, if it is quick enough."""

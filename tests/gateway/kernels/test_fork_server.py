@@ -194,12 +194,12 @@ async def test_a_sessions_own_variables_are_set_in_its_kernel_alone(start_kernel
     ("variables", "code", "printed"),
     [
         ({"PYTHONHASHSEED": "1"}, "print(hash('text') == 0)", "False\n"),
-        ({"PYTHONWARNINGS": "ignore"}, "import sys; print(sys.warnoptions)", "['ignore']\n"),
+        at_night({"PYTHONWARNINGS": "ignore"}, "import sys; print(sys.warnoptions)", "['ignore']\n"),
         at_night({"MPLBACKEND": "agg"}, "import matplotlib as m; print(m.get_backend())", "agg\n"),
         at_night(
             {"MPLCONFIGDIR": "/tmp/mpl"}, "import matplotlib as m; print(m.get_configdir())", "/tmp/mpl\n"
         ),
-        ({"OMP_NUM_THREADS": "2"}, "import os; print(os.environ['OMP_NUM_THREADS'])", "2\n"),
+        at_night({"OMP_NUM_THREADS": "2"}, "import os; print(os.environ['OMP_NUM_THREADS'])", "2\n"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -15,6 +15,7 @@ from cellgate_kernels.errors import KernelDied, PortUnanswered
 from cellgate_kernels.ports import PortStreams, connect_port
 from cellgate_kernels.programs import Program, ProgramSpec, start_program
 from tests.support.kernels import FORKS_FIRST, RunningKernel, StartKernel
+from tests.support.nightly import at_night
 
 Connect = Callable[[int], Awaitable[PortStreams]]
 PATIENCE = 60.0
@@ -190,7 +191,9 @@ async def test_one_who_took_the_keepers_place(tmp_path: Path, answer: bytes) -> 
             await connect_port(str(path), 80)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x00\x50", bytes(64), struct.pack(">I", 80) + b"more"])
+@pytest.mark.parametrize(
+    "payload", [b"", at_night(b"\x00\x50"), at_night(bytes(64)), struct.pack(">I", 80) + b"more"]
+)
 async def test_a_keeper_cuts_what_is_no_port(keeper: str, payload: bytes) -> None:
     reader, writer = await asyncio.open_unix_connection(keeper)
     writer.write(struct.pack(">BI", 6, len(payload)) + payload)

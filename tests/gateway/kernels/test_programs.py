@@ -25,6 +25,7 @@ from cellgate_kernels.programs import (
     start_program,
 )
 from tests.support.kernels import FORKS_FIRST, RunningKernel, StartKernel
+from tests.support.nightly import at_night
 
 Start = Callable[..., Awaitable[Program]]
 STARTED = struct.pack(">BII", 33, 4, 7)
@@ -290,10 +291,10 @@ async def test_the_kernels_cells_go_on_beside_it(kernel: RunningKernel, start: S
     "sent",
     [
         b"",
-        b"\xff" * 20,
+        at_night(b"\xff" * 20),
         struct.pack(">BI", 1, 2**31),
-        struct.pack(">BI", 2, 1) + b"x",
-        struct.pack(">BI", 1, 3) + b"abc",
+        at_night(struct.pack(">BI", 2, 1) + b"x"),
+        at_night(struct.pack(">BI", 1, 3) + b"abc"),
         struct.pack(">BI", 1, 8) + struct.pack(">II", 2**31, 1),
     ],
 )
