@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
@@ -25,6 +25,10 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, Result
 from cellgate.wire.models import ExecuteBody, SessionBody
 from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.structure import INLINE_BYTES
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_FILES = 200
 """That a request may bring. Each has an event in the record."""
@@ -39,9 +43,8 @@ class Script:
     """What a request wants to have run. `language`: None for the default kernel's.
 
     `timeout`: seconds, below those after which its client gives up, if they are less than the gateway's own.
-    `files`: what
-    the workspace has at first, by path. `installs`: get what it imports, if that is allowed here. `wants`:
-    which of the files that it made are to be read.
+    `files`: what the workspace has at first, by path. `installs`: get what it imports, if that is allowed
+    here. `wants`: which of the files that it made are to be read.
     """
 
     code: str
@@ -80,6 +83,12 @@ class DoorHandler(ExecutionAnswers):
         length = self.request.headers.get("Content-Length", "0")
         if length.isdecimal() and int(length) > self.max_body:
             raise self._too_large()
+
+    async def aside(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` returns, which goes through `size` bytes: in a thread, if others would notice."""
+        if size <= INLINE_BYTES:
+            return work(*args, **kwargs)
+        return await self.services.lanes.texts.run(work, *args, **kwargs)
 
     async def run_once(self, script: Script) -> Ran:
         """Run a script in a session of its own, which is recorded; its result has no ANSI codes.
