@@ -7,14 +7,14 @@ whose clients these are. Refusals keep their statuses; a door may give them its 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
-from cellgate.errors import Forbidden
+from cellgate.errors import Conflict, Forbidden, NotFound
 from cellgate.execution.request import check_execute
 from cellgate.execution.results import ResultBuilder
 from cellgate.files.tree import parse_path
@@ -112,7 +112,7 @@ class DoorHandler(ExecutionAnswers):
             row = session.row
             result = await services.archive.result(row.principal, row.key, run.id, _result)
             found = [] if script.wants is None else [each for each in result.files if script.wants(each)]
-            return Ran(result, {each.path: await self._read(row.key, each.path) for each in found})
+            return Ran(result, await self._read_all(row.key, found))
 
     @asynccontextmanager
     async def own_session(
@@ -135,11 +135,20 @@ class DoorHandler(ExecutionAnswers):
         finally:
             manager.end_later(session, "one_shot")
 
-    async def _read(self, key: str, path: str) -> bytes:
+    async def _read_all(self, key: str, files: Iterable[FileChange]) -> dict[str, bytes]:
+        """The files by path, without those that are there no more: what a cell began may go on."""
+        found = {}
+        for file in files:
+            with suppress(NotFound, Conflict, InvalidInput):
+                found[file.path] = await self._read(key, file)
+        return found
+
+    async def _read(self, key: str, file: FileChange) -> bytes:
+        """As much of the file as there was at the end of its cell."""
         files = self.services.files
-        descriptor, state = await files.open(self.owner, key, parse_path(path))
+        descriptor, state = await files.open(self.owner, key, parse_path(file.path))
         try:
-            return await files.lane.run(os.pread, descriptor, state.size, 0)
+            return await files.lane.run(os.pread, descriptor, min(state.size, file.size or 0), 0)
         finally:
             os.close(descriptor)
 

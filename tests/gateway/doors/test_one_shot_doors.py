@@ -202,6 +202,25 @@ def test_terrarium_tells_a_failure(gateway: GatewayProcess) -> None:
     assert slow["error"]["message"]
 
 
+def test_terrarium_leaves_out_files_that_are_gone_when_it_reads_them(gateway: GatewayProcess) -> None:
+    code = """
+import os, threading, time
+def flicker():
+    while True:
+        for number in range(40):
+            open(f'{number}.txt', 'w').close()
+        for number in range(40):
+            os.remove(f'{number}.txt')
+open('stays.txt', 'w').write('here')
+threading.Thread(target=flicker, daemon=True).start()
+time.sleep(0.1)
+"""
+    for _ in range(3):
+        ran = khoj(gateway, code)
+        made = {each["filename"]: base64.b64decode(each["b64_data"]) for each in ran["output_files"]}
+        assert (ran["success"], made["stays.txt"]) == (True, b"here")
+
+
 def test_terrarium_greets_and_does_not_stop(gateway: GatewayProcess) -> None:
     for path in ("health", "stop", "health"):
         assert requests.get(f"{gateway.url}/terrarium/{path}", timeout=PATIENCE).text == "hi!"
