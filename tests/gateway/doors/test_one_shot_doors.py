@@ -283,6 +283,13 @@ def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
     assert (ran["stdout"], ran["code"], ran["signal"]) == ("begun\n", None, "SIGKILL")
 
 
+def test_piston_takes_no_limit_as_the_usual_one(gateway: GatewayProcess) -> None:
+    answer = program(gateway, "bash", "echo ran", run_timeout=-1)
+    assert (answer.status_code, answer.json()["run"]["stdout"]) == (200, "ran\n")
+    ran = program(gateway, "bash", "sleep 60", run_timeout=-1).json()["run"]
+    assert (ran["code"], ran["signal"]) == (None, "SIGKILL")
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -292,7 +299,7 @@ def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
         {"language": "python", "files": [{"content": "zz", "encoding": "hex"}]},
         {"language": "python", "files": [{"content": "", "encoding": "rot13"}]},
         {"language": "python", "files": [{"content": "", "name": "../x.py"}]},
-        {"language": "python", "files": [{"content": ""}], "run_timeout": -1},
+        {"language": "python", "files": [{"content": ""}], "run_timeout": -2},
         {"language": "python", "files": [{"content": ""}], "stdin": "x" * 600_000},
     ],
 )
