@@ -129,9 +129,13 @@ class SessionFiles:
 
     # Changing
 
-    async def session(self, principal: str, key: str) -> Session:
-        """The live session with this key, created if necessary: files may arrive before the first cell."""
-        session, _ = await self._manager.get_or_create(principal, SessionBody(session=check_session_key(key)))
+    async def session(self, principal: str, key: str, wanted: SessionBody | None = None) -> Session:
+        """The live session with this key, created if necessary: files may arrive before the first cell.
+
+        `wanted`: what a new one gets.
+        """
+        body = structs.replace(wanted or SessionBody(), session=check_session_key(key))
+        session, _ = await self._manager.get_or_create(principal, body)
         session.record.check_writable()
         session.account.check_record()
         return session
