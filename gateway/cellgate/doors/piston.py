@@ -70,7 +70,7 @@ class PistonFile(Asked, frozen=True):
 
 
 class PistonBody(Asked, frozen=True):
-    """A program: its first file is what runs. `run_timeout` in milliseconds; `UNLIMITED` is no limit there."""
+    """A program: its first file is what runs. `run_timeout` in milliseconds, or `UNLIMITED`."""
 
     language: str
     files: list[PistonFile]

@@ -11,7 +11,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 
-from cellgate.doors.base import Asked, DoorHandler, Ran, Script, printed
+from cellgate.doors.base import Asked, DoorHandler, Ran, Script, in_workspace, is_hidden, printed
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
@@ -23,7 +23,6 @@ TIMEOUT = 25.0
 """Seconds: less than the 30 after which Khoj begins again."""
 MOST_BYTES = 16 * 1024 * 1024
 """Of all files of an answer; those that do not fit are left out."""
-HOMES = ("/home/user/", "/mnt/data/", "/workspace/")
 
 
 class TerrariumFile(Asked, frozen=True):
@@ -49,10 +48,8 @@ class Wanted:
 
     def __call__(self, file: FileChange) -> bool:
         """Whether this one is."""
-        parts = file.path.split("/")
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
         size = file.size or 0
-        if hidden or file.path in self._given or size > self._left:
+        if is_hidden(file.path) or file.path in self._given or size > self._left:
             return False
         self._left -= size
         return True
@@ -97,7 +94,7 @@ class TerrariumStopHandler(TerrariumHealthHandler):
 
 def _given(files: Iterable[TerrariumFile]) -> dict[str, bytes]:
     """What the workspace has at first, by path. Raises InvalidInput."""
-    return {_path(file.filename): _bytes(file) for file in files}
+    return {in_workspace(file.filename): _bytes(file) for file in files}
 
 
 def _answer(ran: Ran) -> list[bytes]:
@@ -119,11 +116,6 @@ def _answer(ran: Ran) -> list[bytes]:
         kind = result.status if result.error is None else result.error.ename
         told["error"] = {"type": kind, "message": printed(result, streams=())}
     return [*encode_in_steps(told), b"\n"]
-
-
-def _path(name: str) -> str:
-    home = next((home for home in HOMES if name.startswith(home)), "")
-    return name.removeprefix(home)
 
 
 def _bytes(file: TerrariumFile) -> bytes:

@@ -7,6 +7,7 @@ HTTP.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -220,6 +221,25 @@ class SessionFiles:
             (model,) = await self.place(session, incoming, [Staged(parts, upload)])
         finally:
             await self.discard(incoming)
+        return model
+
+    async def copy(
+        self, principal: str, key: str, parts: Parts, session: Session, target: Parts
+    ) -> FileChange:
+        """Copy a file of a session of the principal's, live or ended, into this one; returns its model."""
+        descriptor, state = await self.open(principal, key, parts)
+        try:
+            incoming = await self.reserve(session, state.size, target)
+            try:
+                upload = self.begin(incoming)
+                while chunk := await self.lane.run(os.pread, descriptor, tree.CHUNK, upload.size):
+                    await upload.write(chunk)
+                await upload.finish()
+                (model,) = await self.place(session, incoming, [Staged(target, upload)])
+            finally:
+                await self.discard(incoming)
+        finally:
+            os.close(descriptor)
         return model
 
     async def remove(self, principal: str, key: str, parts: Parts) -> None:
