@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from cellgate.doors import agentrun, azure, dify, piston, replit, terrarium
+from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, terrarium
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.routes import Route
@@ -18,6 +18,7 @@ DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyTyp
         "agentrun": agentrun.ROUTES,
         "azure": azure.ROUTES,
         "dify": dify.ROUTES,
+        "librechat": librechat.ROUTES,
         "piston": piston.ROUTES,
         "replit": replit.ROUTES,
         "terrarium": terrarium.ROUTES,
