@@ -7,15 +7,15 @@ whose clients these are. Refusals keep their statuses; a door may give them its 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
-from cellgate.errors import Forbidden
-from cellgate.execution.request import check_execute
+from cellgate.errors import Conflict, Forbidden, NotFound
+from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.results import ResultBuilder
 from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
@@ -25,9 +25,15 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, Result
 from cellgate.wire.models import ExecuteBody, SessionBody
 from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.structure import INLINE_BYTES
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_FILES = 200
 """That a request may bring. Each has an event in the record."""
+HOMES = ("/home/user/", "/mnt/data/", "/workspace/")
+"""Names of the workspace, as the models know it that write for other systems."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -39,9 +45,8 @@ class Script:
     """What a request wants to have run. `language`: None for the default kernel's.
 
     `timeout`: seconds, below those after which its client gives up, if they are less than the gateway's own.
-    `files`: what
-    the workspace has at first, by path. `installs`: get what it imports, if that is allowed here. `wants`:
-    which of the files that it made are to be read.
+    `files`: what the workspace has at first, by path. `installs`: get what it imports, if that is allowed
+    here. `wants`: which of the files that it made are to be read.
     """
 
     code: str
@@ -60,8 +65,8 @@ class Ran:
     files: Mapping[str, bytes]
 
 
-class DoorHandler(ExecutionAnswers):
-    """A handler of a door; `door` is its name."""
+class DoorAccess(BaseHandler):
+    """Who is let in at a door, and with what; `door` is its name."""
 
     door: ClassVar[str]
 
@@ -81,35 +86,52 @@ class DoorHandler(ExecutionAnswers):
         if length.isdecimal() and int(length) > self.max_body:
             raise self._too_large()
 
-    async def run_once(self, script: Script) -> Ran:
-        """Run a script in a session of its own, which is recorded; its result has no ANSI codes.
 
-        The cell is interrupted when its client leaves. The errors are those of `/v1/execute`.
-        """
+class DoorHandler(DoorAccess, ExecutionAnswers):
+    """A handler of a door that runs something."""
+
+    async def aside(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` returns, which goes through `size` bytes: in a thread, if others would notice."""
+        if size <= INLINE_BYTES:
+            return work(*args, **kwargs)
+        return await self.services.lanes.texts.run(work, *args, **kwargs)
+
+    async def run_once(self, script: Script) -> Ran:
+        """Run a script in a session of its own, which is recorded. The errors are those of `/v1/execute`."""
+        request = self.checked(script)
+        async with self.own_session(script.files, script.language) as session:
+            result = await self.run_in(session, request)
+            found = [] if script.wants is None else [each for each in result.files if script.wants(each)]
+            return Ran(result, await self._read_all(session.row.key, found))
+
+    def checked(self, script: Script) -> ExecuteRequest:
+        """The cell that runs a script. Raises InvalidInput and PackagesNotAllowed."""
         services, manager = self.services, self.services.manager
         usual = manager.default_limits(self.owner).cell_timeout
         body = ExecuteBody(
             code=script.code,
             timeout=script.timeout if script.timeout is None else min(script.timeout, usual),
             packages="temporary" if script.installs and services.installer is not None else None,
-            on_disconnect="interrupt",
         )
         request = check_execute(body, manager.ceilings(self.owner), interactive=False)
-        request = permitted(services, self.login, request)
-        async with self.own_session(script.files, script.language) as session:
-            run = session.submit(request)
-            self.interrupt_when_gone(session, run, body)
-            await run.wait()
-            row = session.row
-            result = await services.archive.result(row.principal, row.key, run.id, _result)
-            found = [] if script.wants is None else [each for each in result.files if script.wants(each)]
-            return Ran(result, {each.path: await self._read(row.key, each.path) for each in found})
+        return permitted(services, self.login, request)
+
+    async def run_in(self, session: Session, request: ExecuteRequest) -> Result:
+        """The result of a cell, without ANSI codes; it is interrupted when its client leaves."""
+        run = session.submit(request)
+        self.stop_when_gone(session, run)
+        await run.wait()
+        row = session.row
+        return await self.services.archive.result(row.principal, row.key, run.id, _result)
 
     @asynccontextmanager
     async def own_session(
-        self, files: Mapping[str, bytes], language: str | None = None
+        self, files: Mapping[str, bytes], language: str | None = None, *, keep_files: bool = False
     ) -> AsyncGenerator[Session]:
-        """A session for this request alone, which is recorded and ends with it, with these files by path."""
+        """A session for this request alone, which is recorded and ends with it, with these files by path.
+
+        `keep_files`: whether its files stay, as those of sessions do that have ended by themselves.
+        """
         reach, manager = self.login.reach, self.services.manager
         if reach.exact:
             raise Forbidden("This token is for one session, and each request here is a session of its own")
@@ -124,15 +146,35 @@ class DoorHandler(ExecutionAnswers):
                 await self.services.files.write(session, path, content)
             yield session
         finally:
-            manager.end_later(session, "one_shot")
+            manager.end_later(session, "one_shot", keep_files=keep_files)
 
-    async def _read(self, key: str, path: str) -> bytes:
+    async def _read_all(self, key: str, files: Iterable[FileChange]) -> dict[str, bytes]:
+        """The files by path, without those that are there no more: what a cell began may go on."""
+        found = {}
+        for file in files:
+            with suppress(NotFound, Conflict, InvalidInput):
+                found[file.path] = await self._read(key, file)
+        return found
+
+    async def _read(self, key: str, file: FileChange) -> bytes:
+        """As much of the file as there was at the end of its cell."""
         files = self.services.files
-        descriptor, state = await files.open(self.owner, key, parse_path(path))
+        descriptor, state = await files.open(self.owner, key, parse_path(file.path))
         try:
-            return await files.lane.run(os.pread, descriptor, state.size, 0)
+            return await files.lane.run(os.pread, descriptor, min(state.size, file.size or 0), 0)
         finally:
             os.close(descriptor)
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file is none that people ask for: it, or a folder above it, is hidden or Python's own."""
+    return any(part.startswith(".") or part == "__pycache__" for part in path.split("/"))
+
+
+def in_workspace(name: str) -> str:
+    """The path in the workspace that a file's name means: it may begin with one of `HOMES`."""
+    home = next((home for home in HOMES if name.startswith(home)), "")
+    return name.removeprefix(home)
 
 
 def _result(builder: ResultBuilder) -> Result:
@@ -149,6 +191,17 @@ def printed(result: Result, streams: Collection[str] = ("stdout", "stderr")) -> 
     if result.error is not None and not any(each["output_type"] == "error" for each in result.outputs):
         parts.append(f"{result.error.ename}: {result.error.evalue}\n")
     return "".join(parts)
+
+
+def complaints(result: Result) -> str:
+    """What such a script would have left on stderr alone, and why it ended if it did not by itself."""
+    told = printed(result, ("stderr",))
+    if result.status == "timeout":
+        return f"{told}The cell ran longer than it may, and was ended.\n"
+    if result.status in {"ok", "error"} or result.error is not None:
+        return told
+    why = f" ({result.cause})" if result.cause else ""
+    return f"{told}The cell was ended early: {result.status}{why}.\n"
 
 
 def _text(output: Mapping[str, Any]) -> str:

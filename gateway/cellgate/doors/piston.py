@@ -58,6 +58,7 @@ DECODERS: MappingProxyType[str, Callable[[str], bytes]] = MappingProxyType(
         "hex": bytes.fromhex,
     }
 )
+UNLIMITED = -1
 
 
 class PistonFile(Asked, frozen=True):
@@ -69,7 +70,7 @@ class PistonFile(Asked, frozen=True):
 
 
 class PistonBody(Asked, frozen=True):
-    """A program: its first file is what runs. `run_timeout` in milliseconds."""
+    """A program: its first file is what runs. `run_timeout` in milliseconds, or `UNLIMITED`."""
 
     language: str
     files: list[PistonFile]
@@ -125,7 +126,8 @@ class PistonRunHandler(PistonHandler):
         names[0] = body.files[0].name or language.main
         files = dict(zip(names, map(_bytes, body.files), strict=True))
         usual = self.services.manager.default_limits(self.owner).cell_timeout
-        timeout = usual if body.run_timeout is None else min(usual, body.run_timeout / 1000)
+        asked = None if body.run_timeout == UNLIMITED else body.run_timeout
+        timeout = usual if asked is None else min(usual, asked / 1000)
         argv = [*language.argv, f"./{names[0]}", *body.args]
         request = check_process(ProcessBody(argv=argv, stdin=bool(body.stdin), timeout=timeout), waits=True)
         stdin = check_input(ProcessInputBody(data=body.stdin))

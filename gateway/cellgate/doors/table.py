@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from cellgate.doors import agentrun, dify, piston, replit, terrarium
+from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, terrarium
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.routes import Route
@@ -16,12 +16,16 @@ ALL = "all"
 DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyType(
     {
         "agentrun": agentrun.ROUTES,
+        "azure": azure.ROUTES,
         "dify": dify.ROUTES,
+        "librechat": librechat.ROUTES,
         "piston": piston.ROUTES,
         "replit": replit.ROUTES,
         "terrarium": terrarium.ROUTES,
     }
 )
+_VARIES = re.compile(r"\((?:[^()]|\([^()]*\))*\)\??")
+"""A group in a path."""
 
 
 def check_doors(names: Iterable[str]) -> tuple[str, ...]:
@@ -42,5 +46,7 @@ def door_routes(services: Services) -> list[Route]:
 
 
 def door_paths() -> dict[type[BaseHandler], str]:
-    """The path of each handler of a door: what logs and the audit trail call it."""
-    return {handler: path.rstrip("?") for routes in DOORS.values() for path, handler in routes}
+    """The path of each handler of a door, with stars for what varies: what the audit trail calls it."""
+    return {
+        handler: _VARIES.sub("*", path).rstrip("?") for routes in DOORS.values() for path, handler in routes
+    }

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 
-from cellgate.doors.base import Asked, DoorHandler, Script, printed
-from cellgate.http.base import BaseHandler, encode
+from cellgate.doors.base import Asked, DoorHandler, Ran, Script, in_workspace, is_hidden, printed
+from cellgate.http.base import BaseHandler
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.wire.answers import FileChange, Result
+from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import InvalidInput
 
 TIMEOUT = 25.0
 """Seconds: less than the 30 after which Khoj begins again."""
 MOST_BYTES = 16 * 1024 * 1024
 """Of all files of an answer; those that do not fit are left out."""
-HOMES = ("/home/user/", "/mnt/data/", "/workspace/")
 
 
 class TerrariumFile(Asked, frozen=True):
@@ -47,10 +48,8 @@ class Wanted:
 
     def __call__(self, file: FileChange) -> bool:
         """Whether this one is."""
-        parts = file.path.split("/")
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
         size = file.size or 0
-        if hidden or file.path in self._given or size > self._left:
+        if is_hidden(file.path) or file.path in self._given or size > self._left:
             return False
         self._left -= size
         return True
@@ -66,30 +65,15 @@ class TerrariumHandler(DoorHandler):
         """Its output, the value of its last expression, and the files that it made."""
         self.check()
         body = await self.body(TerrariumBody)
-        files = {_path(file.filename): _bytes(file) for file in body.files}
+        files = await self.aside(len(self.raw_body()), _given, body.files)
         wanted = Wanted(frozenset(files))
         ran = await self.run_once(Script(body.code, timeout=TIMEOUT, files=files, wants=wanted))
         if self.disconnected:
             return
-        result = ran.result
-        told: dict[str, object] = {
-            "success": result.status == "ok",
-            "final_expression": _value(result),
-            "std_out": result.stdout,
-            "std_err": result.stderr,
-            "code_runtime": round(result.duration_ms or 0),
-        }
-        if result.status == "ok":
-            told["output_files"] = [
-                {"filename": path, "b64_data": base64.b64encode(content).decode()}
-                for path, content in ran.files.items()
-            ]
-        else:
-            kind = result.status if result.error is None else result.error.ename
-            told["error"] = {"type": kind, "message": printed(result, streams=())}
+        size = len(ran.result.text) + sum(map(len, ran.files.values()))
+        parts = await self.aside(size, _answer, ran)
         self.set_header("Content-Type", "application/json; charset=utf-8")
-        # Cohere's client reads one line.
-        await self.finish_parts([encode(told), b"\n"])
+        await self.finish_parts(parts)
 
 
 class TerrariumHealthHandler(BaseHandler):
@@ -108,9 +92,30 @@ class TerrariumStopHandler(TerrariumHealthHandler):
     """What ends the original, and nothing here."""
 
 
-def _path(name: str) -> str:
-    home = next((home for home in HOMES if name.startswith(home)), "")
-    return name.removeprefix(home)
+def _given(files: Iterable[TerrariumFile]) -> dict[str, bytes]:
+    """What the workspace has at first, by path. Raises InvalidInput."""
+    return {in_workspace(file.filename): _bytes(file) for file in files}
+
+
+def _answer(ran: Ran) -> list[bytes]:
+    """The body of the answer, in parts. It is one line, because that is what Cohere's client reads."""
+    result = ran.result
+    told: dict[str, object] = {
+        "success": result.status == "ok",
+        "final_expression": _value(result),
+        "std_out": result.stdout,
+        "std_err": result.stderr,
+        "code_runtime": round(result.duration_ms or 0),
+    }
+    if result.status == "ok":
+        told["output_files"] = [
+            {"filename": path, "b64_data": base64.b64encode(content).decode()}
+            for path, content in ran.files.items()
+        ]
+    else:
+        kind = result.status if result.error is None else result.error.ename
+        told["error"] = {"type": kind, "message": printed(result, streams=())}
+    return [*encode_in_steps(told), b"\n"]
 
 
 def _bytes(file: TerrariumFile) -> bytes:

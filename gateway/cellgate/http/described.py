@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from tornado.httputil import HTTPServerRequest
 
 LONGEST_METHOD = 16
 LONGEST_PATH = 256
+_KEY = re.compile(r"(/librechat/key/)[^/]*")
+"""A token in a path: where a door's clients can send it in no other way."""
 
 
 def method_of(request: HTTPServerRequest) -> str:
@@ -14,11 +18,11 @@ def method_of(request: HTTPServerRequest) -> str:
 
 
 def path_of(request: HTTPServerRequest) -> str:
-    """The path, without its query.
+    """The path, without its query, and without a token.
 
     A request to a proxy has a whole URL in place of the path, which may hold a name and a password.
     """
-    return request.path[:LONGEST_PATH] if request.path.startswith("/") else "(no path)"
+    return _KEY.sub(r"\1...", request.path)[:LONGEST_PATH] if request.path.startswith("/") else "(no path)"
 
 
 def described(request: HTTPServerRequest) -> str:

@@ -7,6 +7,7 @@ HTTP.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -129,9 +130,13 @@ class SessionFiles:
 
     # Changing
 
-    async def session(self, principal: str, key: str) -> Session:
-        """The live session with this key, created if necessary: files may arrive before the first cell."""
-        session, _ = await self._manager.get_or_create(principal, SessionBody(session=check_session_key(key)))
+    async def session(self, principal: str, key: str, wanted: SessionBody | None = None) -> Session:
+        """The live session with this key, created if necessary: files may arrive before the first cell.
+
+        `wanted`: what a new one gets.
+        """
+        body = structs.replace(wanted or SessionBody(), session=check_session_key(key))
+        session, _ = await self._manager.get_or_create(principal, body)
         session.record.check_writable()
         session.account.check_record()
         return session
@@ -216,6 +221,25 @@ class SessionFiles:
             (model,) = await self.place(session, incoming, [Staged(parts, upload)])
         finally:
             await self.discard(incoming)
+        return model
+
+    async def copy(
+        self, principal: str, key: str, parts: Parts, session: Session, target: Parts
+    ) -> FileChange:
+        """Copy a file of a session of the principal's, live or ended, into this one; returns its model."""
+        descriptor, state = await self.open(principal, key, parts)
+        try:
+            incoming = await self.reserve(session, state.size, target)
+            try:
+                upload = self.begin(incoming)
+                while chunk := await self.lane.run(os.pread, descriptor, tree.CHUNK, upload.size):
+                    await upload.write(chunk)
+                await upload.finish()
+                (model,) = await self.place(session, incoming, [Staged(target, upload)])
+            finally:
+                await self.discard(incoming)
+        finally:
+            os.close(descriptor)
         return model
 
     async def remove(self, principal: str, key: str, parts: Parts) -> None:

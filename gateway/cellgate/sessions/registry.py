@@ -919,9 +919,9 @@ class SessionManager:
         if not self._parts.admits(principal):
             raise Forbidden("This user has been shut out")
 
-    def end_later(self, session: Session, cause: str) -> None:
-        """End a session in the background, with its files."""
-        self._end_in_background(session, cause, keep_files=False, keep_kernel=False)
+    def end_later(self, session: Session, cause: str, *, keep_files: bool = False) -> None:
+        """End a session in the background, with its files unless these are kept."""
+        self._end_in_background(session, cause, keep_files=keep_files, keep_kernel=False)
 
     def _end_in_background(
         self, session: Session, cause: str, *, keep_files: bool, keep_kernel: bool

@@ -202,6 +202,25 @@ def test_terrarium_tells_a_failure(gateway: GatewayProcess) -> None:
     assert slow["error"]["message"]
 
 
+def test_terrarium_leaves_out_files_that_are_gone_when_it_reads_them(gateway: GatewayProcess) -> None:
+    code = """
+import os, threading, time
+def flicker():
+    while True:
+        for number in range(40):
+            open(f'{number}.txt', 'w').close()
+        for number in range(40):
+            os.remove(f'{number}.txt')
+open('stays.txt', 'w').write('here')
+threading.Thread(target=flicker, daemon=True).start()
+time.sleep(0.1)
+"""
+    for _ in range(3):
+        ran = khoj(gateway, code)
+        made = {each["filename"]: base64.b64decode(each["b64_data"]) for each in ran["output_files"]}
+        assert (ran["success"], made["stays.txt"]) == (True, b"here")
+
+
 def test_terrarium_greets_and_does_not_stop(gateway: GatewayProcess) -> None:
     for path in ("health", "stop", "health"):
         assert requests.get(f"{gateway.url}/terrarium/{path}", timeout=PATIENCE).text == "hi!"
@@ -264,6 +283,13 @@ def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
     assert (ran["stdout"], ran["code"], ran["signal"]) == ("begun\n", None, "SIGKILL")
 
 
+def test_piston_takes_no_limit_as_the_usual_one(gateway: GatewayProcess) -> None:
+    answer = program(gateway, "bash", "echo ran", run_timeout=-1)
+    assert (answer.status_code, answer.json()["run"]["stdout"]) == (200, "ran\n")
+    ran = program(gateway, "bash", "sleep 60", run_timeout=-1).json()["run"]
+    assert (ran["code"], ran["signal"]) == (None, "SIGKILL")
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -273,7 +299,7 @@ def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
         {"language": "python", "files": [{"content": "zz", "encoding": "hex"}]},
         {"language": "python", "files": [{"content": "", "encoding": "rot13"}]},
         {"language": "python", "files": [{"content": "", "name": "../x.py"}]},
-        {"language": "python", "files": [{"content": ""}], "run_timeout": -1},
+        {"language": "python", "files": [{"content": ""}], "run_timeout": -2},
         {"language": "python", "files": [{"content": ""}], "stdin": "x" * 600_000},
     ],
 )
@@ -371,4 +397,4 @@ def test_doors_are_closed_unless_they_are_opened(start_gateway: StartGateway) ->
 def test_a_door_that_there_is_not_is_refused_at_the_start() -> None:
     code, said = refusal("--doors=e3b")
     assert code == 2
-    assert "There is no door 'e3b'; there are agentrun, dify, piston, replit, terrarium, or all" in said
+    assert "There is no door 'e3b'; there are agentrun, azure, dify, librechat, piston, replit" in said

@@ -6,11 +6,13 @@ import re
 
 import pytest
 
+from cellgate.doors.table import DOORS
 from cellgate.http.routes import CONSOLE, JUPYTER, TABLE, _pattern
 
 LONGEST = 64 * 1024
 """Bytes of the longest head that a client can send."""
 
+DOOR_PATHS = [path for routes in DOORS.values() for path, _ in routes]
 PATHS = [path for path, _ in (*TABLE, *JUPYTER, *CONSOLE)]
 
 
@@ -23,6 +25,10 @@ def test_no_path_is_looked_at_again_and_again(unit: str, end: str) -> None:
         begin = path.partition("{")[0]
         asked = begin + unit * ((LONGEST - len(begin)) // len(unit)) + end
         re.match(f"{_pattern(path)}$", asked)
+    for path in DOOR_PATHS:
+        begin = path.partition("(")[0]
+        asked = begin + unit * ((LONGEST - len(begin)) // len(unit)) + end
+        re.match(f"{path}$", asked)
 
 
 @pytest.mark.parametrize("name", ["app.css", "app/main.js", "vendor/preact-10.0/preact.js", "icon.svg"])

@@ -114,13 +114,17 @@ class ExecutionAnswers(StreamingHandler):
     def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
         """Stop the cell when its client leaves, if the request asks for it."""
         if body.on_disconnect == "interrupt":
-            stop = guarded(
-                lambda _: session.stop(run.id, "client_disconnected"),
-                "interrupt for a client that left",
-                session=session.row.key,
-                execution=run.id,
-            )
-            self._gone.add_done_callback(stop)
+            self.stop_when_gone(session, run)
+
+    def stop_when_gone(self, session: Session, run: ExecutionRun) -> None:
+        """Stop the cell when its client leaves."""
+        stop = guarded(
+            lambda _: session.stop(run.id, "client_disconnected"),
+            "interrupt for a client that left",
+            session=session.row.key,
+            execution=run.id,
+        )
+        self._gone.add_done_callback(stop)
 
     async def result(self, session: Session, execution: str, view: dict[str, Any]) -> list[bytes]:
         """The result so far of an execution of a live session, as JSON."""

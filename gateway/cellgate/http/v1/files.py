@@ -74,11 +74,13 @@ class UploadHandler(BaseHandler):
         return int(length) if length.isdecimal() else 0
 
     async def _begin(self) -> None:
-        key = self.path_args[0]
         self.begin()
-        files = self.services.files
-        self._session = await files.session(self.owner, key)
-        self._incoming = await files.reserve(self._session, self._length(), self.target())
+        self._session = await self.session()
+        self._incoming = await self.services.files.reserve(self._session, self._length(), self.target())
+
+    async def session(self) -> Session:
+        """The session that gets the upload, made if necessary."""
+        return await self.services.files.session(self.owner, self.path_args[0])
 
     def begin(self) -> None:
         """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
@@ -126,8 +128,8 @@ class UploadHandler(BaseHandler):
         """Accept any type: the gateway does not interpret a file."""
 
 
-class FilesHandler(UploadHandler):
-    """The workspace as a whole."""
+class FolderHandler(UploadHandler):
+    """A workspace as a whole: files of forms that go into it, and pages of what it has."""
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
@@ -144,12 +146,42 @@ class FilesHandler(UploadHandler):
         self._form = FormReader(self.request.headers.get("Content-Type", ""))
         self._staged: dict[int, Staged] = {}
 
+    def parts_of(self, name: str) -> Parts:
+        """Where a file of this name in the form goes. Raises InvalidInput."""
+        return parse_path(name)
+
     async def receive(self, chunk: bytes | memoryview) -> None:
         """Take a piece of the form."""
         for number, name, data in self._form.feed(bytes(chunk)):
             if number not in self._staged:
-                self._staged[number] = Staged(parse_path(name), self.new_upload())
+                self._staged[number] = Staged(self.parts_of(name), self.new_upload())
             await self._staged[number].upload.write(data)
+
+    async def placed(self) -> list[FileChange]:
+        """Put the files of the form into the workspace, all or none; empty if the client has gone."""
+        assert self._session is not None
+        assert self._incoming is not None
+        self._form.end()
+        staged = list(self._staged.values())
+        if len({each.parts for each in staged}) < len(staged):
+            raise InvalidInput("Two files of the form have the same name")
+        if not staged:
+            raise InvalidInput("The form has no file: each needs a filename in its Content-Disposition")
+        for each in staged:
+            await each.upload.finish()
+        if self.disconnected:
+            return []
+        return await self.services.files.place(self._session, self._incoming, staged)
+
+    async def page(self, key: str, *, limit: int, after: str, folders: bool = False) -> FilePage:
+        """Some of the files, by path; see `Listings.page`."""
+        return await self.services.files.page(
+            self.owner, key, limit=limit, after=after, stop=self._stop, folders=folders
+        )
+
+
+class FilesHandler(FolderHandler):
+    """The workspace as a whole."""
 
     @operation(
         "list_files",
@@ -163,14 +195,7 @@ class FilesHandler(UploadHandler):
         """A page of the files, by path."""
         self.check()
         query = self.query(FilesQuery)
-        page = await self.services.files.page(
-            self.owner,
-            key,
-            limit=query.limit,
-            after=query.after,
-            stop=self._stop,
-            folders=query.folders,
-        )
+        page = await self.page(key, limit=query.limit, after=query.after, folders=query.folders)
         self.answer(page)
 
     @operation(
@@ -186,22 +211,86 @@ class FilesHandler(UploadHandler):
     async def post(self, _: str) -> None:
         """Put the files of a multipart form into the workspace, all or none."""
         self.check()
-        assert self._session is not None
-        assert self._incoming is not None
-        self._form.end()
-        staged = list(self._staged.values())
-        if len({each.parts for each in staged}) < len(staged):
-            raise InvalidInput("Two files of the form have the same name")
-        if not staged:
-            raise InvalidInput("The form has no file: each needs a filename in its Content-Disposition")
-        for each in staged:
-            await each.upload.finish()
+        models = await self.placed()
         if not self.disconnected:
-            models = await self.services.files.place(self._session, self._incoming, staged)
             self.answer(FileChanges(files=models), 201)
 
 
-class FileHandler(UploadHandler):
+class FileAnswers(BaseHandler):
+    """Answers with a file of a workspace, always as an attachment."""
+
+    async def send_file(self, key: str, parts: Parts) -> None:
+        """Answer with the file, or with the range of it that is asked for."""
+        descriptor, file = await self.services.files.open(self.owner, key, parts)
+        try:
+            await self._send(descriptor, file)
+        except StreamClosedError:
+            self.on_connection_close()
+        finally:
+            os.close(descriptor)
+
+    async def _send(self, descriptor: int, file: FileState) -> None:
+        etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
+        self.set_header("Etag", etag)
+        self.set_header("Accept-Ranges", "bytes")
+        self.set_header("Last-Modified", str(file_model(file, "").modified))
+        self.set_header("Content-Type", "application/octet-stream")
+        self.set_header("Content-Security-Policy", "sandbox")
+        name = quote(file.path.rpartition("/")[2], safe="")
+        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+        if self.check_etag_header():
+            self.set_status(304)
+            return
+        start, end = self._range(file.size)
+        self.set_header("Content-Length", str(end - start))
+        if self.request.method == "HEAD":
+            self.finish()
+            return
+        connection = self.request.connection
+        if end - start > WIDE and can_send(connection):
+            await self.flush()
+            assert isinstance(connection, HTTP1Connection)
+            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
+                connection.stream.close()
+            return
+        offset = start
+        while offset < end:
+            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
+            if not chunk:
+                # The file was truncated in the meantime: only a broken connection can report it now.
+                assert self.request.connection is not None
+                self.request.connection.stream.close()  # type: ignore[attr-defined]
+                return
+            offset += len(chunk)
+            self.write(chunk)
+            await self.flush()
+
+    def _range(self, size: int) -> tuple[int, int]:
+        """The first byte and the one after the last, from the Range header (RFC 9110, section 14)."""
+        wanted = _RANGE.fullmatch(self.request.headers.get("Range", ""))
+        if wanted is None or wanted[0] == "bytes=-":
+            return 0, size
+        if wanted[1]:
+            start = int(wanted[1])
+            end = min(size, int(wanted[2]) + 1) if wanted[2] else size
+        else:
+            # `bytes=-N`: the last N bytes.
+            start = max(0, size - int(wanted[2]))
+            end = size
+        if start >= end:
+            self.set_header("Content-Range", f"bytes */{size}")
+            self.set_status(416)
+            return 0, 0
+        self.set_status(206)
+        self.set_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+        return start, end
+
+    def compute_etag(self) -> None:
+        """None: tornado would hash what was written last; `_send` sets the ETag."""
+        return
+
+
+class FileHandler(FileAnswers, UploadHandler):
     """One file."""
 
     uploads = frozenset({"PUT"})
@@ -320,70 +409,4 @@ class FileHandler(UploadHandler):
     async def get(self, key: str, path: str) -> None:
         """The file, or the requested range of it."""
         self.check()
-        descriptor, file = await self.services.files.open(self.owner, key, parse_path(path))
-        try:
-            await self._send(descriptor, file)
-        except StreamClosedError:
-            self.on_connection_close()
-        finally:
-            os.close(descriptor)
-
-    async def _send(self, descriptor: int, file: FileState) -> None:
-        etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
-        self.set_header("Etag", etag)
-        self.set_header("Accept-Ranges", "bytes")
-        self.set_header("Last-Modified", str(file_model(file, "").modified))
-        self.set_header("Content-Type", "application/octet-stream")
-        self.set_header("Content-Security-Policy", "sandbox")
-        name = quote(file.path.rpartition("/")[2], safe="")
-        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
-        if self.check_etag_header():
-            self.set_status(304)
-            return
-        start, end = self._range(file.size)
-        self.set_header("Content-Length", str(end - start))
-        if self.request.method == "HEAD":
-            self.finish()
-            return
-        connection = self.request.connection
-        if end - start > WIDE and can_send(connection):
-            await self.flush()
-            assert isinstance(connection, HTTP1Connection)
-            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
-                connection.stream.close()
-            return
-        offset = start
-        while offset < end:
-            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
-            if not chunk:
-                # The file was truncated in the meantime: only a broken connection can report it now.
-                assert self.request.connection is not None
-                self.request.connection.stream.close()  # type: ignore[attr-defined]
-                return
-            offset += len(chunk)
-            self.write(chunk)
-            await self.flush()
-
-    def _range(self, size: int) -> tuple[int, int]:
-        """The first byte and the one after the last, from the Range header (RFC 9110, section 14)."""
-        wanted = _RANGE.fullmatch(self.request.headers.get("Range", ""))
-        if wanted is None or wanted[0] == "bytes=-":
-            return 0, size
-        if wanted[1]:
-            start = int(wanted[1])
-            end = min(size, int(wanted[2]) + 1) if wanted[2] else size
-        else:
-            # `bytes=-N`: the last N bytes.
-            start = max(0, size - int(wanted[2]))
-            end = size
-        if start >= end:
-            self.set_header("Content-Range", f"bytes */{size}")
-            self.set_status(416)
-            return 0, 0
-        self.set_status(206)
-        self.set_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
-        return start, end
-
-    def compute_etag(self) -> None:
-        """None: tornado would hash what was written last; `_send` sets the ETag."""
-        return
+        await self.send_file(key, parse_path(path))

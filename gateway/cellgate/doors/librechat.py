@@ -1,0 +1,276 @@
+"""The wire of LibreChat's Code Interpreter (@librechat/agents 3): scripts with files in and out.
+
+Each request is a script in a fresh kernel, as there: what goes on from one to the next are files alone, which
+both sides name by a session and an id. A session is one request's, and its files stay when it has ended. The
+id of a file is its path, in letters that LibreChat takes.
+
+LibreChat sends no token of its own, so the address that it is given has one in its path. Logs show that path
+without it (``http.described``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import os
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from cellgate.doors.base import (
+    MOST_FILES,
+    Asked,
+    DoorAccess,
+    DoorHandler,
+    Script,
+    complaints,
+    in_workspace,
+    is_hidden,
+)
+from cellgate.errors import Forbidden, NotFound, status_of
+from cellgate.files.listing import file_model
+from cellgate.files.tree import Parts, parse_path
+from cellgate.http.base import encode
+from cellgate.http.operation import requires
+from cellgate.http.v1.files import FileAnswers, FolderHandler
+from cellgate.principals.principal import Ask, Login, Permission
+from cellgate.sessions.session import Session
+from cellgate.wire.answers import FileChange, FileModel, Result
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.encoding import encode_in_steps
+from cellgate_kernels.errors import CellgateError, InvalidInput
+
+LANGUAGES = MappingProxyType({"py": "python", "js": "javascript", "ts": "typescript", "bash": "bash"})
+"""LibreChat's names, and ours."""
+MOST_LISTED = 10_000
+TOO_MANY = 429
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,6000}")
+
+
+class Named(Asked, frozen=True):
+    """A file that a script gets. `name`: the path where it finds it. `session_id`: of older clients."""
+
+    id: str
+    name: str = ""
+    storage_session_id: str = ""
+    session_id: str = ""
+
+
+class ExecBody(Asked, frozen=True):
+    """A script to run."""
+
+    lang: str
+    code: str
+    args: list[str] = []  # noqa: RUF012 - of a struct, made anew for each
+    files: list[Named] = []  # noqa: RUF012
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file to copy: where it is, and where it goes."""
+
+    key: str
+    parts: Parts
+    target: Parts
+
+
+class LibreChatAccess(DoorAccess):
+    """A handler of the door, whose refusals LibreChat can read. The first part of its paths is the key."""
+
+    door = "librechat"
+
+    def _authenticate(self) -> Login | Ask:
+        """See `DoorAccess`. A key in the path counts before any other."""
+        key = self.path_args[0]
+        return self.services.access.authenticate(f"Bearer {key}", None) if key else super()._authenticate()
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """See `BaseHandler`."""
+        told: dict[str, object] = {"error": error.reason, "message": error.message}
+        if status_of(error) == TOO_MANY:
+            seconds = getattr(error, "retry_after", None) or 1.0
+            told |= {"error": "rate_limited", "retry_after_seconds": max(1, math.ceil(seconds))}
+        return "application/json; charset=utf-8", encode(told)
+
+    def reached(self, key: str) -> str:
+        """The key of a session. Raises NotFound if the token does not reach it."""
+        return self.login.reach.check(key)
+
+
+class ExecHandler(LibreChatAccess, DoorHandler):
+    """Run a script."""
+
+    @requires(Permission.RUN, Permission.FILES)
+    async def post(self, _: str | None) -> None:
+        """What it printed, and the files that it made."""
+        self.check()
+        body = await self.body(ExecBody)
+        language = LANGUAGES.get(body.lang)
+        if language is None:
+            raise InvalidInput(f"There is no language {body.lang[:80]!r}; there are {', '.join(LANGUAGES)}")
+        if body.args and language != "python":
+            raise InvalidInput("Only scripts of Python take args")
+        if len(body.files) > MOST_FILES:
+            raise InvalidInput(f"A script may get {MOST_FILES} files at most")
+        sources = [self._source(each) for each in body.files]
+        cells = [self.checked(Script(code)) for code in (*_arguments(body.args), body.code)]
+        async with self.own_session({}, language, keep_files=True) as session:
+            for each in sources:
+                await self.services.files.copy(self.owner, each.key, each.parts, session, each.target)
+            for cell in cells:
+                result = await self.run_in(session, cell)
+        if not self.disconnected:
+            await self.answer_parts(await self.aside(len(result.text), _answer, session.row.key, result))
+
+    def _source(self, named: Named) -> Source:
+        parts = _parts(named.id)
+        target = parse_path(in_workspace(named.name)) if named.name else parts
+        return Source(self.reached(named.storage_session_id or named.session_id), parts, target)
+
+
+class ProgrammaticHandler(LibreChatAccess):
+    """Scripts that call tools of LibreChat's."""
+
+    @requires(Permission.RUN)
+    async def post(self, _: str | None) -> None:
+        """Say that there are none."""
+        self.check()
+        self.answer({"error": "not_implemented", "message": "Scripts can't call tools here"}, 501)
+
+
+class UploadedHandler(LibreChatAccess, FolderHandler):
+    """Files for scripts to come."""
+
+    async def session(self) -> Session:
+        """A session for these files alone; see `UploadHandler`."""
+        reach = self.login.reach
+        if reach.exact:
+            raise Forbidden("This token is for one session, and each upload here is a session of its own")
+        wanted = SessionBody(metadata={"door": self.door})
+        return await self.services.files.session(self.owner, reach.new_key(), wanted)
+
+    def parts_of(self, name: str) -> Parts:
+        """Where a file goes."""
+        return parse_path(in_workspace(name))
+
+    @requires(Permission.RUN, Permission.FILES)
+    async def post(self, _: str | None) -> None:
+        """Keep them, and say by which names they can be had."""
+        self.check()
+        placed = await self.placed()
+        if placed and self._session is not None:
+            key = self._session.row.key
+            named = [
+                {"fileId": _id(each.path), "filename": each.path, "status": "success"} for each in placed
+            ]
+            told = {"message": "success", "session_id": key, "storage_session_id": key, "files": named}
+            self.answer(told | {"succeeded": len(named), "failed": 0})
+
+    def _discard(self) -> None:
+        """End the session as well: its kernel was only needed to have it."""
+        super()._discard()
+        if self._session is not None and not self._session.ending:
+            self.services.manager.end_later(self._session, "one_shot", keep_files=True)
+
+
+class DownloadHandler(LibreChatAccess, FileAnswers):
+    """A file."""
+
+    @requires(Permission.FILES)
+    async def get(self, _: str | None, key: str, file: str) -> None:
+        """Its bytes."""
+        self.check()
+        await self.send_file(self.reached(key), _parts(file))
+
+
+class ObjectHandler(LibreChatAccess):
+    """Whether a file is there still, and since when."""
+
+    @requires(Permission.FILES)
+    async def get(self, _: str | None, key: str, file: str) -> None:
+        """When it was last changed."""
+        self.check()
+        descriptor, state = await self.services.files.open(self.owner, self.reached(key), _parts(file))
+        os.close(descriptor)
+        self.answer({"lastModified": file_model(state, None).modified})
+
+
+class ListHandler(LibreChatAccess, FolderHandler):
+    """The files of a session."""
+
+    uploads = frozenset[str]()
+
+    @requires(Permission.FILES)
+    async def get(self, _: str | None, key: str) -> None:
+        """All of them."""
+        self.check()
+        page = await self.page(self.reached(key), limit=MOST_LISTED, after="")
+        await self.answer_parts(await self.services.lanes.texts.run(_listed, key, page.files))
+
+
+def _arguments(words: list[str]) -> list[str]:
+    """The cells that let a script find its arguments."""
+    return [f"import sys\nsys.argv[1:] = {words!r}"] if words else []
+
+
+def _answer(key: str, result: Result) -> list[bytes]:
+    """What came of a script, in parts. Of one that failed no files count: its model is told so."""
+    made = [each for each in result.files if not is_hidden(each.path)] if result.status == "ok" else []
+    return encode_in_steps(
+        {
+            "session_id": key,
+            "stdout": result.stdout,
+            "stderr": complaints(result),
+            "files": [_reference(key, each) for each in made],
+        }
+    )
+
+
+def _reference(key: str, file: FileChange) -> dict[str, str]:
+    return {"id": _id(file.path), "name": file.path, "storage_session_id": key}
+
+
+def _listed(key: str, files: list[FileModel]) -> list[bytes]:
+    found = []
+    for file in files:
+        identity = _id(file.path)
+        found.append(
+            {
+                "name": f"{key}/{identity}",
+                "id": identity,
+                "session_id": key,
+                "storage_session_id": key,
+                "size": file.size,
+                "lastModified": file.modified,
+                "metadata": {"original-filename": file.path},
+            }
+        )
+    return encode_in_steps(found)
+
+
+def _id(path: str) -> str:
+    """A file's id: its path, in letters that LibreChat takes."""
+    return base64.urlsafe_b64encode(path.encode()).decode().rstrip("=")
+
+
+def _parts(identity: str) -> Parts:
+    """The path that an id names. Raises NotFound for one that is none of ours, and InvalidInput."""
+    try:
+        if not _ID.fullmatch(identity):
+            raise NotFound("There is no file of this id")
+        return parse_path(base64.urlsafe_b64decode(identity + "=" * (-len(identity) % 4)).decode())
+    except (binascii.Error, UnicodeDecodeError):
+        raise NotFound("There is no file of this id") from None
+
+
+_BEGIN = "/librechat(?:/key/([^/]+))?"
+ROUTES = (
+    (f"{_BEGIN}/exec/?", ExecHandler),
+    (f"{_BEGIN}/exec/programmatic/?", ProgrammaticHandler),
+    (f"{_BEGIN}/upload(?:/batch)?/?", UploadedHandler),
+    (f"{_BEGIN}/download/([^/]+)/([^/]+)", DownloadHandler),
+    (f"{_BEGIN}/sessions/([^/]+)/objects/([^/]+)", ObjectHandler),
+    (f"{_BEGIN}/files/([^/]+)", ListHandler),
+)
