@@ -1,0 +1,22 @@
+"""Frameworks of agents with Cellgate's classes, and the documentation's examples; the models are scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.clients.processes import run_client
+from tests.support.server import GatewayProcess
+
+
+def test_smolagents(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """An agent with tools and variables, an answer of 300 kB, errors, pictures, a kernel that dies."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "smolagents") == {
+        "example": 42,
+        "tool": 8,
+        "long": 300_000,
+        "error": True,
+        "picture": "PNG",
+        "value": "[1, 2]",
+        "logs": "said\n",
+        "died": True,
+    }
