@@ -20,3 +20,20 @@ def test_smolagents(gateway: GatewayProcess, tmp_path: Path) -> None:
         "logs": "said\n",
         "died": True,
     }
+
+
+def test_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Blocks in two languages, exit codes, files, cancellation, restart, and a component's config."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "autogen") == {
+        "example": "It is 42.",
+        "shown": True,
+        "blocks": [0, ["42", "2"]],
+        "failed": [3, False],
+        "unknown": [1, True],
+        "files": ["\ufffdPNG", "it"],
+        "cancelled": True,
+        "after": "6\n",
+        "restarted": "False\n",
+        "stored": True,
+        "loaded": "1\n",
+    }

@@ -82,5 +82,61 @@ def with_smolagents():
     return found
 
 
-WITH = {"smolagents": with_smolagents}
+def with_autogen():
+    from autogen_core import CancellationToken
+    from autogen_core.code_executor import CodeBlock, CodeExecutor
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+
+    from cellgate.integrations.autogen import CellgateCodeExecutor
+
+    def blocks(*pairs):
+        return [CodeBlock(code=code, language=language) for language, code in pairs]
+
+    async def use():
+        model = ReplayChatCompletionClient(["```python\nprint(6 * 7)\n```", "It is 42."])
+        found = {
+            "example": await example("autogen_agent.py")("?", model, CellgateCodeExecutor(URL, TOKEN)),
+            "shown": "42" in str(model.create_calls[-1]),
+        }
+        async with CellgateCodeExecutor(URL, TOKEN, output_dir=FOLDER) as executor:
+            run = executor.execute_code_blocks
+            token = CancellationToken()
+            done = await run(
+                blocks(("python", "x = 6"), ("python", "print(x * 7)"), ("sh", "echo $((1 + 1))")), token
+            )
+            found["blocks"] = [done.exit_code, done.output.split()]
+            done = await run(blocks(("sh", "exit 3"), ("python", "print('not reached')")), token)
+            found["failed"] = [done.exit_code, "not reached" in done.output]
+            done = await run(blocks(("cobol", "x")), token)
+            found["unknown"] = [done.exit_code, "cobol" in done.output]
+            done = await run(blocks(("python", f"{PLOT}\n_ = open('made.txt', 'w').write('it')")), token)
+            found["files"] = [file.read_bytes()[:4].decode(errors="replace") for file in done.output_files]
+            endless = CancellationToken()
+            running = asyncio.create_task(
+                run(blocks(("python", "print('on', flush=True)\nwhile True: pass")), endless)
+            )
+            async for event in executor.session.events():
+                if getattr(event, "text", "") == "on\n":
+                    break
+            endless.cancel()
+            found["cancelled"] = isinstance(
+                (await asyncio.gather(running, return_exceptions=True))[0], asyncio.CancelledError
+            )
+            done = await run(blocks(("python", "print(x)")), token)
+            found["after"] = done.output
+            await executor.restart()
+            done = await run(blocks(("python", "print('x' in globals())")), token)
+            found["restarted"] = done.output
+            config = executor.dump_component()
+        os.environ["CELLGATE_TOKEN"] = TOKEN
+        found["stored"] = "TOKEN" not in config.model_dump_json() and TOKEN not in config.model_dump_json()
+        async with CodeExecutor.load_component(config) as executor:
+            done = await executor.execute_code_blocks(blocks(("python", "print(1)")), CancellationToken())
+            found["loaded"] = done.output
+        return found
+
+    return asyncio.run(use())
+
+
+WITH = {"smolagents": with_smolagents, "autogen": with_autogen}
 print(json.dumps(WITH[WHICH]()))
