@@ -37,3 +37,17 @@ def test_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
         "stored": True,
         "loaded": "1\n",
     }
+
+
+def test_langchain(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Tools with and without await, undo, a picture, and a refusal."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "langchain") == {
+        "example": "It is 42.",
+        "told": ["code"],
+        "blocking": ["1", "2"],
+        "undone": "went back to the checkpoint 'auto-1'; cells undone: 1",
+        "value": "1",
+        "files": "[no files]",
+        "picture": ["image", "image/png"],
+        "refused": ["error", "bad_request"],
+    }

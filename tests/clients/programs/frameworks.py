@@ -138,5 +138,42 @@ def with_autogen():
     return asyncio.run(use())
 
 
-WITH = {"smolagents": with_smolagents, "autogen": with_autogen}
+def with_langchain():
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
+    from cellgate import Gateway
+    from cellgate.integrations.langchain import CellgateToolkit
+
+    gateway = Gateway(URL, TOKEN)
+
+    class Scripted(GenericFakeChatModel):
+        def bind_tools(self, tools, **options):
+            return self
+
+    def call(name, **arguments):
+        return {"name": name, "args": arguments, "id": "a", "type": "tool_call"}
+
+    calls = [AIMessage("", tool_calls=[call("run_code", code="6 * 7")]), AIMessage("It is 42.")]
+    found = {
+        "example": asyncio.run(example("langchain_agent.py")("?", Scripted(messages=iter(calls)), gateway))
+    }
+    with CellgateToolkit(
+        gateway.session(checkpoint="auto"), ["run_code", "undo_last_cell", "list_files"]
+    ) as toolkit:
+        run, undo, files = toolkit.tools
+        found["told"] = convert_to_openai_tool(run)["function"]["parameters"]["required"]
+        found["blocking"] = [run.invoke({"code": "x = 1; x"}), run.invoke({"code": "x = 2; x"})]
+        found["undone"] = undo.invoke({})
+        found["value"] = run.invoke(call("run_code", code="x")).content
+        found["files"] = files.invoke(call("list_files")).content
+        picture = run.invoke(call("run_code", code=PLOT)).content[1]
+        found["picture"] = [picture["type"], picture["mime_type"]]
+        refused = run.invoke(call("run_code", code="x", branch="another"))
+        found["refused"] = [refused.status, refused.content[:11]]
+    return found
+
+
+WITH = {"smolagents": with_smolagents, "autogen": with_autogen, "langchain": with_langchain}
 print(json.dumps(WITH[WHICH]()))
