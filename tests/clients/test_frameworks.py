@@ -19,6 +19,7 @@ def test_smolagents(gateway: GatewayProcess, tmp_path: Path) -> None:
         "value": "[1, 2]",
         "logs": "said\n",
         "died": True,
+        "refused": True,
     }
 
 
@@ -31,6 +32,7 @@ def test_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
         "failed": [3, False],
         "unknown": [1, True],
         "files": ["\ufffdPNG", "it"],
+        "gone": ["there"],
         "cancelled": True,
         "after": "6\n",
         "restarted": "False\n",

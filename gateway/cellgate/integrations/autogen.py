@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, Unpack
 
-from cellgate.client import BlocksResult, Gateway, RequestRefused, Session
+from cellgate.client import BlocksResult, Gateway, NotFound, RequestRefused, Session
 from cellgate.wire.models import SessionKeywords
 
 try:
@@ -138,8 +139,10 @@ class CellgateCodeExecutor(CodeExecutor, Component[CellgateCodeExecutorConfig]):
                 # The gateway gives paths below the workspace; nothing else may be written.
                 if ".." not in path.parts and path.is_relative_to(folder):
                     await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
-                    await self.session.files.save(file.path, path)
-                    saved.append(path)
+                    # Not there any more: a later block has removed it.
+                    with suppress(NotFound):
+                        await self.session.files.save(file.path, path)
+                        saved.append(path)
         return list(dict.fromkeys(saved))
 
     def _to_config(self) -> CellgateCodeExecutorConfig:

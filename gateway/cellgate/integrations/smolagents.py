@@ -75,8 +75,13 @@ class CellgateExecutor(RemotePythonExecutor):  # type: ignore[misc]  # has no ty
         logger: AgentLogger | None = None,
     ) -> None:
         self._cells = _Cells.sync(session)
+        self._over = False
         super().__init__(list(additional_imports), logger or AgentLogger(LogLevel.ERROR))
-        self.installed_packages = self.install_packages(list(additional_imports))
+        try:
+            self.installed_packages = self.install_packages(list(additional_imports))
+        except BaseException:
+            self.cleanup()
+            raise
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
         """Run a cell. Raises AgentError, with what a model should know, for one that fails."""
@@ -101,6 +106,9 @@ class CellgateExecutor(RemotePythonExecutor):  # type: ignore[misc]  # has no ty
 
     def cleanup(self) -> None:
         """End the session, unless it is to be kept. smolagents calls it at the end of a ``with`` block."""
+        if self._over:
+            return
+        self._over = True
         try:
             self._cells.end()
         finally:

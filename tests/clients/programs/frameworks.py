@@ -27,7 +27,7 @@ def with_smolagents():
     from smolagents.models import ChatMessage, Model
     from smolagents.utils import AgentError
 
-    from cellgate import Gateway
+    from cellgate import Gateway, PackagesNotAllowed
     from cellgate.integrations.smolagents import CellgateExecutor
 
     gateway = Gateway(URL, TOKEN)
@@ -79,6 +79,11 @@ def with_smolagents():
             executor.run_code_raise_errors("import os; os._exit(3)")
         except AgentError as error:
             found["died"] = "died" in str(error)
+    executor.cleanup()
+    try:
+        CellgateExecutor(gateway.session(), additional_imports=["numpy", "no-such-package"])
+    except PackagesNotAllowed:
+        found["refused"] = True
     return found
 
 
@@ -111,6 +116,10 @@ def with_autogen():
             found["unknown"] = [done.exit_code, "cobol" in done.output]
             done = await run(blocks(("python", f"{PLOT}\n_ = open('made.txt', 'w').write('it')")), token)
             found["files"] = [file.read_bytes()[:4].decode(errors="replace") for file in done.output_files]
+            done = await run(
+                blocks(("python", "open('gone', 'w').close()"), ("sh", "rm gone; echo 1 > there")), token
+            )
+            found["gone"] = [file.name for file in done.output_files]
             endless = CancellationToken()
             running = asyncio.create_task(
                 run(blocks(("python", "print('on', flush=True)\nwhile True: pass")), endless)
