@@ -254,7 +254,7 @@ class SessionTools(Asynchronous):
                 continue
             content += self.content(each, each.session)
             self._tried.append(each.session)
-        return content
+        return _together(content)
 
     # What a model is shown
 
@@ -378,6 +378,23 @@ def _pictures(result: Result) -> Iterator[Picture]:
         kind = next((each for each in ENCODED if isinstance(data.get(each), str)), None)
         if kind is not None:
             yield Picture(kind, data[kind].replace("\n", ""))
+
+
+def _together(content: Content) -> Content:
+    """The content of several cells without those pictures that are too many for one answer."""
+    kept: Content = []
+    room = _MOST_OF_ALL
+    left = 0
+    for part in content:
+        size = len(part.data) if isinstance(part, Picture) else 0
+        if size > room:
+            left += 1
+            continue
+        room -= size
+        kept.append(part)
+    return (
+        [*kept, f"[cellgate: {left} of the images can't be shown, because of their size]"] if left else kept
+    )
 
 
 def _small_enough(pictures: Iterable[Picture]) -> Iterator[Picture]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cellgate.cli.tools import ToolsApp
-from cellgate.client import Gateway, InvalidInput, Result
+from cellgate.client import Alternative, Exploration, Gateway, InvalidInput, Result
 from cellgate.integrations.definitions import FORMATS, MAX_ARGUMENTS
 from cellgate.integrations.tools import DEFINITIONS, Picture, SessionTools, tool_schemas
 from cellgate.mcp.tools import SessionTools as ProtocolTools
@@ -125,6 +125,28 @@ def test_pictures_that_apis_would_refuse_are_left_out_and_said_so() -> None:
     text, *pictures = tools.content(result)
     assert pictures == [Picture("image/png", small)]
     assert text == "[cellgate: 1 of the images can't be shown, because of their size]"
+
+
+async def test_pictures_of_all_alternatives_fit_into_one_answer() -> None:
+    outputs = [{"output_type": "display_data", "data": {"image/png": "a" * (5 * 1024 * 1024)}}]
+
+    class Explored:
+        """A session whose alternatives have each shown a picture."""
+
+        async def opened(self) -> str:
+            return "s"
+
+        async def explore(self, cells: list[str], **options: object) -> Exploration:
+            results = [
+                Alternative(session=cell, execution="x", status="ok", outputs=outputs, branch="ended")
+                for cell in cells
+            ]
+            return Exploration(results=results)
+
+    tools = SessionTools(Explored())  # type: ignore[arg-type]
+    answer = await tools.answer("try_alternatives", {"cells": ["1", "2", "3", "4"]})
+    assert len(answer.pictures) == 3
+    assert answer.text.endswith("[cellgate: 1 of the images can't be shown, because of their size]")
 
 
 def test_definitions_are_those_of_public_methods() -> None:
