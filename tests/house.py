@@ -18,6 +18,7 @@ UNSUPERVISED = (
     "kernels/cellgate_kernels/tasks.py",
     "gateway/cellgate/client/",
     "gateway/cellgate/cli/",
+    "gateway/cellgate/integrations/",
     "kernels/cellgate_kernels/image/",
 )
 """The one place that starts tasks, and programs that are no gateway."""

@@ -76,6 +76,7 @@ class CellgateApp(BaseApp):
         "packages": ("cellgate.cli.packages.PackagesApp", "List and change the packages of a session."),
         "process": ("cellgate.cli.process.ProcessApp", "Run programs beside a session's cells."),
         "mcp": ("cellgate.cli.mcp.McpApp", "Serve sessions as tools for language models."),
+        "tools": ("cellgate.cli.tools.ToolsApp", "Print the tools for language models' APIs."),
         "export": ("cellgate.cli.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("cellgate.cli.sessions.SessionsApp", "List sessions."),

@@ -280,16 +280,19 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
         max_text: int | None = None,
+        on_disconnect: str | None = None,
     ) -> BlocksResult:
         """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails.
 
-        `max_text` as of `execute`.
+        `max_text` as of `execute`. `on_disconnect`, ``continue`` or ``interrupt``, decides what happens to
+        the block that runs when the connection is lost or the caller is cancelled; after an interrupted one
+        no other runs.
         """
         if isinstance(blocks, str):
-            body = given(markdown=blocks, timeout=timeout)
+            body = given(markdown=blocks, timeout=timeout, on_disconnect=on_disconnect)
         else:
             listed = [{"language": language, "code": code} for language, code in blocks]
-            body = given(blocks=listed, timeout=timeout)
+            body = given(blocks=listed, timeout=timeout, on_disconnect=on_disconnect)
         path = session_path(session, "execute-blocks") + _cut_at(max_text)
         return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
 
@@ -743,13 +746,16 @@ class Session(Asynchronous):
         *,
         timeout: float | None = None,
         max_text: int | None = None,
+        on_disconnect: str | None = None,
     ) -> BlocksResult:
         """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails.
 
-        `max_text` as of `Gateway.execute`.
+        `max_text` as of `Gateway.execute`, `on_disconnect` as of `Gateway.execute_blocks`.
         """
         session = await self.opened()
-        return await self._gateway.execute_blocks(session, blocks, timeout=timeout, max_text=max_text)
+        return await self._gateway.execute_blocks(
+            session, blocks, timeout=timeout, max_text=max_text, on_disconnect=on_disconnect
+        )
 
     async def install(self, *requirements: str, upgrade: bool = False) -> PackageChanges:
         """Installs packages such as ``"requests>=2"``, where the gateway's operator allows them."""

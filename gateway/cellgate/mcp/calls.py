@@ -1,22 +1,29 @@
 """What tools do around their own work: open the session, report refusals, tell how long they run.
 
-``tools`` and ``programs`` use it. A refusal by the gateway becomes a tool error that begins with its reason.
+``tools`` and ``programs`` use it, and by `offered` the tools that the protocol shares with others. A refusal
+by the gateway becomes a tool error that begins with its reason.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import TextContent
+from mcp_types import ImageContent, TextContent
 
 from cellgate.client import Session
+from cellgate.integrations import tools
+from cellgate.integrations.tools import Picture
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
+
+Content = list[TextContent | ImageContent]
 
 _PROGRESS = 2.0  # seconds between two progress reports
 
@@ -53,3 +60,35 @@ async def progress(context: Context) -> AsyncIterator[None]:
 def text_content(text: str) -> TextContent:
     """A text as a tool returns it."""
     return TextContent(type="text", text=text)
+
+
+def as_content(parts: Iterable[str | Picture]) -> Content:
+    """Return texts and pictures as the protocol has them."""
+    return [
+        text_content(part)
+        if isinstance(part, str)
+        else ImageContent(type="image", data=part.data, mime_type=part.type)
+        for part in parts
+    ]
+
+
+def offered(
+    tool: Callable[..., Awaitable[tools.Content]], session: Session
+) -> Callable[..., Awaitable[Content]]:
+    """Return a tool of ``integrations`` as the SDK takes it, with the same name, description and parameters.
+
+    It reports refusals and progress as the protocol's own tools do.
+    """
+
+    async def call(context: Context, **arguments: Any) -> Content:
+        async with told(session), progress(context):
+            return as_content(await tool(**arguments))
+
+    signature = inspect.signature(tool, eval_str=True)
+    given = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
+    call.__name__ = tool.__name__
+    call.__doc__ = inspect.getdoc(tool)
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), given], return_annotation=Content
+    )
+    return call

@@ -1,4 +1,4 @@
-"""Programs beside the session's kernel as tools: run to their end, or started, followed, fed and ended.
+"""Programs beside the session's kernel as tools: started, followed, fed and ended.
 
 A server among them is shown to the user by the address of its port. ``tools`` has all other tools.
 """
@@ -7,36 +7,20 @@ from __future__ import annotations
 
 import shlex
 
-from mcp.server.mcpserver import Context
+from cellgate.client import Session
+from cellgate.integrations.tools import SessionTools, state_of
+from cellgate.mcp.calls import told
 
-from cellgate.client import ProcessModel, Session
-from cellgate.execution.answer_size import shorten
-from cellgate.mcp.calls import progress, told
-
-_ELSEWHERE = "a file that it writes"
 _MOST_COMMAND = 200
 """Characters of a command in a list."""
 
 
 class ProgramTools:
-    """The tools. `max_text`: how many characters of a stream are shown."""
+    """The tools. `tools`: the session's others, which know how a program is shown."""
 
-    def __init__(self, session: Session, max_text: int) -> None:
+    def __init__(self, session: Session, tools: SessionTools) -> None:
         self._session = session
-        self._max_text = max_text
-
-    async def run_program(
-        self, argv: list[str], context: Context, cwd: str | None = None, timeout: float | None = None
-    ) -> str:
-        """Run a program such as ["git", "status"] and wait for its end, without a shell, beside the kernel.
-
-        It runs even while code runs. `cwd` is a folder of the session's files; `timeout` is in seconds. For
-        a shell's features, run ["bash", "-c", "..."]. For one that does not end by itself, such as a server,
-        use start_program.
-        """
-        async with told(self._session), progress(context):
-            done = await self._session.run_program(*argv, cwd=cwd, timeout=timeout)
-        return self._shown(done)
+        self._tools = tools
 
     async def start_program(self, argv: list[str], cwd: str | None = None, stdin: bool = False) -> str:
         """Start a program that goes on, such as a web server, and return its id at once.
@@ -53,14 +37,16 @@ class ProgramTools:
         """List the programs that run and the last that ended: id, state and command, one per line."""
         async with told(self._session):
             found = await self._session.processes()
-        lines = [f"{each.process}  {_state(each)}  {shlex.join(each.argv)[:_MOST_COMMAND]}" for each in found]
+        lines = [
+            f"{each.process}  {state_of(each)}  {shlex.join(each.argv)[:_MOST_COMMAND]}" for each in found
+        ]
         return "\n".join(lines) or "[no programs]"
 
     async def read_program(self, process: str) -> str:
         """Read what a program has written so far, and whether it has ended. `process`: its id."""
         async with told(self._session):
             found = await self._session.process(process)
-        return self._shown(found)
+        return self._tools.shown(found)
 
     async def write_program(self, process: str, text: str, end: bool = False) -> str:
         """Send input to a program that was started with `stdin`; with `end`, nothing comes after it.
@@ -88,18 +74,3 @@ class ProgramTools:
         """
         async with told(self._session):
             return await self._session.port_url(port)
-
-    def _shown(self, process: ProcessModel) -> str:
-        """What it wrote, and its state below that."""
-        written = [text for text in (process.stdout, process.stderr) if text]
-        parts = [shorten(text, self._max_text, _ELSEWHERE) for text in written]
-        return "\n".join([*parts, f"[cellgate: {_state(process)}]"])
-
-
-def _state(process: ProcessModel) -> str:
-    """Whether it runs, or how it ended."""
-    if process.state == "running":
-        return "running"
-    if process.exit_code is not None:
-        return f"exit code {process.exit_code}"
-    return f"ended by {process.signal or 'its kernel'}, {process.cause or 'by itself'}"

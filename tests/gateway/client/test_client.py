@@ -269,6 +269,18 @@ async def test_a_run_may_go_on_without_its_caller(client: Gateway, session: str)
         await work.run("1", on_cancel="stop")  # type: ignore[arg-type]
 
 
+async def test_blocks_end_with_their_caller_if_that_was_asked_for(client: Gateway, session: str) -> None:
+    work = client.session(session)
+    await work.open()
+    blocks = [("python", "x = 1\nprint('began', flush=True)\nwhile True: pass"), ("python", "x = 2")]
+    running = asyncio.create_task(work.run_blocks(blocks, on_disconnect="interrupt"))
+    await begun(work)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (await work.run("x")).text == "1"
+    assert [each.status async for each in client.executions(session)] == ["interrupted", "ok"]
+
+
 async def test_a_plot_is_saved_as_a_picture(client: Gateway, session: str, tmp_path: Path) -> None:
     code = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show(); print(input(), input())"
     result = await client.session(session).run(code, stdin="a\nb\n")

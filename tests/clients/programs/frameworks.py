@@ -1,0 +1,188 @@
+"""Run by the clients' interpreter: frameworks of agents with Cellgate's classes, and the docs' examples.
+
+Arguments as in server.py, and which framework. The models are scripts. Prints one JSON object with what
+happened.
+"""
+
+import asyncio
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+sys.path[:0] = [str(ROOT / "gateway"), str(ROOT / "kernels")]
+URL, TOKEN, FOLDER, WHICH = sys.argv[1:]
+PLOT = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+
+
+def example(name):
+    """What is asked of the example's agent."""
+    return runpy.run_path(str(ROOT / "docs" / "examples" / name))["ask"]
+
+
+def with_smolagents():
+    from smolagents import CodeAgent, tool
+    from smolagents.models import ChatMessage, Model
+    from smolagents.utils import AgentError
+
+    from cellgate import Gateway, PackagesNotAllowed
+    from cellgate.integrations.smolagents import CellgateExecutor
+
+    gateway = Gateway(URL, TOKEN)
+
+    class Scripted(Model):
+        """A model that writes these cells, one at each step."""
+
+        def __init__(self, *cells):
+            super().__init__()
+            self.cells = list(cells)
+
+        def generate(self, messages, **options):
+            return ChatMessage(
+                role="assistant", content=f"Thought: so.\n<code>\n{self.cells.pop(0)}\n</code>"
+            )
+
+    @tool
+    def double(number: int) -> int:
+        """Double a number.
+
+        Args:
+            number: What is doubled.
+        """
+        return 2 * number
+
+    found = {
+        "example": example("smolagents_agent.py")(
+            "?", Scripted("x = 6\nprint(x)", "final_answer(x * 7)"), gateway
+        )
+    }
+    executor = CellgateExecutor(gateway.session(), additional_imports=["numpy"])
+    with CodeAgent(
+        tools=[double],
+        model=Scripted("1 / 0", "final_answer([double(given), 'a' * 300_000])"),
+        executor=executor,
+        verbosity_level=0,
+    ) as agent:
+        number, text = agent.run("?", additional_args={"given": 4})
+        found |= {
+            "tool": number,
+            "long": len(text),
+            "error": "ZeroDivisionError" in str(agent.memory.steps[-2].error),
+        }
+        figure = "import matplotlib.pyplot as plt; figure = plt.figure(); plt.plot([1, 2]); figure"
+        found["picture"] = executor.run_code_raise_errors(figure).output.format
+        found["value"] = executor.run_code_raise_errors("print('said'); [1, 2]").output
+        found["logs"] = executor.run_code_raise_errors("print('said')").logs
+        try:
+            executor.run_code_raise_errors("import os; os._exit(3)")
+        except AgentError as error:
+            found["died"] = "died" in str(error)
+    executor.cleanup()
+    try:
+        CellgateExecutor(gateway.session(), additional_imports=["numpy", "no-such-package"])
+    except PackagesNotAllowed:
+        found["refused"] = True
+    return found
+
+
+def with_autogen():
+    from autogen_core import CancellationToken
+    from autogen_core.code_executor import CodeBlock, CodeExecutor
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+
+    from cellgate.integrations.autogen import CellgateCodeExecutor
+
+    def blocks(*pairs):
+        return [CodeBlock(code=code, language=language) for language, code in pairs]
+
+    async def use():
+        model = ReplayChatCompletionClient(["```python\nprint(6 * 7)\n```", "It is 42."])
+        found = {
+            "example": await example("autogen_agent.py")("?", model, CellgateCodeExecutor(URL, TOKEN)),
+            "shown": "42" in str(model.create_calls[-1]),
+        }
+        async with CellgateCodeExecutor(URL, TOKEN, output_dir=FOLDER) as executor:
+            run = executor.execute_code_blocks
+            token = CancellationToken()
+            done = await run(
+                blocks(("python", "x = 6"), ("python", "print(x * 7)"), ("sh", "echo $((1 + 1))")), token
+            )
+            found["blocks"] = [done.exit_code, done.output.split()]
+            done = await run(blocks(("sh", "exit 3"), ("python", "print('not reached')")), token)
+            found["failed"] = [done.exit_code, "not reached" in done.output]
+            done = await run(blocks(("cobol", "x")), token)
+            found["unknown"] = [done.exit_code, "cobol" in done.output]
+            done = await run(blocks(("python", f"{PLOT}\n_ = open('made.txt', 'w').write('it')")), token)
+            found["files"] = [file.read_bytes()[:4].decode(errors="replace") for file in done.output_files]
+            done = await run(
+                blocks(("python", "open('gone', 'w').close()"), ("sh", "rm gone; echo 1 > there")), token
+            )
+            found["gone"] = [file.name for file in done.output_files]
+            endless = CancellationToken()
+            running = asyncio.create_task(
+                run(blocks(("python", "print('on', flush=True)\nwhile True: pass")), endless)
+            )
+            async for event in executor.session.events():
+                if getattr(event, "text", "") == "on\n":
+                    break
+            endless.cancel()
+            found["cancelled"] = isinstance(
+                (await asyncio.gather(running, return_exceptions=True))[0], asyncio.CancelledError
+            )
+            done = await run(blocks(("python", "print(x)")), token)
+            found["after"] = done.output
+            await executor.restart()
+            done = await run(blocks(("python", "print('x' in globals())")), token)
+            found["restarted"] = done.output
+            config = executor.dump_component()
+        os.environ["CELLGATE_TOKEN"] = TOKEN
+        found["stored"] = "TOKEN" not in config.model_dump_json() and TOKEN not in config.model_dump_json()
+        async with CodeExecutor.load_component(config) as executor:
+            done = await executor.execute_code_blocks(blocks(("python", "print(1)")), CancellationToken())
+            found["loaded"] = done.output
+        return found
+
+    return asyncio.run(use())
+
+
+def with_langchain():
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
+    from cellgate import Gateway
+    from cellgate.integrations.langchain import CellgateToolkit
+
+    gateway = Gateway(URL, TOKEN)
+
+    class Scripted(GenericFakeChatModel):
+        def bind_tools(self, tools, **options):
+            return self
+
+    def call(name, **arguments):
+        return {"name": name, "args": arguments, "id": "a", "type": "tool_call"}
+
+    calls = [AIMessage("", tool_calls=[call("run_code", code="6 * 7")]), AIMessage("It is 42.")]
+    found = {
+        "example": asyncio.run(example("langchain_agent.py")("?", Scripted(messages=iter(calls)), gateway))
+    }
+    with CellgateToolkit(
+        gateway.session(checkpoint="auto"), ["run_code", "undo_last_cell", "list_files"]
+    ) as toolkit:
+        run, undo, files = toolkit.tools
+        found["told"] = convert_to_openai_tool(run)["function"]["parameters"]["required"]
+        found["blocking"] = [run.invoke({"code": "x = 1; x"}), run.invoke({"code": "x = 2; x"})]
+        found["undone"] = undo.invoke({})
+        found["value"] = run.invoke(call("run_code", code="x")).content
+        found["files"] = files.invoke(call("list_files")).content
+        picture = run.invoke(call("run_code", code=PLOT)).content[1]
+        found["picture"] = [picture["type"], picture["mime_type"]]
+        refused = run.invoke(call("run_code", code="x", branch="another"))
+        found["refused"] = [refused.status, refused.content[:11]]
+    return found
+
+
+WITH = {"smolagents": with_smolagents, "autogen": with_autogen, "langchain": with_langchain}
+print(json.dumps(WITH[WHICH]()))

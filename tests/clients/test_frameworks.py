@@ -1,0 +1,55 @@
+"""Frameworks of agents with Cellgate's classes, and the documentation's examples; the models are scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.clients.processes import run_client
+from tests.support.server import GatewayProcess
+
+
+def test_smolagents(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """An agent with tools and variables, an answer of 300 kB, errors, pictures, a kernel that dies."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "smolagents") == {
+        "example": 42,
+        "tool": 8,
+        "long": 300_000,
+        "error": True,
+        "picture": "PNG",
+        "value": "[1, 2]",
+        "logs": "said\n",
+        "died": True,
+        "refused": True,
+    }
+
+
+def test_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Blocks in two languages, exit codes, files, cancellation, restart, and a component's config."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "autogen") == {
+        "example": "It is 42.",
+        "shown": True,
+        "blocks": [0, ["42", "2"]],
+        "failed": [3, False],
+        "unknown": [1, True],
+        "files": ["\ufffdPNG", "it"],
+        "gone": ["there"],
+        "cancelled": True,
+        "after": "6\n",
+        "restarted": "False\n",
+        "stored": True,
+        "loaded": "1\n",
+    }
+
+
+def test_langchain(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Tools with and without await, undo, a picture, and a refusal."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "langchain") == {
+        "example": "It is 42.",
+        "told": ["code"],
+        "blocking": ["1", "2"],
+        "undone": "went back to the checkpoint 'auto-1'; cells undone: 1",
+        "value": "1",
+        "files": "[no files]",
+        "picture": ["image", "image/png"],
+        "refused": ["error", "bad_request"],
+    }
