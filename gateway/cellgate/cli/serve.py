@@ -129,8 +129,8 @@ class ServeApp(IdentityOptions, PackageOptions):
     )
     doors = List(
         Unicode(),
-        help="Doors for clients of other systems: agentrun, dify, piston, replit, terrarium, or all; commas "
-        "may separate them.",
+        help="Doors for clients of other systems: agentrun, dify, e2b, piston, replit, terrarium, or all; "
+        "commas may separate them.",
     ).tag(config=True, metavar="NAME")
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
         config=True, metavar="DIR"
