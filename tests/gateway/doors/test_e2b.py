@@ -235,7 +235,6 @@ def test_what_is_not_there_says_so(shared: Sandbox) -> None:
     for method, path in (("POST", "/pause"), ("GET", "/metrics"), ("POST", "/snapshots")):
         answer = shared.control(method, path)
         assert (answer.status_code, answer.json()["code"]) == (501, 501)
-    assert shared.server("GET", "files", ENVD).status_code == 501
     assert shared.server("GET", "health", "8000").status_code == 501
 
 
@@ -506,3 +505,111 @@ def test_a_token_with_a_prefix_makes_sandboxes_below_it(
     exact = store.create_token("tom", reach=Reach(made.session, exact=True))[1]
     assert control(gateway, "POST", "sandboxes", {}, key=exact).status_code == 403
     made.control("DELETE")
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def write(sandbox: Sandbox, files: dict[str, bytes], path: str | None = None) -> requests.Response:
+    """As `files.write` and `files.write_files` do: by a form."""
+    parts = [("file", (name, content)) for name, content in files.items()]
+    query = {} if path is None else {"path": path}
+    return sandbox.server("POST", "files", ENVD, params=query, files=parts)
+
+
+def read(sandbox: Sandbox, path: str) -> requests.Response:
+    return sandbox.server("GET", "files", ENVD, params={"path": path})
+
+
+def call(sandbox: Sandbox, name: str, **body: object) -> requests.Response:
+    """A Connect call, with a user's name as the SDKs send it."""
+    headers = {"Connect-Protocol-Version": "1", "Authorization": "Basic dXNlcjo="}
+    return sandbox.server("POST", f"filesystem.Filesystem/{name}", ENVD, json=body, headers=headers)
+
+
+def test_files_are_written_and_read(own: Sandbox) -> None:
+    written = write(own, {"ignored.txt": b"text"}, path="folder/a b.txt")
+    assert written.status_code == 200
+    assert written.json() == [{"name": "a b.txt", "path": "/home/user/folder/a b.txt", "type": "file"}]
+    names = ("folder/a b.txt", "/home/user/folder/a b.txt", "~/folder/a b.txt", "./x/../folder/a b.txt")
+    for path in names:
+        assert read(own, path).content == b"text"
+    several = write(own, {"/home/user/x/1.bin": b"\0\1", "2.bin": b""})
+    assert [each["path"] for each in several.json()] == ["/home/user/x/1.bin", "/home/user/2.bin"]
+    code = "open('x/1.bin', 'rb').read(), open('folder/a b.txt').read()"
+    assert own.run(code).text == "(b'\\x00\\x01', 'text')"
+    streamed = own.server(
+        "POST",
+        "files",
+        ENVD,
+        params={"path": "/home/user/large.bin"},
+        data=(b"x" * 65536 for _ in range(100)),
+        headers={"Content-Type": "application/octet-stream"},
+    )
+    assert streamed.json()[0]["path"] == "/home/user/large.bin"
+    assert len(read(own, "large.bin").content) == 6_553_600
+    for path in ("nothing.txt", "/etc/passwd", "../outside"):
+        missing = read(own, path)
+        assert (missing.status_code, missing.json()["code"]) == (404, 404)
+
+
+def test_bad_uploads_are_refused(own: Sandbox) -> None:
+    assert write(own, {"/etc/x": b"1"}).status_code == 404
+    assert write(own, {"a": b"1", "./a": b"2"}).status_code == 400
+    assert write(own, {"a": b"1"}, path="/home/user").status_code == 400
+    assert own.server("POST", "files", ENVD, data=b"x").status_code == 400
+    packed = {"Content-Encoding": "gzip", "Content-Type": "application/octet-stream"}
+    answer = own.server("POST", "files", ENVD, params={"path": "a"}, data=b"x", headers=packed)
+    assert answer.status_code == 415
+    assert read(own, "a").status_code == 404
+    gone = Sandbox(own.gateway, own.id, own.token)
+    own.control("DELETE")
+    assert write(gone, {"a": b"1"}).status_code == 502
+
+
+def test_folders_are_made_listed_and_removed(own: Sandbox) -> None:
+    made = call(own, "MakeDir", path="/home/user/one/two").json()["entry"]
+    assert (made["type"], made["path"], made["name"]) == ("FILE_TYPE_DIRECTORY", "/home/user/one/two", "two")
+    again = call(own, "MakeDir", path="one/two")
+    assert (again.status_code, again.json()["code"]) == (409, "already_exists")
+    write(own, {"one/file.txt": b"123456", "one/two/deep.txt": b""})
+    own.run("import os; os.symlink('/etc/passwd', 'one/link')")
+    found = call(own, "ListDir", path="one", depth=1).json()["entries"]
+    assert {each["path"]: each["type"] for each in found} == {
+        "/home/user/one/file.txt": "FILE_TYPE_FILE",
+        "/home/user/one/link": "FILE_TYPE_SYMLINK",
+        "/home/user/one/two": "FILE_TYPE_DIRECTORY",
+    }
+    deep = call(own, "ListDir", path="~", depth=3).json()["entries"]
+    assert "/home/user/one/two/deep.txt" in {each["path"] for each in deep}
+    entry = call(own, "Stat", path="/home/user/one/file.txt").json()["entry"]
+    assert (entry["size"], entry["permissions"][0], entry["owner"]) == ("6", "-", "user")
+    assert entry["modifiedTime"].endswith("Z")
+    assert call(own, "Stat", path="~").json()["entry"]["path"] == "/home/user"
+    moved = call(own, "Move", source="one/file.txt", destination="other/new.txt").json()["entry"]
+    assert moved["path"] == "/home/user/other/new.txt"
+    assert read(own, "other/new.txt").content == b"123456"
+    for path in ("one/file.txt", "nothing", "/etc"):
+        missing = call(own, "Stat", path=path)
+        assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+    assert call(own, "Remove", path="one").json() == {}
+    assert call(own, "Stat", path="one/two/deep.txt").status_code == 404
+    left = call(own, "ListDir", path="/home/user", depth=0).json()["entries"]
+    assert [each["name"] for each in left] == ["other"]
+    deleted = [each["path"] for each in own.gateway.recorded(own.session) if each.get("action") == "deleted"]
+    assert "one/two/deep.txt" in deleted
+
+
+def test_bad_calls_are_refused(shared: Sandbox) -> None:
+    for name, body in (
+        ("ListDir", {"path": "~", "depth": -1}),
+        ("ListDir", {"path": "~", "depth": 10**6}),
+        ("ListDir", {}),
+        ("Remove", {"path": "/home/user"}),
+        ("Stat", {"path": "x" * 5000}),
+        ("Stat", {"path": "a\0b"}),
+    ):
+        answer = call(shared, name, **body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
+    watch = call(shared, "WatchDir", path="~")
+    assert (watch.status_code, watch.json()["code"]) == (501, "unimplemented")

@@ -1,4 +1,4 @@
-"""The door for E2B's SDKs: what events become, and how long tokens hold."""
+"""The door for E2B's SDKs: what events become, which paths are a sandbox's, and how long tokens hold."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from cellgate.doors.e2b.files import home_path, parse_file_path, parse_home_path
 from cellgate.doors.e2b.lines import CellLines
+from cellgate.errors import NotFound
 from cellgate.principals.derived import MOST_LOGINS, DerivedTokens
 from cellgate.principals.principal import DEFAULT, Login, Principal, Reach
 from cellgate.record.rows import EventRow
+from cellgate_kernels.errors import InvalidInput
 
 ADA = Login.of(Principal("ada"), token="t1")
 
@@ -65,6 +68,43 @@ def test_what_sdks_do_not_know_is_left_out() -> None:
 def test_times_are_in_nanoseconds() -> None:
     (line,) = told(row("stream", name="stderr", text="x", at="1970-01-01T00:00:01.500Z"))
     assert line == {"type": "stderr", "text": "x", "timestamp": 1_500_000_000}
+
+
+# ---- paths -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("a/b.txt", ("a", "b.txt")),
+        ("/home/user/a", ("a",)),
+        ("/home/user//a/./b/../c/", ("a", "c")),
+        ("//home/user/a", ("a",)),
+        ("~", ()),
+        ("~/a", ("a",)),
+        ("", ()),
+        (".", ()),
+        ("/home/user", ()),
+        ("/workspace/a", ("a",)),
+        ("/mnt/data/a", ("a",)),
+        ("~a", ("~a",)),
+    ],
+)
+def test_paths_of_the_home_folder(path: str, parts: tuple[str, ...]) -> None:
+    assert parse_home_path(path) == parts
+    assert parse_home_path(home_path(parts)) == parts
+
+
+@pytest.mark.parametrize("path", ["/etc", "..", "../x", "/home/user/../x", "/home/username", "/", "~/../x"])
+def test_other_paths_are_not_there(path: str) -> None:
+    with pytest.raises(NotFound):
+        parse_home_path(path)
+
+
+@pytest.mark.parametrize("path", ["~", "", "a/..", "x" * 5000, "a\0", "x" * 300, "a/" * 100 + "b", "\ud800"])
+def test_what_is_no_path_of_a_file(path: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_file_path(path)
 
 
 # ---- tokens ------------------------------------------------------------------------------------------------

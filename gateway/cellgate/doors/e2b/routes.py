@@ -16,6 +16,7 @@ from cellgate.doors.e2b.control import (
     SandboxesHandler,
     TimeoutHandler,
 )
+from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
 
 ROUTES = (
     ("/e2b/v2/sandboxes", SandboxesHandler),
@@ -29,5 +30,7 @@ ROUTES = (
     ("/e2b/contexts/{context}", ContextHandler),
     ("/e2b/contexts/{context}/restart", ContextRestartHandler),
     ("/e2b/health", HealthHandler),
+    ("/e2b/files", E2bFilesHandler),
+    ("/e2b/filesystem.Filesystem/{call}", FilesystemHandler),
     ("/e2b/{path}", AbsentHandler),
 )

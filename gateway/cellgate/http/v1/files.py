@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -74,11 +75,27 @@ class UploadHandler(BaseHandler):
         return int(length) if length.isdecimal() else 0
 
     async def _begin(self) -> None:
-        key = self.path_args[0]
         self.begin()
-        files = self.services.files
-        self._session = await files.session(self.owner, key)
-        self._incoming = await files.reserve(self._session, self._length(), self.target())
+        self._session = await self.find_session()
+        self._incoming = await self.services.files.reserve(self._session, self._length(), self.target())
+
+    async def find_session(self) -> Session:
+        """Return the session whose files are uploaded."""
+        return await self.services.files.session(self.owner, self.path_args[0])
+
+    async def place(self, staged: Sequence[Staged]) -> list[FileChange] | None:
+        """Put all uploads into the workspace; None if the client has gone meanwhile."""
+        assert self._session is not None
+        assert self._incoming is not None
+        if len({each.parts for each in staged}) < len(staged):
+            raise InvalidInput("Two files of the form have the same name")
+        if not staged:
+            raise InvalidInput("The form has no file: each needs a filename in its Content-Disposition")
+        for each in staged:
+            await each.upload.finish()
+        if self.disconnected:
+            return None
+        return await self.services.files.place(self._session, self._incoming, staged)
 
     def begin(self) -> None:
         """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
@@ -186,22 +203,87 @@ class FilesHandler(UploadHandler):
     async def post(self, _: str) -> None:
         """Put the files of a multipart form into the workspace, all or none."""
         self.check()
-        assert self._session is not None
-        assert self._incoming is not None
         self._form.end()
-        staged = list(self._staged.values())
-        if len({each.parts for each in staged}) < len(staged):
-            raise InvalidInput("Two files of the form have the same name")
-        if not staged:
-            raise InvalidInput("The form has no file: each needs a filename in its Content-Disposition")
-        for each in staged:
-            await each.upload.finish()
-        if not self.disconnected:
-            models = await self.services.files.place(self._session, self._incoming, staged)
+        models = await self.place(list(self._staged.values()))
+        if models is not None:
             self.answer(FileChanges(files=models), 201)
 
 
-class FileHandler(UploadHandler):
+class FileAnswers(BaseHandler):
+    """Answers with a file of a workspace."""
+
+    async def answer_file(self, key: str, parts: Parts) -> None:
+        """Send the file, or the requested range of it."""
+        descriptor, file = await self.services.files.open(self.owner, key, parts)
+        try:
+            await self._send(descriptor, file)
+        except StreamClosedError:
+            self.on_connection_close()
+        finally:
+            os.close(descriptor)
+
+    async def _send(self, descriptor: int, file: FileState) -> None:
+        etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
+        self.set_header("Etag", etag)
+        self.set_header("Accept-Ranges", "bytes")
+        self.set_header("Last-Modified", str(file_model(file, "").modified))
+        self.set_header("Content-Type", "application/octet-stream")
+        self.set_header("Content-Security-Policy", "sandbox")
+        name = quote(file.path.rpartition("/")[2], safe="")
+        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+        if self.check_etag_header():
+            self.set_status(304)
+            return
+        start, end = self._range(file.size)
+        self.set_header("Content-Length", str(end - start))
+        if self.request.method == "HEAD":
+            self.finish()
+            return
+        connection = self.request.connection
+        if end - start > WIDE and can_send(connection):
+            await self.flush()
+            assert isinstance(connection, HTTP1Connection)
+            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
+                connection.stream.close()
+            return
+        offset = start
+        while offset < end:
+            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
+            if not chunk:
+                # The file was truncated in the meantime: only a broken connection can report it now.
+                assert self.request.connection is not None
+                self.request.connection.stream.close()  # type: ignore[attr-defined]
+                return
+            offset += len(chunk)
+            self.write(chunk)
+            await self.flush()
+
+    def _range(self, size: int) -> tuple[int, int]:
+        """The first byte and the one after the last, from the Range header (RFC 9110, section 14)."""
+        wanted = _RANGE.fullmatch(self.request.headers.get("Range", ""))
+        if wanted is None or wanted[0] == "bytes=-":
+            return 0, size
+        if wanted[1]:
+            start = int(wanted[1])
+            end = min(size, int(wanted[2]) + 1) if wanted[2] else size
+        else:
+            # `bytes=-N`: the last N bytes.
+            start = max(0, size - int(wanted[2]))
+            end = size
+        if start >= end:
+            self.set_header("Content-Range", f"bytes */{size}")
+            self.set_status(416)
+            return 0, 0
+        self.set_status(206)
+        self.set_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+        return start, end
+
+    def compute_etag(self) -> None:
+        """None: tornado would hash what was written last; `_send` sets the ETag."""
+        return
+
+
+class FileHandler(FileAnswers, UploadHandler):
     """One file."""
 
     uploads = frozenset({"PUT"})
@@ -238,16 +320,10 @@ class FileHandler(UploadHandler):
     async def put(self, *_: str) -> None:
         """Put the whole body into the workspace under this path; missing folders are created."""
         self.check()
-        assert self._session is not None
-        assert self._incoming is not None
-        upload = self._upload or self.new_upload()
-        await upload.finish()
-        if self.disconnected:
-            return
-        (model,) = await self.services.files.place(
-            self._session, self._incoming, [Staged(self._parts, upload)]
-        )
-        self.answer(model, 201 if model.action == "created" else 200)
+        models = await self.place([Staged(self._parts, self._upload or self.new_upload())])
+        if models is not None:
+            (model,) = models
+            self.answer(model, 201 if model.action == "created" else 200)
 
     @operation(
         "move_file",
@@ -320,70 +396,4 @@ class FileHandler(UploadHandler):
     async def get(self, key: str, path: str) -> None:
         """The file, or the requested range of it."""
         self.check()
-        descriptor, file = await self.services.files.open(self.owner, key, parse_path(path))
-        try:
-            await self._send(descriptor, file)
-        except StreamClosedError:
-            self.on_connection_close()
-        finally:
-            os.close(descriptor)
-
-    async def _send(self, descriptor: int, file: FileState) -> None:
-        etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
-        self.set_header("Etag", etag)
-        self.set_header("Accept-Ranges", "bytes")
-        self.set_header("Last-Modified", str(file_model(file, "").modified))
-        self.set_header("Content-Type", "application/octet-stream")
-        self.set_header("Content-Security-Policy", "sandbox")
-        name = quote(file.path.rpartition("/")[2], safe="")
-        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
-        if self.check_etag_header():
-            self.set_status(304)
-            return
-        start, end = self._range(file.size)
-        self.set_header("Content-Length", str(end - start))
-        if self.request.method == "HEAD":
-            self.finish()
-            return
-        connection = self.request.connection
-        if end - start > WIDE and can_send(connection):
-            await self.flush()
-            assert isinstance(connection, HTTP1Connection)
-            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
-                connection.stream.close()
-            return
-        offset = start
-        while offset < end:
-            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
-            if not chunk:
-                # The file was truncated in the meantime: only a broken connection can report it now.
-                assert self.request.connection is not None
-                self.request.connection.stream.close()  # type: ignore[attr-defined]
-                return
-            offset += len(chunk)
-            self.write(chunk)
-            await self.flush()
-
-    def _range(self, size: int) -> tuple[int, int]:
-        """The first byte and the one after the last, from the Range header (RFC 9110, section 14)."""
-        wanted = _RANGE.fullmatch(self.request.headers.get("Range", ""))
-        if wanted is None or wanted[0] == "bytes=-":
-            return 0, size
-        if wanted[1]:
-            start = int(wanted[1])
-            end = min(size, int(wanted[2]) + 1) if wanted[2] else size
-        else:
-            # `bytes=-N`: the last N bytes.
-            start = max(0, size - int(wanted[2]))
-            end = size
-        if start >= end:
-            self.set_header("Content-Range", f"bytes */{size}")
-            self.set_status(416)
-            return 0, 0
-        self.set_status(206)
-        self.set_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
-        return start, end
-
-    def compute_etag(self) -> None:
-        """None: tornado would hash what was written last; `_send` sets the ETag."""
-        return
+        await self.answer_file(key, parse_path(path))
