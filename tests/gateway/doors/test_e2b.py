@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -235,6 +237,8 @@ def test_what_is_not_there_says_so(shared: Sandbox) -> None:
     for method, path in (("POST", "/pause"), ("GET", "/metrics"), ("POST", "/snapshots")):
         answer = shared.control(method, path)
         assert (answer.status_code, answer.json()["code"]) == (501, 501)
+    call = shared.server("POST", "process.Process/StreamInput", ENVD, json={})
+    assert (call.status_code, call.json()["code"]) == (501, "unimplemented")
     assert shared.server("GET", "health", "8000").status_code == 501
 
 
@@ -613,3 +617,96 @@ def test_bad_calls_are_refused(shared: Sandbox) -> None:
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
     watch = call(shared, "WatchDir", path="~")
     assert (watch.status_code, watch.json()["code"]) == (501, "unimplemented")
+
+
+# ---- commands ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Command:
+    """What an SDK makes of the envelopes of a program."""
+
+    events: list[dict[str, Any]]
+    last: dict[str, Any]
+
+    def output(self, name: str) -> str:
+        found = [each["data"][name] for each in self.events if name in each.get("data", {})]
+        return b"".join(map(base64.b64decode, found)).decode()
+
+    @property
+    def code(self) -> int | None:
+        return next((each["end"]["exitCode"] for each in self.events if "end" in each), None)
+
+
+def begin(sandbox: Sandbox, command: str, *, timeout: int | None = None, **more: Any) -> requests.Response:
+    """As `commands.run` does."""
+    process = {"cmd": "/bin/bash", "args": ["-l", "-c", command], **more.pop("process", {})}
+    data = json.dumps({"process": process, "stdin": False, **more}).encode()
+    headers = {"Content-Type": "application/connect+json", "Keepalive-Ping-Interval": "50"}
+    if timeout is not None:
+        headers["Connect-Timeout-Ms"] = str(timeout)
+    body = struct.pack(">BI", 0, len(data)) + data
+    return sandbox.server("POST", "process.Process/Start", ENVD, data=body, headers=headers, stream=True)
+
+
+def messages(answer: requests.Response) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The envelopes of a stream."""
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/connect+json")
+    while head := answer.raw.read(5):
+        flags, length = struct.unpack(">BI", head)
+        yield flags, json.loads(answer.raw.read(length))
+
+
+def command(sandbox: Sandbox, text: str, **more: Any) -> Command:
+    with begin(sandbox, text, **more) as answer:
+        found = list(messages(answer))
+    assert [flags for flags, _ in found] == [0] * (len(found) - 1) + [2]
+    return Command([told["event"] for _, told in found[:-1]], found[-1][1])
+
+
+def test_commands_run(shared: Sandbox) -> None:
+    ran = command(shared, "echo out; echo err >&2; exit 3")
+    assert (ran.output("stdout"), ran.output("stderr"), ran.code, ran.last) == ("out\n", "err\n", 3, {})
+    assert ran.events[0]["start"]["pid"] > 0
+    process = {"envs": {"X": "x"}, "cwd": "/home/user/sub"}
+    shared.run("import os; os.makedirs('sub', exist_ok=True)")
+    ran = command(shared, "echo $X $FROM_CREATE; basename $PWD; python -c 'print(6 * 7)'", process=process)
+    assert (ran.output("stdout"), ran.code) == ("x one\nsub\n42\n", 0)
+
+
+def test_a_command_ends_at_its_time(shared: Sandbox) -> None:
+    ran = command(shared, "echo begun; sleep 60", timeout=1500)
+    assert (ran.output("stdout"), ran.code) == ("begun\n", None)
+    assert ran.last["error"]["code"] == "deadline_exceeded"
+
+
+def test_a_command_in_the_background(shared: Sandbox) -> None:
+    with begin(shared, "read x; echo got $x; sleep 60", stdin=True) as answer:
+        told = messages(answer)
+        pid = next(told)[1]["event"]["start"]["pid"]
+        about = {"process": {"pid": pid}}
+
+        def ask(name: str, **body: object) -> requests.Response:
+            return shared.server("POST", f"process.Process/{name}", ENVD, json=about | body)
+
+        (listed,) = ask("List").json()["processes"]
+        assert (listed["pid"], listed["config"]["cmd"]) == (pid, "bash")
+        line = base64.b64encode(b"a line\n").decode()
+        assert ask("SendInput", input={"stdin": line}).json() == {}
+        assert base64.b64decode(next(told)[1]["event"]["data"]["stdout"]) == b"got a line\n"
+        assert ask("SendSignal", signal="SIGNAL_SIGKILL").json() == {}
+        end = next(told)[1]["event"]["end"]
+        assert (end["exitCode"], end["exited"]) == (-1, False)
+    for name, body in (("SendSignal", {"signal": "SIGNAL_SIGKILL"}), ("CloseStdin", {})):
+        missing = ask(name, **body)
+        assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+    assert ask("SendSignal", signal="SIGNAL_NOTHING").status_code == 400
+
+
+def test_bad_commands_are_refused(shared: Sandbox) -> None:
+    for body in (b"", b"\0\0\0\0", b"{}", struct.pack(">BI", 0, 5) + b"{}", struct.pack(">BI", 1, 2) + b"{}"):
+        headers = {"Content-Type": "application/connect+json"}
+        answer = shared.server("POST", "process.Process/Start", ENVD, data=body, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
+    assert begin(shared, "true", process={"cwd": "/etc"}).status_code == 404
+    assert begin(shared, "true", pty={"size": {"cols": 80, "rows": 24}}).status_code == 501

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cellgate.doors.e2b.commands import opened
 from cellgate.doors.e2b.files import home_path, parse_file_path, parse_home_path
 from cellgate.doors.e2b.lines import CellLines
 from cellgate.errors import NotFound
@@ -70,7 +71,7 @@ def test_times_are_in_nanoseconds() -> None:
     assert line == {"type": "stderr", "text": "x", "timestamp": 1_500_000_000}
 
 
-# ---- paths -------------------------------------------------------------------------------------------------
+# ---- paths and envelopes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,14 @@ def test_other_paths_are_not_there(path: str) -> None:
 def test_what_is_no_path_of_a_file(path: str) -> None:
     with pytest.raises(InvalidInput):
         parse_file_path(path)
+
+
+def test_a_request_is_one_whole_envelope() -> None:
+    assert opened(b"\0\0\0\0\2{}") == b"{}"
+    bad = (b"", b"\0\0\0\0", b"\0\0\0\0\3{}", b"\0\0\0\0\1{}", b"\1\0\0\0\2{}", b"\0\xff\xff\xff\xff{}")
+    for body in bad:
+        with pytest.raises(InvalidInput):
+            opened(body)
 
 
 # ---- tokens ------------------------------------------------------------------------------------------------

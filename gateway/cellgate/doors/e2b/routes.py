@@ -10,6 +10,7 @@ from cellgate.doors.e2b.cells import (
     ContextsHandler,
     HealthHandler,
 )
+from cellgate.doors.e2b.commands import ProcessHandler, StartHandler
 from cellgate.doors.e2b.control import (
     ConnectHandler,
     SandboxDetailHandler,
@@ -32,5 +33,7 @@ ROUTES = (
     ("/e2b/health", HealthHandler),
     ("/e2b/files", E2bFilesHandler),
     ("/e2b/filesystem.Filesystem/{call}", FilesystemHandler),
+    ("/e2b/process.Process/Start", StartHandler),
+    ("/e2b/process.Process/{call}", ProcessHandler),
     ("/e2b/{path}", AbsentHandler),
 )
