@@ -7,6 +7,7 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ class Sandbox:
         """All lines but keepalives; each has to be one of JSON."""
         answer = self.send(code, **more)
         assert answer.status_code == 200, answer.text
-        found = [json.loads(line) for line in answer.iter_lines()]
+        # What an answer's lines are made of by default is so small that a long line takes seconds.
+        found = [json.loads(line) for line in answer.iter_lines(chunk_size=1 << 20)]
         return [each for each in found if each["type"] != "keepalive"]
 
     def run(self, code: str, **more: object) -> Execution:
@@ -231,6 +233,18 @@ def test_what_can_not_be_made_is_refused(gateway: GatewayProcess, body: object, 
     answer = control(gateway, "POST", "sandboxes", body)
     assert (answer.status_code, answer.json()["code"]) == (code, code)
     assert answer.json()["message"]
+
+
+def test_a_sandbox_has_the_network_that_its_owner_may_have(
+    sandbox: None, start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[principals.default]\nnetwork = ["example.org:443"]\n')
+    gateway = start_gateway(backend="sandbox", doors="e2b", quotas=quotas, docker_url=NO_ENGINE)
+    for asked, network in (({}, "allow"), ({"allow_internet_access": False}, "none")):
+        made = make(gateway, **asked)
+        assert gateway.model(made.session)["network"] == network
+        assert made.run("6 * 7").text == "42"
 
 
 def test_what_is_not_there_says_so(shared: Sandbox) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import stat
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -31,7 +31,7 @@ OTHER_HOMES: Final = ("/workspace", "/mnt/data")
 """Other names of the workspace, in which programs see it too."""
 USER: Final = "user"
 FEW: Final = 200
-"""Entries that are encoded at once; more are encoded in a thread."""
+"""Entries that are told at once; more are in a thread."""
 NS: Final = 1_000_000_000
 LAST_SECOND: Final = 253_402_300_799
 """Of the year 9999."""
@@ -174,7 +174,9 @@ class FilesystemHandler(SandboxHandler):
             raise InvalidInput(f"depth must be from 1 to {MAX_DEPTH}")
         parts = parse_home_path(body.path)
         found = await self.services.files.look_into(self.owner, key, parts, body.depth or 1)
-        return {"entries": [_told(item) for item in found]}
+        if len(found) <= FEW:
+            return {"entries": _all_told(found)}
+        return {"entries": await self.services.lanes.texts.run(_all_told, found)}
 
     async def look(self, key: str) -> Mapping[str, object]:
         """What is at a path."""
@@ -214,6 +216,10 @@ CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, ob
         "Remove": FilesystemHandler.remove,
     }
 )
+
+
+def _all_told(items: Sequence[Item]) -> list[dict[str, object]]:
+    return [_told(item) for item in items]
 
 
 def _told(item: Item) -> dict[str, object]:
