@@ -187,7 +187,7 @@ def test_a_sandbox_lives_as_long_as_its_client_says(own: Sandbox) -> None:
     assert later > first
     # Whoever connects never makes it shorter.
     assert own.control("POST", "/connect", {"timeout": 10}).status_code == 200
-    assert abs(own.gateway.model(own.session)["limits"]["lifetime"] - 1000) < 60
+    assert own.gateway.model(own.session)["limits"]["lifetime"] >= 1000
     assert own.control("POST", "/timeout", {"timeout": 0.1}).status_code == 204
     until(lambda: own.control("GET").status_code == 404, "it lives on")
     assert own.server("GET", "health", ENVD).status_code == 502
@@ -405,8 +405,8 @@ def test_a_cell_that_does_not_end_itself(own: Sandbox) -> None:
 
 
 def test_a_cell_ends_at_the_operators_ceiling(start_gateway: StartGateway) -> None:
-    made = make(start_gateway(doors="e2b", cell_timeout=0.5, max_cell_timeout=2))
-    assert made.run("import time\ntime.sleep(0.8)\n1").text == "1"
+    made = make(start_gateway(doors="e2b", cell_timeout=0.5, max_cell_timeout=3))
+    assert made.run("import time\ntime.sleep(0.7)\n1").text == "1"
     slow = made.run("time.sleep(60)")
     assert slow.error == "cell_timeout"
     assert [line["type"] for line in slow.lines[-2:]] == ["unexpected_end_of_execution", "end_of_execution"]
