@@ -129,7 +129,7 @@ class ServeApp(IdentityOptions, PackageOptions):
     )
     doors = List(
         Unicode(),
-        help="Doors for clients of other systems: agentrun, azure, dify, librechat, piston, replit, "
+        help="Doors for clients of other systems: agentrun, azure, dify, e2b, librechat, piston, replit, "
         "terrarium, or all; commas may separate them.",
     ).tag(config=True, metavar="NAME")
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(

@@ -201,7 +201,7 @@ class ExecutionsHandler(AzureRunHandler):
 class AzureFolderHandler(AzureHandler, FolderHandler):
     """The files of a session."""
 
-    async def session(self) -> Session:
+    async def find_session(self) -> Session:
         """See `UploadHandler`."""
         return await self.services.files.session(self.owner, self.key(), self.wanted())
 
@@ -225,8 +225,8 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
         return parse_path(f"{self._folder}/{path}" if self._folder else path)
 
     async def uploaded(self) -> list[FileModel]:
-        """The files that the form put into the session; empty if the client has gone."""
-        placed = await self.placed()
+        """The files that the form put into the session; none if the client has gone."""
+        placed = await self.placed() or []
         return [FileModel(path=each.path, size=each.size or 0, modified=now()) for each in placed]
 
 
@@ -278,7 +278,7 @@ class AzureContentHandler(AzureHandler, FileAnswers):
             name = path.removeprefix("content/")
         else:
             name = path.removesuffix("/content")
-        await self.send_file(key, parse_path(in_workspace(name)))
+        await self.answer_file(key, parse_path(in_workspace(name)))
 
 
 class AzureSessionHandler(AzureHandler):

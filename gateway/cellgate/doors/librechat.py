@@ -143,7 +143,7 @@ class ProgrammaticHandler(LibreChatAccess):
 class UploadedHandler(LibreChatAccess, FolderHandler):
     """Files for scripts to come."""
 
-    async def session(self) -> Session:
+    async def find_session(self) -> Session:
         """A session for these files alone; see `UploadHandler`."""
         reach = self.login.reach
         if reach.exact:
@@ -182,7 +182,7 @@ class DownloadHandler(LibreChatAccess, FileAnswers):
     async def get(self, _: str | None, key: str, file: str) -> None:
         """Its bytes."""
         self.check()
-        await self.send_file(self.reached(key), _parts(file))
+        await self.answer_file(self.reached(key), _parts(file))
 
 
 class ObjectHandler(LibreChatAccess):

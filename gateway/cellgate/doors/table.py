@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, terrarium
+from cellgate.doors.e2b import routes as e2b
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
-from cellgate.http.routes import Route
+from cellgate.http.routes import Route, pattern
 from cellgate_kernels.errors import InvalidInput
 
 ALL = "all"
@@ -18,6 +19,7 @@ DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyTyp
         "agentrun": agentrun.ROUTES,
         "azure": azure.ROUTES,
         "dify": dify.ROUTES,
+        "e2b": e2b.ROUTES,
         "librechat": librechat.ROUTES,
         "piston": piston.ROUTES,
         "replit": replit.ROUTES,
@@ -42,7 +44,9 @@ def door_routes(services: Services) -> list[Route]:
     """The routes of the doors that are open, with the arguments of their handlers."""
     prefix = re.escape(services.base_url)
     given = {"services": services}
-    return [(prefix + path, handler, given) for name in services.doors for path, handler in DOORS[name]]
+    return [
+        (prefix + pattern(path), handler, given) for name in services.doors for path, handler in DOORS[name]
+    ]
 
 
 def door_paths() -> dict[type[BaseHandler], str]:

@@ -227,6 +227,11 @@ class ExecutionRun:
         return self._kernel is not None and not self.machine.finished
 
     @property
+    def ran_on(self) -> str | None:
+        """The id of the kernel that was asked to run it; None for none."""
+        return self._ran_on
+
+    @property
     def late(self) -> bool:
         """Whether its deadline has passed, and nobody has acted on that."""
         return self._late

@@ -30,6 +30,10 @@ MAX_DEPTH = trees.DEEPEST
 MAX_ENTRIES = trees.MOST
 MOST_MOVED = 1000
 """Files whose new paths one request records."""
+MOST_SHOWN = 10_000
+"""Entries of a folder that one request shows."""
+MOST_REMOVED = 10_000
+"""Entries of a folder that one request removes with it."""
 LOOKS = 256
 """A scan checks whether to stop once in this many entries."""
 CHUNK = 1024 * 1024
@@ -290,6 +294,84 @@ def scan(
         elif folders and entry.is_folder and is_text(entry.path):
             files[f"{entry.path}/"] = _state(f"{entry.path}/", entry.found)
     return files, walk.complete
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Anything in a workspace, as it is seen without following links. `mode`: as the system has it.
+
+    `path`: empty for the workspace itself. `size` in bytes, `modified` in nanoseconds since 1970.
+    """
+
+    path: str
+    mode: int
+    size: int
+    modified: int
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.mode)
+
+
+def look(root: Path, parts: Parts) -> Item:
+    """Return what is at this path; no parts are the workspace itself. Raises NotFound, InvalidInput."""
+    with _explained(parts), _folder(root, parts[:-1]) as folder:
+        found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False) if parts else os.fstat(folder)
+    return _item("/".join(parts), found)
+
+
+def _item(path: str, found: os.stat_result) -> Item:
+    return Item(path, found.st_mode, found.st_size, found.st_mtime_ns)
+
+
+def look_into(root: Path, parts: Parts, depth: int) -> list[Item]:
+    """Return what is in a folder and, as far as `depth` says, in those in it, by path.
+
+    Raises NotFound, InvalidInput for what is no folder, and Conflict if there is too much in it. What no
+    request could name is left out.
+    """
+    _check_folder(root, parts)
+    prefix = "".join(f"{part}/" for part in parts)
+    found = []
+    for entry in trees.Walk(root, deepest=min(len(parts) + depth, MAX_DEPTH), most=MAX_ENTRIES):
+        if entry.path.startswith(prefix) and is_text(entry.path):
+            found.append(_item(entry.path, entry.found))
+            if len(found) > MOST_SHOWN:
+                raise Conflict(f"The folder has more than {MOST_SHOWN} entries; list it by a cell")
+    return sorted(found, key=lambda item: item.path)
+
+
+def _check_folder(root: Path, parts: Parts) -> None:
+    with _explained(parts), _folder(root, parts):
+        return
+
+
+def remove_all(root: Path, parts: Parts) -> list[str]:
+    """Remove what is at this path with all that is in it; returns the paths of files that are gone.
+
+    Raises NotFound, and Conflict if there is too much in a folder; then nothing is removed.
+    """
+    path = "/".join(parts)
+    there = look(root, parts)
+    below: list[Item] = []
+    if there.is_folder:
+        walk = trees.Walk(root, deepest=MAX_DEPTH, most=MAX_ENTRIES)
+        below = [_item(entry.path, entry.found) for entry in walk if entry.path.startswith(f"{path}/")]
+        if len(below) > MOST_REMOVED or not walk.complete:
+            raise Conflict(f"At most {MOST_REMOVED} entries are removed at once; remove them by a cell")
+    gone = []
+    # What is in a folder comes after it in this order, so it goes first.
+    for item in reversed([there, *sorted(below, key=lambda item: item.path)]):
+        remove(root, tuple(item.path.split("/")))
+        if stat.S_ISREG(item.mode) and is_text(item.path):
+            gone.append(item.path)
+    return gone
 
 
 def is_text(path: str) -> bool:

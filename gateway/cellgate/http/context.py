@@ -14,6 +14,7 @@ from cellgate.http.tracing import Tracer, Untraced
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.ports.served import ServedPorts
+from cellgate.principals.derived import DerivedTokens
 from cellgate.principals.oidc_sign_in import ProviderSignIn
 from cellgate.principals.usage import Usage
 from cellgate.record.journal import Journal
@@ -24,6 +25,7 @@ from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.sandboxes import Sandboxes
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -62,12 +64,14 @@ class Services:
     usage: Usage
     assets: Assets
     sign_ins: SignIns
+    derived_tokens: DerivedTokens
     ways: Callable[[], Mapping[str, str]] = dict
     containers: Callable[[], tuple[str, str] | None] = lambda: None
     engine: Engine | None = None
     installer: Installer | None = None
     tracer: Tracer = field(default_factory=Untraced)
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
+    sandboxes: Sandboxes = field(default_factory=Sandboxes)
     keep_alive: float = 15.0
     base_url: str = ""
     ports: ServedPorts | None = None

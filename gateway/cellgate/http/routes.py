@@ -194,10 +194,10 @@ def routes(services: Services) -> list[Route]:
     document = Document(TABLE, services.version, base_url)
     described = given | {"document": document}
     own = [
-        (_pattern(path), handler, described if issubclass(handler, DocumentedHandler) else given)
+        (pattern(path), handler, described if issubclass(handler, DocumentedHandler) else given)
         for path, handler in TABLE
     ]
-    found = own + [(_pattern(path), handler, given) for path, handler in (*JUPYTER, *CONSOLE)]
+    found = own + [(pattern(path), handler, given) for path, handler in (*JUPYTER, *CONSOLE)]
     if not base_url:
         return found
     prefix = re.escape(base_url)
@@ -211,6 +211,6 @@ def paths() -> dict[type[BaseHandler], str]:
     return named | {handler: path for path, handler in TABLE}
 
 
-def _pattern(path: str) -> str:
-    """The regular expression of a path; a `{path}` or an `{asset}` may contain slashes."""
+def pattern(path: str) -> str:
+    """Return the regular expression of a path; a `{path}` or an `{asset}` may contain slashes."""
     return _NAMED.sub(lambda named: {"path": _REST, "asset": _ASSET}.get(named[1], _ONE), path)

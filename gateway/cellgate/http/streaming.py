@@ -68,7 +68,8 @@ class StreamingHandler(BaseHandler):
         if not self._gone.done():
             self._gone.set_result(None)
 
-    def _set_head(self, form: Format) -> None:
+    def set_head(self, form: Format) -> None:
+        """Set the header fields of an answer that is a stream."""
         self.set_header("Content-Type", f"{form}; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
 
@@ -89,7 +90,7 @@ class StreamingHandler(BaseHandler):
                 raise
             self.refusal = error.reason
             self.note_refusal(error)
-            self._write_problem(error, form)
+            self.write_problem(error, form)
             raise Finish from error
         finally:
             if self._heart is not None:
@@ -103,12 +104,12 @@ class StreamingHandler(BaseHandler):
             return
         if not self._headers_written:
             self.set_status(status)
-            self._set_head(form)
+            self.set_head(form)
         self.finish(encode(model) + b"\n")
 
     def _tell_position(self, form: Format, position: int) -> None:
         if self._heart is None:
-            self._set_head(form)
+            self.set_head(form)
             self._heart = Supervisor().start(self._beat(form), "keep-alives in line")
         body = encode(KeepAlive(waiting_for="kernel", position=position))
         self._write_aside(body + b"\n" if form is Format.NDJSON else b"event: keepalive\ndata: %s\n\n" % body)
@@ -126,7 +127,7 @@ class StreamingHandler(BaseHandler):
 
     async def stream(self, batches: Batches, form: Format) -> None:
         """Write all events of `batches` until they end or the client has gone."""
-        self._set_head(form)
+        self.set_head(form)
         async with aclosing(batches):
             try:
                 await self._write_batches(batches, form)
@@ -134,10 +135,9 @@ class StreamingHandler(BaseHandler):
                 self.on_connection_close()
             except CellgateError as error:
                 # The status line has long been sent: report the failure as the stream's last line.
-                self._write_problem(error, form)
+                self.write_problem(error, form)
 
     async def _write_batches(self, batches: Batches, form: Format) -> None:
-        write = _WRITERS[form]
         tasks = Supervisor()
         await self.flush()
         while not self.disconnected:
@@ -150,7 +150,16 @@ class StreamingHandler(BaseHandler):
                     await asyncio.wait([upcoming])
             if rows is None:
                 return
-            await self.write_parts([part for row in rows for part in write(row)])
+            await self.write_parts(await self.encoded(rows, form))
+
+    async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
+        """Return what is written of these events."""
+        write = _WRITERS[form]
+        return [part for row in rows for part in write(row)]
+
+    def sign_of_life(self, form: Format) -> bytes:
+        """Return what is written when it has been quiet for a while."""
+        return KEEP_ALIVE[form]
 
     async def _await_batch(
         self, upcoming: asyncio.Future[list[EventRow] | None], form: Format
@@ -166,10 +175,11 @@ class StreamingHandler(BaseHandler):
             if upcoming in done:
                 return upcoming.result()
             if not done:
-                self.write(KEEP_ALIVE[form])
+                self.write(self.sign_of_life(form))
                 await self.flush()
         return None
 
-    def _write_problem(self, error: CellgateError, form: Format) -> None:
+    def write_problem(self, error: CellgateError, form: Format) -> None:
+        """Write a failure as the last line of an answer that has begun."""
         body = encode(stream_problem_of(error))
         self.write(body + b"\n" if form is Format.NDJSON else b"event: problem\ndata: %s\n\n" % body)

@@ -107,6 +107,21 @@ class ProcessRun:
         return self._end is None
 
     @property
+    def pid(self) -> int:
+        """Its process id inside the kernel's sandbox or container."""
+        return self._program.pid
+
+    @property
+    def argv(self) -> list[str]:
+        """The program and its arguments, as far as they are kept."""
+        return list(self._argv)
+
+    @property
+    def folder(self) -> tuple[str, ...]:
+        """The names of the folder that it runs in, below the workspace."""
+        return tuple(self._cwd.split("/")) if self._cwd else ()
+
+    @property
     def kept(self) -> int:
         """How many characters of its output are kept in memory."""
         return self._outputs.size

@@ -57,6 +57,7 @@ from cellgate.ports.origin import PortsOrigin
 from cellgate.ports.served import ServedPorts
 from cellgate.ports.tickets import PortTickets
 from cellgate.principals.authentication import Authentication, Authenticator
+from cellgate.principals.derived import DerivedTokens
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.hub import HubAuthenticator, HubSettings
 from cellgate.principals.jwt import OidcSettings
@@ -671,6 +672,7 @@ def _build(
         usage=usage,
         assets=Assets(STATIC, lanes.texts),
         sign_ins=SignIns(authentication.is_valid),
+        derived_tokens=DerivedTokens(authentication.is_valid),
         ways=launcher.ways,
         containers=launcher.containers,
         engine=engine,

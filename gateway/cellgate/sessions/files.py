@@ -128,6 +128,16 @@ class SessionFiles:
         async with self._root(principal, key) as root:
             return await self._lanes.files.run(tree.open_file, root, parts)
 
+    async def look(self, principal: str, key: str, parts: Parts) -> tree.Item:
+        """Return what is at this path; no parts are the workspace itself."""
+        async with self._root(principal, key) as root:
+            return await self._lanes.files.run(tree.look, root, parts)
+
+    async def look_into(self, principal: str, key: str, parts: Parts, depth: int) -> list[tree.Item]:
+        """Return what is in a folder and, as far as `depth` says, in those in it; see `tree.look_into`."""
+        async with self._root(principal, key) as root:
+            return await self._lanes.files.run(tree.look_into, root, parts, depth)
+
     # Changing
 
     async def session(self, principal: str, key: str, wanted: SessionBody | None = None) -> Session:
@@ -255,6 +265,19 @@ class SessionFiles:
             session.log.append("file", None, fields)
             session.touch()
             await session.log.commit()
+
+    async def remove_all(self, principal: str, key: str, parts: Parts) -> None:
+        """Remove what is at this path of a live session with all that is in it; see `tree.remove_all`."""
+        session = self._manager.live(principal, key)
+        async with session.slot.moving:
+            session.check_open()
+            gone = await self._lanes.files.run(tree.remove_all, session.slot.workspace, parts)
+            for path in gone:
+                session.slot.watch.know(path, None)
+                fields = {"path": path, "size": None, "sha256": None, "action": "deleted"}
+                session.log.append("file", None, fields)
+        session.touch()
+        await session.log.commit()
 
     async def make_folder(self, principal: str, key: str, parts: Parts) -> bool:
         """Make a folder, and the session if necessary; returns whether the folder is new.

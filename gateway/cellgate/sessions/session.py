@@ -26,7 +26,7 @@ from msgspec import UNSET, structs, to_builtins
 from cellgate.channels.door import Door
 from cellgate.egress.proxy import SessionProxy
 from cellgate.errors import Conflict, NotRecorded, ShuttingDown
-from cellgate.execution.limits import SessionLimits
+from cellgate.execution.limits import Ceilings, SessionLimits, check_seconds
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.files.workspace import folder_of
@@ -233,6 +233,16 @@ class Session:
     def limits(self) -> SessionLimits:
         """The session's limits."""
         return self.record.limits
+
+    @property
+    def seconds_left(self) -> float:
+        """How long it may still live."""
+        return self.limits.lifetime - (self._now() - self.started)
+
+    def let_live(self, seconds: float, ceilings: Ceilings) -> None:
+        """End it so many seconds from now, however idle it is. Raises InvalidInput above a ceiling."""
+        lifetime = check_seconds(seconds, "timeout") + self._now() - self.started
+        self.record.limits = ceilings.check(replace(self.limits, lifetime=lifetime, idle_timeout=lifetime))
 
     @property
     def state(self) -> SessionState:

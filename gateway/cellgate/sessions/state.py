@@ -72,11 +72,12 @@ class SessionRecord:
         self.idle_since = self._time()
 
     def present(self) -> SessionRow:
-        """The row with the current state and head."""
+        """The row with the current state, limits and head."""
         return structs.replace(
             self.row,
             state=self.state,
             cause=self.cause,
+            limits=self.limits.to_wire(),
             last_activity=self.last_activity,
             head_seq=self.log.head_seq,
             head=self.log.head,

@@ -397,4 +397,4 @@ def test_doors_are_closed_unless_they_are_opened(start_gateway: StartGateway) ->
 def test_a_door_that_there_is_not_is_refused_at_the_start() -> None:
     code, said = refusal("--doors=e3b")
     assert code == 2
-    assert "There is no door 'e3b'; there are agentrun, azure, dify, librechat, piston, replit" in said
+    assert "There is no door 'e3b'; there are agentrun, azure, dify, e2b, librechat, piston, replit" in said

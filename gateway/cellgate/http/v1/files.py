@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import quote
 
@@ -75,12 +76,26 @@ class UploadHandler(BaseHandler):
 
     async def _begin(self) -> None:
         self.begin()
-        self._session = await self.session()
+        self._session = await self.find_session()
         self._incoming = await self.services.files.reserve(self._session, self._length(), self.target())
 
-    async def session(self) -> Session:
-        """The session that gets the upload, made if necessary."""
+    async def find_session(self) -> Session:
+        """Return the session whose files are uploaded."""
         return await self.services.files.session(self.owner, self.path_args[0])
+
+    async def place(self, staged: Sequence[Staged]) -> list[FileChange] | None:
+        """Put all uploads into the workspace; None if the client has gone meanwhile."""
+        assert self._session is not None
+        assert self._incoming is not None
+        if len({each.parts for each in staged}) < len(staged):
+            raise InvalidInput("Two files of the form have the same name")
+        if not staged:
+            raise InvalidInput("The form has no file: each needs a filename in its Content-Disposition")
+        for each in staged:
+            await each.upload.finish()
+        if self.disconnected:
+            return None
+        return await self.services.files.place(self._session, self._incoming, staged)
 
     def begin(self) -> None:
         """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
@@ -157,21 +172,10 @@ class FolderHandler(UploadHandler):
                 self._staged[number] = Staged(self.parts_of(name), self.new_upload())
             await self._staged[number].upload.write(data)
 
-    async def placed(self) -> list[FileChange]:
-        """Put the files of the form into the workspace, all or none; empty if the client has gone."""
-        assert self._session is not None
-        assert self._incoming is not None
+    async def placed(self) -> list[FileChange] | None:
+        """Put the files of the form into the workspace, all or none; None if the client has gone."""
         self._form.end()
-        staged = list(self._staged.values())
-        if len({each.parts for each in staged}) < len(staged):
-            raise InvalidInput("Two files of the form have the same name")
-        if not staged:
-            raise InvalidInput("The form has no file: each needs a filename in its Content-Disposition")
-        for each in staged:
-            await each.upload.finish()
-        if self.disconnected:
-            return []
-        return await self.services.files.place(self._session, self._incoming, staged)
+        return await self.place(list(self._staged.values()))
 
     async def page(self, key: str, *, limit: int, after: str, folders: bool = False) -> FilePage:
         """Some of the files, by path; see `Listings.page`."""
@@ -212,14 +216,14 @@ class FilesHandler(FolderHandler):
         """Put the files of a multipart form into the workspace, all or none."""
         self.check()
         models = await self.placed()
-        if not self.disconnected:
+        if models is not None:
             self.answer(FileChanges(files=models), 201)
 
 
 class FileAnswers(BaseHandler):
     """Answers with a file of a workspace, always as an attachment."""
 
-    async def send_file(self, key: str, parts: Parts) -> None:
+    async def answer_file(self, key: str, parts: Parts) -> None:
         """Answer with the file, or with the range of it that is asked for."""
         descriptor, file = await self.services.files.open(self.owner, key, parts)
         try:
@@ -327,16 +331,10 @@ class FileHandler(FileAnswers, UploadHandler):
     async def put(self, *_: str) -> None:
         """Put the whole body into the workspace under this path; missing folders are created."""
         self.check()
-        assert self._session is not None
-        assert self._incoming is not None
-        upload = self._upload or self.new_upload()
-        await upload.finish()
-        if self.disconnected:
-            return
-        (model,) = await self.services.files.place(
-            self._session, self._incoming, [Staged(self._parts, upload)]
-        )
-        self.answer(model, 201 if model.action == "created" else 200)
+        models = await self.place([Staged(self._parts, self._upload or self.new_upload())])
+        if models is not None:
+            (model,) = models
+            self.answer(model, 201 if model.action == "created" else 200)
 
     @operation(
         "move_file",
@@ -409,4 +407,4 @@ class FileHandler(FileAnswers, UploadHandler):
     async def get(self, key: str, path: str) -> None:
         """The file, or the requested range of it."""
         self.check()
-        await self.send_file(key, parse_path(path))
+        await self.answer_file(key, parse_path(path))

@@ -1,0 +1,158 @@
+"""What the door's handlers share: sandboxes by their ids, their tokens, and refusals in E2B's two forms.
+
+The control plane's requests have a token of the gateway. Those to a sandbox have one that was derived from it
+for this sandbox alone; as there, they may have the gateway's instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from cellgate.doors.base import DoorHandler
+from cellgate.errors import Conflict, InvalidToken, status_of
+from cellgate.http.base import encode
+from cellgate.http.context import Services
+from cellgate.principals.principal import Ask, Login
+from cellgate.sessions.session import Session
+from cellgate_kernels.errors import CellgateError
+
+DOOR: Final = "e2b"
+PORTS: Final = frozenset({"", "49999", "49983"})
+"""The ports of a sandbox's two servers; some requests name none."""
+KEY_DIGITS: Final = 32
+HOME: Final = "/home/user"
+"""What the workspace is called there, and in sandboxes here too."""
+_ID = re.compile(r"[a-z0-9]{1,64}", re.ASCII)
+
+CODES: Final = MappingProxyType(
+    {
+        HTTPStatus.BAD_REQUEST: "invalid_argument",
+        HTTPStatus.UNAUTHORIZED: "unauthenticated",
+        HTTPStatus.FORBIDDEN: "permission_denied",
+        HTTPStatus.NOT_FOUND: "not_found",
+        HTTPStatus.CONFLICT: "failed_precondition",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "resource_exhausted",
+        HTTPStatus.TOO_MANY_REQUESTS: "resource_exhausted",
+        HTTPStatus.INSUFFICIENT_STORAGE: "resource_exhausted",
+        HTTPStatus.NOT_IMPLEMENTED: "unimplemented",
+        HTTPStatus.SERVICE_UNAVAILABLE: "unavailable",
+    }
+)
+"""The names of Connect's errors, by status; all others are internal."""
+
+
+class Unsupported(CellgateError):
+    """Something of E2B that is not there."""
+
+    reason = "unsupported"
+
+
+class AlreadyThere(Conflict):
+    """A folder that was to be made is there."""
+
+
+class SandboxGone(CellgateError):
+    """No sandbox of this id runs: it has ended, or there never was one."""
+
+    reason = "sandbox_gone"
+
+
+def session_key(login: Login, sandbox: str) -> str:
+    """Return the key of a principal's sandbox; a token for keys with a prefix has sandboxes of its own."""
+    told = hashlib.sha256(f"{login.principal.name}\0{sandbox}".encode()).hexdigest()
+    return f"{login.reach.prefix}{DOOR}-{told[:KEY_DIGITS]}"
+
+
+def find(services: Services, login: Login, sandbox: str) -> Session | None:
+    """Return the login's sandbox of this id if it runs."""
+    if not _ID.fullmatch(sandbox):
+        return None
+    key = session_key(login, sandbox)
+    session = services.manager.get(login.principal.name, key)
+    if session is None or session.ending or not login.reach.covers(key):
+        return None
+    return session
+
+
+def status_code(error: CellgateError) -> HTTPStatus:
+    """Return the status of a refusal."""
+    if isinstance(error, Unsupported):
+        return HTTPStatus.NOT_IMPLEMENTED
+    return HTTPStatus.BAD_GATEWAY if isinstance(error, SandboxGone) else status_of(error)
+
+
+class E2bHandler(DoorHandler):
+    """A handler of the door, whose refusals have the control plane's form."""
+
+    door = DOOR
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """See `BaseHandler`."""
+        code = status_code(error)
+        self.set_status(code)
+        self.is_expected = isinstance(error, Unsupported | SandboxGone)
+        return "application/json; charset=utf-8", encode(self.problem(error, code))
+
+    def problem(self, error: CellgateError, code: HTTPStatus) -> dict[str, object]:
+        """Return what is told of a refusal."""
+        return {"code": code, "message": error.message}
+
+
+class SandboxHandler(E2bHandler):
+    """A handler of a sandbox's own servers. `connect`: whether it answers as Connect's protocol has it."""
+
+    connect: ClassVar[bool] = False
+
+    @property
+    def sandbox_id(self) -> str:
+        """The id of the sandbox that the request is for."""
+        return self.request.headers.get("E2b-Sandbox-Id", "")
+
+    def session(self) -> Session:
+        """Return the sandbox. Raises SandboxGone, Unsupported."""
+        if self.request.headers.get("E2b-Sandbox-Port", "") not in PORTS:
+            raise Unsupported("Ports of programs in a sandbox are not served here")
+        session = find(self.services, self.login, self.sandbox_id)
+        if session is None:
+            raise SandboxGone("The sandbox was not found")
+        return session
+
+    def _authenticate(self) -> Login | Ask:
+        """The login that the sandbox's token was made for, or that of a token of the gateway."""
+        headers = self.request.headers
+        given = headers.get("X-Access-Token") or headers.get("E2B-Traffic-Access-Token")
+        if not given:
+            return super()._authenticate()
+        login = self.services.derived_tokens.login(given, self.sandbox_id)
+        if login is None:
+            raise InvalidToken(
+                "This is no token of this sandbox, or no longer: connect to the sandbox again",
+                cause="unknown_token",
+            )
+        return login
+
+    def problem(self, error: CellgateError, code: HTTPStatus) -> dict[str, object]:
+        """See `E2bHandler`."""
+        if isinstance(error, SandboxGone):
+            # The proxy before a sandbox says so there; SDKs know it by these words.
+            return {"sandboxId": self.sandbox_id[:64], "message": error.message, "code": code}
+        if self.connect:
+            named = "already_exists" if isinstance(error, AlreadyThere) else CODES.get(code, "internal")
+            return {"code": named, "message": error.message}
+        return super().problem(error, code)
+
+
+class AbsentHandler(SandboxHandler):
+    """Everything of E2B that is not there."""
+
+    async def _absent(self, *_: str) -> None:
+        self.check()
+        asked = f"{self.request.method} {self.request.path[:80]}"
+        raise Unsupported(f"{asked}: this gateway has nothing of E2B there")
+
+    _absent.needs = frozenset()  # type: ignore[attr-defined]
+    get = head = post = delete = patch = put = _absent

@@ -1,0 +1,270 @@
+"""A sandbox's programs: Connect calls, one of which answers with a stream of envelopes.
+
+An envelope is a byte of flags, a length of four bytes, and JSON. `commands.run` is a shell, a program beside
+the kernel: it neither waits for cells nor is one.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from signal import Signals
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from cellgate.doors.base import Asked
+from cellgate.doors.e2b.base import SandboxHandler, Unsupported
+from cellgate.doors.e2b.files import home_path, parse_home_path
+from cellgate.errors import NotFound
+from cellgate.http.base import decode, decode_heavy, encode
+from cellgate.http.operation import Format, requires
+from cellgate.principals.principal import Permission
+from cellgate.processes.request import check_input, check_process
+from cellgate.processes.run import ProcessRun
+from cellgate.record.rows import EventRow
+from cellgate.wire.models import ProcessBody, ProcessInputBody
+from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.structure import INLINE_BYTES, is_heavy
+
+HEAD: Final = struct.Struct(">BI")
+LAST: Final = 2
+"""The flag of the envelope that ends a stream."""
+SHELL: Final = "/bin/bash"
+LOGIN: Final = "-l"
+MOST_DIGITS: Final = 10
+SIGNALS: Final = MappingProxyType(
+    {
+        "SIGNAL_SIGTERM": Signals.SIGTERM,
+        "SIGNAL_SIGKILL": Signals.SIGKILL,
+        15: Signals.SIGTERM,
+        9: Signals.SIGKILL,
+    }
+)
+
+
+class Program(Asked, frozen=True):
+    """What to run."""
+
+    cmd: str
+    args: list[str] = []  # noqa: RUF012 - of a struct, made anew for each
+    envs: dict[str, str] = {}  # noqa: RUF012 - of a struct, made anew for each
+    cwd: str | None = None
+
+
+class StartBody(Asked, frozen=True):
+    """A program to start."""
+
+    process: Program
+    stdin: bool = False
+    pty: Any = None
+
+
+class Selector(Asked, frozen=True):
+    """Which program is meant."""
+
+    pid: int = 0
+
+
+class Input(Asked, frozen=True):
+    """Bytes in base64."""
+
+    stdin: str = ""
+
+
+class AboutBody(Asked, frozen=True):
+    """A program, and what it gets."""
+
+    process: Selector = Selector()
+    signal: str | int = ""
+    input: Input = Input()
+
+
+class _Event(msgspec.Struct):
+    """An event of a program: the fields that are told of any type."""
+
+    pid: int = 0
+    name: str = ""
+    text: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    cause: str | None = None
+
+
+def envelope(told: Mapping[str, object], flags: int = 0) -> bytes:
+    """Return one message of a stream."""
+    data = encode(told)
+    return HEAD.pack(flags, len(data)) + data
+
+
+def opened(body: bytes) -> bytes:
+    """Return what is in the one envelope of a request. Raises InvalidInput."""
+    if len(body) < HEAD.size:
+        raise InvalidInput("The request body is no envelope")
+    flags, length = HEAD.unpack_from(body)
+    if flags or length != len(body) - HEAD.size:
+        raise InvalidInput("The request body is not one whole, uncompressed envelope")
+    return body[HEAD.size :]
+
+
+def envelopes(rows: Iterable[EventRow]) -> list[bytes]:
+    """Return what is told of a program's events."""
+    decoder = msgspec.json.Decoder(_Event)
+    return [part for row in rows for part in _envelopes(row.type, decoder.decode(row.body))]
+
+
+def _envelopes(kind: str, event: _Event) -> list[bytes]:
+    match kind:
+        case "process_started":
+            return [_told({"start": {"pid": event.pid}})]
+        case "process_output":
+            data = base64.b64encode(event.text.encode()).decode()
+            return [_told({"data": {event.name: data}})]
+    if event.cause == "timeout":
+        error = {"code": "deadline_exceeded", "message": "The program ran longer than its time"}
+        return [envelope({"error": error}, LAST)]
+    if event.exit_code is not None:
+        end: dict[str, object] = {"exitCode": event.exit_code, "exited": True}
+        end["status"] = f"exit status {event.exit_code}"
+    else:
+        end = {"exitCode": -1, "exited": False, "status": f"signal: {event.signal or event.cause}"}
+    if event.cause is not None:
+        end["error"] = event.cause
+    return [_told({"end": end}), envelope({}, LAST)]
+
+
+def _told(event: Mapping[str, object]) -> bytes:
+    return envelope({"event": event})
+
+
+def _argv(program: Program) -> list[str]:
+    """The program's words. A login shell would forget where the programs of the kernel's environment are."""
+    args = program.args[1:] if program.args[:1] == [LOGIN] else program.args
+    return ["bash", *args] if program.cmd == SHELL else [program.cmd, *program.args]
+
+
+class StartHandler(SandboxHandler):
+    """Start a program."""
+
+    connect = True
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Its events, from its start to its end. It runs on if its client leaves."""
+        self.check()
+        self.session()
+        body = opened(self.raw_body())
+        if is_heavy(body):
+            asked = await self.services.lanes.texts.run(decode_heavy, body, StartBody)
+        else:
+            asked = decode(body, StartBody)
+        if asked.pty:
+            raise Unsupported("There are no terminals here")
+        session = self.session()
+        program = asked.process
+        env = {**self.services.sandboxes.of(session).env, **program.envs}
+        folder = "/".join(parse_home_path(program.cwd or ""))
+        wanted = ProcessBody(
+            argv=_argv(program), env=env, cwd=folder, stdin=asked.stdin, timeout=self._timeout()
+        )
+        run = await session.start_process(check_process(wanted, waits=False))
+        async with aclosing(run.events()) as batches:
+            await self.stream(batches, Format.NDJSON)
+
+    def _timeout(self) -> float | None:
+        given = self.request.headers.get("Connect-Timeout-Ms", "")
+        if not given:
+            return None
+        if not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
+            raise InvalidInput("Connect-Timeout-Ms must be a number")
+        return int(given) / 1000
+
+    def set_head(self, form: Format) -> None:
+        """See `StreamingHandler`."""
+        super().set_head(form)
+        self.set_header("Content-Type", "application/connect+json")
+
+    async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
+        """See `StreamingHandler`."""
+        if sum(len(row.body) for row in rows) > INLINE_BYTES:
+            return await self.services.lanes.texts.run(envelopes, rows)
+        return envelopes(rows)
+
+    def sign_of_life(self, form: Format) -> bytes:
+        """See `StreamingHandler`."""
+        return _told({"keepalive": {}})
+
+    def write_problem(self, error: CellgateError, form: Format) -> None:
+        """See `StreamingHandler`."""
+        self.write(envelope({"error": {"code": "internal", "message": error.message}}, LAST))
+
+
+class ProcessHandler(SandboxHandler):
+    """Calls about programs that run."""
+
+    connect = True
+
+    @requires(Permission.RUN)
+    async def post(self, name: str) -> None:
+        """Make the call of this name."""
+        self.check()
+        runs = [run for run in self.session().processes.all if run.running]
+        call = CALLS.get(name)
+        if call is None:
+            raise Unsupported(f"{name[:40]} is not there in this gateway")
+        self.answer(await call(self, runs))
+
+    async def list_all(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
+        """All that run."""
+        return {
+            "processes": [
+                {
+                    "pid": run.pid,
+                    "config": {"cmd": run.argv[0], "args": run.argv[1:], "cwd": home_path(run.folder)},
+                }
+                for run in runs
+            ]
+        }
+
+    async def signal(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
+        """Send one a signal."""
+        body = await self.body(AboutBody)
+        number = SIGNALS.get(body.signal)
+        if number is None:
+            raise InvalidInput("signal must be SIGNAL_SIGTERM or SIGNAL_SIGKILL")
+        _find(runs, body).signal(number)
+        return {}
+
+    async def give_input(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
+        """Send one input."""
+        body = await self.body(AboutBody)
+        data = check_input(ProcessInputBody(data_b64=body.input.stdin))
+        _find(runs, body).give_input(data, close=False)
+        return {}
+
+    async def end_input(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
+        """Send one the end of its input."""
+        _find(runs, await self.body(AboutBody)).give_input(b"", close=True)
+        return {}
+
+
+def _find(runs: Sequence[ProcessRun], body: AboutBody) -> ProcessRun:
+    for run in runs:
+        if run.running and run.pid == body.process.pid:
+            return run
+    raise NotFound(f"No program with the id {body.process.pid} runs")
+
+
+CALLS: Mapping[str, Callable[[ProcessHandler, Sequence[ProcessRun]], Awaitable[Mapping[str, object]]]] = (
+    MappingProxyType(
+        {
+            "List": ProcessHandler.list_all,
+            "SendSignal": ProcessHandler.signal,
+            "SendInput": ProcessHandler.give_input,
+            "CloseStdin": ProcessHandler.end_input,
+        }
+    )
+)

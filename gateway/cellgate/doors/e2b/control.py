@@ -1,0 +1,270 @@
+"""The control plane: makes sandboxes, tells of them, and ends them.
+
+A sandbox's `timeout` is its session's life. Its template is any: the kernel is the gateway's for Python.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from msgspec import field
+
+from cellgate.doors.base import Asked
+from cellgate.doors.e2b.base import DOOR, E2bHandler, Unsupported, find, session_key
+from cellgate.errors import Forbidden, NotFound
+from cellgate.execution.checks import check_env, check_metadata
+from cellgate.execution.limits import check_seconds
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
+from cellgate.sessions.session import Session
+from cellgate.wire.models import LimitsBody, SessionBody
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+
+ENVD: Final = "0.6.4"
+"""The version of the server in a sandbox that this one does as, which decides what SDKs ask of it."""
+TIMEOUT: Final = 300.0
+"""Seconds that a sandbox lives if its client doesn't say."""
+ID_BYTES: Final = 15
+MOST_LISTED: Final = 100
+MOST_FILTERS: Final = 50
+MOST_TEMPLATE: Final = 200
+
+
+class CreateBody(Asked, frozen=True):
+    """A sandbox to make."""
+
+    template: str = field(name="templateID", default="base")
+    metadata: dict[str, str] | None = None
+    env: dict[str, str] | None = field(name="envVars", default=None)
+    timeout: float | None = None
+    internet: bool | None = field(name="allow_internet_access", default=None)
+    auto_pause: bool | None = field(name="autoPause", default=None)
+    network: Any = None
+    iam: Any = None
+    mcp: Any = None
+    volumes: Any = field(name="volumeMounts", default=None)
+
+    def check(self) -> None:
+        """Raise Unsupported for what would be wrong to pass over."""
+        absent = {
+            "autoPause": self.auto_pause,
+            "network": self.network,
+            "iam": self.iam,
+            "mcp": self.mcp,
+            "volumeMounts": self.volumes,
+        }
+        for name, wanted in absent.items():
+            if wanted:
+                raise Unsupported(f"{name} of E2B is not there in this gateway")
+        if len(self.template) > MOST_TEMPLATE:
+            raise InvalidInput(f"templateID has at most {MOST_TEMPLATE} characters")
+
+
+class TimeoutBody(Asked, frozen=True):
+    """How long a sandbox is to live from now on, in seconds."""
+
+    timeout: float = TIMEOUT
+
+
+class ControlHandler(E2bHandler):
+    """A handler of the control plane."""
+
+    def sandbox(self, identifier: str) -> Session:
+        """Return the sandbox of this id. Raises NotFound."""
+        session = find(self.services, self.login, identifier)
+        if session is None:
+            raise NotFound(f"Sandbox {identifier[:64]!r} was not found")
+        return session
+
+    def told(self, session: Session) -> dict[str, object]:
+        """Return what is told of a sandbox that a client is to use, with its tokens."""
+        identifier, template, _ = _facts(session)
+        token = self.services.derived_tokens.make(self.login, identifier)
+        return {
+            "templateID": template,
+            "sandboxID": identifier,
+            "clientID": "cellgate",
+            "envdVersion": ENVD,
+            "envdAccessToken": token,
+            # Requests about contexts have this one alone.
+            "trafficAccessToken": token,
+            "domain": None,
+        }
+
+
+class SandboxesHandler(ControlHandler):
+    """The collection."""
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Make a sandbox."""
+        self.check()
+        body = await self.body(CreateBody)
+        body.check()
+        env = dict(check_env(body.env))
+        services, manager, login = self.services, self.services.manager, self.login
+        if login.reach.exact:
+            raise Forbidden("This token is for one session, and a sandbox is another")
+        identifier = self._new_id()
+        most = manager.ceilings(self.owner).lifetime
+        life = min(TIMEOUT, most) if body.timeout is None else check_seconds(body.timeout, "timeout")
+        # Without a word, there is what the operator gives, as there the network is open.
+        network = body.internet if body.internet is not None else manager.reachable(self.owner) is not None
+        wanted = SessionBody(
+            session=session_key(login, identifier),
+            language="python",
+            limits=LimitsBody(lifetime=life, idle_timeout=life),
+            network="allow" if network else "none",
+            metadata={
+                "door": DOOR,
+                "sandbox": identifier,
+                "template": body.template,
+                "metadata": body.metadata or {},
+            },
+        )
+        check_metadata(wanted.metadata)
+        session, created = await manager.get_or_create(self.owner, wanted)
+        await session.log.commit()
+        if created:
+            services.sandboxes.of(session).env = env
+        self.answer(self.told(session), 201)
+
+    def _new_id(self) -> str:
+        """Return an id for a new sandbox; a request that is repeated with its key gets the same."""
+        key = self.idempotency_key()
+        made = secrets.token_bytes(ID_BYTES)
+        if key is not None:
+            made = hashlib.sha256(f"{self.owner}\0{key}".encode()).digest()[:ID_BYTES]
+        return "i" + base64.b32encode(made).decode().lower()
+
+    @requires(Permission.READ)
+    async def get(self) -> None:
+        """List sandboxes, the newest first unless the query says otherwise."""
+        self.check()
+        limit = self._number("limit", MOST_LISTED)
+        if not 1 <= limit <= MOST_LISTED:
+            raise InvalidInput(f"limit must be from 1 to {MOST_LISTED}")
+        states = self.get_query_argument("state", "running").split(",")
+        newest = self.get_query_argument("order", "desc") != "asc"
+        wanted = _filters(self.get_query_argument("metadata", ""))
+        last = self._number("nextToken", 0)
+        found = [
+            session
+            for session in self._all()
+            if wanted.items() <= _facts(session)[2].items()
+            and (not last or ((session.row.id < last) == newest and session.row.id != last))
+        ]
+        found.sort(key=lambda session: session.row.id, reverse=newest)
+        page = found[:limit] if "running" in states else []
+        if page and len(page) < len(found):
+            self.set_header("X-Next-Token", str(page[-1].row.id))
+        self.answer([_detail(session) for session in page])
+
+    def _all(self) -> list[Session]:
+        """The login's sandboxes that run."""
+        live = self.services.manager.all_live(self.owner)
+        return [session for session in live if find(self.services, self.login, _facts(session)[0]) is session]
+
+    def _number(self, name: str, default: int) -> int:
+        given = self.get_query_argument(name, "")
+        if not given:
+            return default
+        if not (given.isascii() and given.isdecimal() and len(given) < 17):
+            raise InvalidInput(f"{name} must be a number")
+        return int(given)
+
+
+class SandboxDetailHandler(ControlHandler):
+    """One sandbox."""
+
+    @requires(Permission.READ)
+    async def get(self, identifier: str) -> None:
+        """Tell of it."""
+        self.check()
+        self.answer(_detail(self.sandbox(identifier)))
+
+    @requires(Permission.RUN)
+    async def delete(self, identifier: str) -> None:
+        """End it, with its files."""
+        self.check()
+        session = self.sandbox(identifier)
+        await self.services.manager.delete(self.owner, session.row.key)
+        self.set_status(204)
+
+
+class ConnectHandler(ControlHandler):
+    """Another client for a sandbox."""
+
+    @requires(Permission.RUN)
+    async def post(self, identifier: str) -> None:
+        """Tell of it, with its tokens; its life gets longer, never shorter."""
+        self.check()
+        body = await self.body(TimeoutBody)
+        session = self.sandbox(identifier)
+        ceilings = self.services.manager.ceilings(self.owner)
+        if body.timeout > session.seconds_left:
+            session.let_live(body.timeout, ceilings)
+        self.answer(self.told(session))
+
+
+class TimeoutHandler(ControlHandler):
+    """The life of a sandbox."""
+
+    @requires(Permission.RUN)
+    async def post(self, identifier: str) -> None:
+        """Let it end so many seconds from now."""
+        self.check()
+        body = await self.body(TimeoutBody)
+        session = self.sandbox(identifier)
+        session.let_live(body.timeout, self.services.manager.ceilings(self.owner))
+        self.set_status(204)
+
+
+def _facts(session: Session) -> tuple[str, str, Mapping[str, object]]:
+    """The id, the template and the client's metadata of a session that may be a sandbox."""
+    told = session.row.metadata or {}
+    if told.get("door") != DOOR:
+        return "", "", {}
+    metadata = told.get("metadata")
+    return (
+        str(told.get("sandbox", "")),
+        str(told.get("template", "")),
+        metadata if isinstance(metadata, dict) else {},
+    )
+
+
+def _detail(session: Session) -> dict[str, object]:
+    identifier, template, metadata = _facts(session)
+    resources = session.limits.resources
+    end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.seconds_left))
+    return {
+        "templateID": template,
+        "sandboxID": identifier,
+        "clientID": "cellgate",
+        "envdVersion": ENVD,
+        "startedAt": session.row.created_at,
+        "endAt": end.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "cpuCount": math.ceil(resources.cpus),
+        "memoryMB": resources.memory // MIB,
+        "diskSizeMB": resources.disk // MIB,
+        "state": "running",
+        "metadata": metadata,
+        "domain": None,
+    }
+
+
+def _filters(text: str) -> dict[str, str]:
+    """The metadata that sandboxes are to have; SDKs encode each word by itself, and then all of them."""
+    try:
+        pairs = parse_qsl(text, max_num_fields=MOST_FILTERS)
+    except ValueError as error:
+        raise InvalidInput(f"metadata has more than {MOST_FILTERS} words to look for") from error
+    return {unquote(name): unquote(value) for name, value in pairs}

@@ -1,0 +1,241 @@
+"""A sandbox's files: the server that is called envd there. Bytes by HTTP, everything else by Connect calls.
+
+The home folder there, ``/home/user``, is the workspace here, and paths elsewhere are not found. A call is one
+JSON object each way; 64-bit numbers are texts in it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import stat
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from cellgate.doors.base import Asked
+from cellgate.doors.e2b.base import HOME, AlreadyThere, SandboxHandler, Unsupported
+from cellgate.errors import NotFound, UnsupportedMedia
+from cellgate.files.tree import MAX_DEPTH, MAX_PATH, Item, Parts, parse_path
+from cellgate.http.base import encode
+from cellgate.http.context import Services
+from cellgate.http.multipart import FormReader
+from cellgate.http.operation import requires
+from cellgate.http.v1.files import FileAnswers, UploadHandler
+from cellgate.principals.principal import Permission
+from cellgate.sessions.files import Staged
+from cellgate.sessions.session import Session
+from cellgate_kernels.errors import InvalidInput
+
+OTHER_HOMES: Final = ("/workspace", "/mnt/data")
+"""Other names of the workspace, in which programs see it too."""
+USER: Final = "user"
+FEW: Final = 200
+"""Entries that are told at once; more are in a thread."""
+NS: Final = 1_000_000_000
+LAST_SECOND: Final = 253_402_300_799
+"""Of the year 9999."""
+
+
+def parse_home_path(text: str) -> Parts:
+    """Return the names of a path below the home folder; none for the folder itself. Raises NotFound."""
+    if len(text) > MAX_PATH:
+        raise InvalidInput(f"A path has at most {MAX_PATH} bytes")
+    path = HOME + text[1:] if text == "~" or text.startswith("~/") else posixpath.join(HOME, text)
+    path = posixpath.normpath(path).replace("//", "/", 1)
+    for home in (HOME, *OTHER_HOMES):
+        if path == home:
+            return ()
+        if path.startswith(f"{home}/"):
+            return parse_path(path.removeprefix(f"{home}/"))
+    raise NotFound(f"{text[:200]!r} is not there: a sandbox has the files below {HOME} here")
+
+
+def parse_file_path(text: str) -> Parts:
+    """Return the names of a path of which something may be made or removed. Raises NotFound, InvalidInput."""
+    parts = parse_home_path(text)
+    if not parts:
+        raise InvalidInput(f"{HOME} itself can't be replaced, moved or removed")
+    return parts
+
+
+def home_path(parts: Parts) -> str:
+    """Return the path as it is told."""
+    return "/".join((HOME, *parts))
+
+
+class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
+    """The bytes of files."""
+
+    uploads: ClassVar[frozenset[str]] = frozenset({"POST"})
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self._parts: Parts | None = None
+        self._form: FormReader | None = None
+        self._staged: dict[int, Staged] = {}
+
+    def begin(self) -> None:
+        """Check the path, and the form's boundary."""
+        headers = self.request.headers
+        if headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise UnsupportedMedia("Files are taken as they are here, not compressed")
+        path = self.get_query_argument("path", "", strip=False)
+        self._parts = parse_file_path(path) if path else None
+        if headers.get("Content-Type", "").lower().startswith("multipart/"):
+            self._form = FormReader(headers["Content-Type"])
+        elif self._parts is None:
+            raise InvalidInput("path is missing")
+
+    async def find_session(self) -> Session:
+        """Return the sandbox."""
+        session = self.session()
+        session.record.check_writable()
+        session.account.check_record()
+        return session
+
+    def target(self) -> Parts | None:
+        """See `UploadHandler`."""
+        return self._parts
+
+    async def receive(self, chunk: bytes | memoryview) -> None:
+        """Take a piece of the body."""
+        pieces = [(0, "", chunk)] if self._form is None else self._form.feed(bytes(chunk))
+        for number, name, data in pieces:
+            if number not in self._staged:
+                # A form with one file has its path in the query, and the name doesn't count.
+                parts = self._parts if self._parts is not None else parse_file_path(name)
+                self._staged[number] = Staged(parts, self.new_upload())
+            await self._staged[number].upload.write(data)
+
+    @requires(Permission.FILES)
+    async def post(self) -> None:
+        """Put files into the workspace, all or none; missing folders are made."""
+        self.check()
+        if self._form is not None:
+            self._form.end()
+        elif not self._staged and self._parts is not None:
+            self._staged[0] = Staged(self._parts, self.new_upload())
+        staged = list(self._staged.values())
+        if await self.place(staged) is not None:
+            paths = [each.parts for each in staged]
+            self.answer([{"name": p[-1], "path": home_path(p), "type": "file"} for p in paths])
+
+    @requires(Permission.FILES)
+    async def get(self) -> None:
+        """The file."""
+        self.check()
+        session = self.session()
+        parts = parse_home_path(self.get_query_argument("path", "", strip=False))
+        if not parts:
+            raise InvalidInput(f"{HOME} is a folder")
+        await self.answer_file(session.row.key, parts)
+
+
+class PathBody(Asked, frozen=True):
+    """A path, and how deep a folder is to be listed."""
+
+    path: str
+    depth: int = 0
+
+
+class MoveBody(Asked, frozen=True):
+    """Two paths."""
+
+    source: str
+    destination: str
+
+
+class FilesystemHandler(SandboxHandler):
+    """Calls about files and folders."""
+
+    connect = True
+
+    @requires(Permission.FILES)
+    async def post(self, name: str) -> None:
+        """Make the call of this name."""
+        self.check()
+        key = self.session().row.key
+        call = CALLS.get(name)
+        if call is None:
+            raise Unsupported(f"{name[:40]} is not there in this gateway")
+        told = await call(self, key)
+        entries = told.get("entries")
+        if isinstance(entries, list) and len(entries) > FEW:
+            await self.answer_parts([await self.services.lanes.texts.run(encode, told)])
+        else:
+            self.answer(told)
+
+    async def list_folder(self, key: str) -> Mapping[str, object]:
+        """What is in a folder; a link or a file is none."""
+        body = await self.body(PathBody)
+        if not 0 <= body.depth <= MAX_DEPTH:
+            raise InvalidInput(f"depth must be from 1 to {MAX_DEPTH}")
+        parts = parse_home_path(body.path)
+        found = await self.services.files.look_into(self.owner, key, parts, body.depth or 1)
+        if len(found) <= FEW:
+            return {"entries": _all_told(found)}
+        return {"entries": await self.services.lanes.texts.run(_all_told, found)}
+
+    async def look(self, key: str) -> Mapping[str, object]:
+        """What is at a path."""
+        return await self._entry(key, parse_home_path((await self.body(PathBody)).path))
+
+    async def make_folder(self, key: str) -> Mapping[str, object]:
+        """Make a folder and those above it."""
+        parts = parse_home_path((await self.body(PathBody)).path)
+        self.session()  # still there: it would be made otherwise
+        if not parts or not await self.services.files.make_folder(self.owner, key, parts):
+            raise AlreadyThere(f"{home_path(parts)[:200]!r} is there already")
+        return await self._entry(key, parts)
+
+    async def move(self, key: str) -> Mapping[str, object]:
+        """Rename a file or a folder; nothing is replaced."""
+        body = await self.body(MoveBody)
+        old, new = parse_file_path(body.source), parse_file_path(body.destination)
+        await self.services.files.move(self.owner, key, old, new)
+        return await self._entry(key, new)
+
+    async def remove(self, key: str) -> Mapping[str, object]:
+        """Remove a file, or a folder with all that is in it."""
+        parts = parse_file_path((await self.body(PathBody)).path)
+        await self.services.files.remove_all(self.owner, key, parts)
+        return {}
+
+    async def _entry(self, key: str, parts: Parts) -> Mapping[str, object]:
+        return {"entry": _told(await self.services.files.look(self.owner, key, parts))}
+
+
+CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, object]]]] = MappingProxyType(
+    {
+        "ListDir": FilesystemHandler.list_folder,
+        "Stat": FilesystemHandler.look,
+        "MakeDir": FilesystemHandler.make_folder,
+        "Move": FilesystemHandler.move,
+        "Remove": FilesystemHandler.remove,
+    }
+)
+
+
+def _all_told(items: Sequence[Item]) -> list[dict[str, object]]:
+    return [_told(item) for item in items]
+
+
+def _told(item: Item) -> dict[str, object]:
+    parts = tuple(item.path.split("/")) if item.path else ()
+    kind = "DIRECTORY" if item.is_folder else "SYMLINK" if item.is_link else "FILE"
+    seconds, rest = divmod(item.modified, NS)
+    # Code may give a file any time; not each is one of a calendar.
+    modified = datetime.fromtimestamp(min(max(seconds, 0), LAST_SECOND), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return {
+        "name": parts[-1] if parts else USER,
+        "type": f"FILE_TYPE_{kind}",
+        "path": home_path(parts),
+        "size": str(item.size),
+        "mode": stat.S_IMODE(item.mode),
+        "permissions": stat.filemode(item.mode),
+        "owner": USER,
+        "group": USER,
+        "modifiedTime": f"{modified}.{rest:09d}Z",
+    }

@@ -1,0 +1,39 @@
+"""The door's table of paths. Order matters: what no other path takes is told to be absent."""
+
+from __future__ import annotations
+
+from cellgate.doors.e2b.base import AbsentHandler
+from cellgate.doors.e2b.cells import (
+    CellHandler,
+    ContextHandler,
+    ContextRestartHandler,
+    ContextsHandler,
+    HealthHandler,
+)
+from cellgate.doors.e2b.commands import ProcessHandler, StartHandler
+from cellgate.doors.e2b.control import (
+    ConnectHandler,
+    SandboxDetailHandler,
+    SandboxesHandler,
+    TimeoutHandler,
+)
+from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
+
+ROUTES = (
+    ("/e2b/v2/sandboxes", SandboxesHandler),
+    ("/e2b/sandboxes", SandboxesHandler),
+    ("/e2b/sandboxes/{sandbox}", SandboxDetailHandler),
+    ("/e2b/v2/sandboxes/{sandbox}/connect", ConnectHandler),
+    ("/e2b/sandboxes/{sandbox}/connect", ConnectHandler),
+    ("/e2b/sandboxes/{sandbox}/timeout", TimeoutHandler),
+    ("/e2b/execute", CellHandler),
+    ("/e2b/contexts", ContextsHandler),
+    ("/e2b/contexts/{context}", ContextHandler),
+    ("/e2b/contexts/{context}/restart", ContextRestartHandler),
+    ("/e2b/health", HealthHandler),
+    ("/e2b/files", E2bFilesHandler),
+    ("/e2b/filesystem.Filesystem/{call}", FilesystemHandler),
+    ("/e2b/process.Process/Start", StartHandler),
+    ("/e2b/process.Process/{call}", ProcessHandler),
+    ("/e2b/{path}", AbsentHandler),
+)

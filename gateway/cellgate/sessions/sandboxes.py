@@ -1,0 +1,32 @@
+"""What the clients of other systems have of their sandboxes besides the session: variables for each cell.
+
+Kept in memory for as long as the session lives: values of variables are recorded nowhere. The doors fill it
+in; nothing here knows their wires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from cellgate.sessions.session import Session
+
+
+@dataclass(slots=True, eq=False)
+class Sandbox:
+    """A session as a sandbox. `env`: for each of its cells. `set_up`: the kernel that has been prepared."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    set_up: str | None = None
+
+
+class Sandboxes:
+    """The sandboxes of all live sessions that have been used as one."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Session, Sandbox] = WeakKeyDictionary()
+
+    def of(self, session: Session) -> Sandbox:
+        """Return the session's sandbox; after a restart of the gateway it knows nothing yet."""
+        return self._known.setdefault(session, Sandbox())
