@@ -118,6 +118,8 @@ def main(kernel_class=None):
             zygote.show_plots()
         exit_ends_the_kernel(app)
         input_says_how(app.kernel)
+        for reserve in (app.reserve_of_messages, app.reserve):
+            app.shell.events.register("pre_execute", reserve.hold)
         app.kernel.branching = beside(here, "branch").Branching(app, Spool, beside(here, "held").Held)
         beside(here, "variables").Variables(app).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
@@ -342,16 +344,19 @@ def errors_in_plain_words(shell):
     """Show errors whose frames below the cell say nothing to its reader without those frames.
 
     A failed ``%%bash`` or ``%%script`` is shown by its exit status alone, ``input()`` and commands by the
-    line of the cell that they are in.
+    line of the cell that they are in. One for want of memory is shown with the memory that is put aside.
     """
     from IPython.core.error import StdinNotImplementedError  # noqa: PLC0415
 
     def handler(self, etype, value, tb, tb_offset=None):
+        if isinstance(value, MemoryError):
+            app_with_settings().reserve.free()
         frame = tb
-        while frame.tb_next is not None:
+        while frame is not None and frame.tb_next is not None:
             frame = frame.tb_next
-        code = frame.tb_frame.f_code
-        failed = isinstance(value, subprocess.CalledProcessError)
+        # Where memory was short there may have been none for a traceback.
+        code = None if frame is None else frame.tb_frame.f_code
+        failed = code is not None and isinstance(value, subprocess.CalledProcessError)
         if failed and Path(code.co_filename).parts[-2:] == ("magics", "script.py"):
             if value.returncode is None:
                 # IPython had to kill it, and did not wait for its end.
@@ -372,7 +377,7 @@ def errors_in_plain_words(shell):
         return self._last_traceback or []
 
     plain = (subprocess.CalledProcessError, StdinNotImplementedError, KeyboardInterrupt, EOFError, OSError)
-    shell.set_custom_exc(plain, handler)
+    shell.set_custom_exc((*plain, MemoryError), handler)
 
 
 def until_plumbing(tb):
@@ -483,6 +488,7 @@ def app_class():
 
     here = Path(__file__).resolve().parent
     streams = beside(here, "streams")
+    reserve_class = beside(here, "reserve").Reserve
 
     class ReadsSettingsOnce(BaseIPythonApplication):
         """The part of the initialisation that reads arguments and settings; a zygote does it for kernels."""
@@ -504,6 +510,8 @@ def app_class():
     class CellgateKernelApp(kernelapp.IPKernelApp, ReadsSettingsOnce):
         spool = None
         unsent = None
+        # Two, because a cell that goes on takes at once what a message of it has not used.
+        reserve_of_messages, reserve = (reserve_class(), reserve_class())
 
         def _session_default(self):
             return session_class()(parent=self)
@@ -541,7 +549,7 @@ def session_class():
                 self.pack = packed
 
         def serialize(self, msg, ident=None):
-            frames = super().serialize(msg, ident)
+            frames = self.parent.reserve_of_messages.through(super().serialize, msg, ident)
             if self.parent.unsent is not None and msg["header"]["msg_type"] == "stream":
                 self.parent.unsent.sent(msg)
             if self.parent.spool is not None:

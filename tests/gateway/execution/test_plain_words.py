@@ -220,3 +220,25 @@ def test_many_exits_at_once_end_only_their_own_kernels(gateway: GatewayProcess, 
             gateway.delete(f"/v1/sessions/{key}")
 
     assert together(4, leave) == [("died", "'here'")] * 4
+
+
+FULL = {
+    "many small objects": "x = []\nprint('before')\nwhile True: x.append(list(range(5)))",
+    "some large ones": "x = []\nprint('before')\nwhile True: x.append(bytes(range(250)) * 40_000)",
+}
+
+
+@pytest.mark.parametrize("code", FULL.values(), ids=FULL)
+def test_a_cell_that_takes_all_memory_says_so_and_no_more(
+    gateway: GatewayProcess, session: str, code: str
+) -> None:
+    """Its variables are still there, so there is none for what says it either."""
+    if gateway.get("/v1/info").json()["isolation"] != "sandbox":
+        pytest.skip("nothing but a sandbox limits what a process allocates")
+    assert gateway.post("/v1/sessions", {"session": session, "limits": {"memory": "384m"}}).status == 201
+    for _ in range(2):
+        result = gateway.execute(session, code)
+        assert (result["status"], result["error"]["ename"]) == ("error", "MemoryError"), result
+        assert (result["stdout"], result["stderr"]) == ("before\n", ""), result
+        assert "MemoryError" in result["text"]
+        assert gateway.execute(session, "print(len(x) > 10)\ndel x")["stdout"] == "True\n"
