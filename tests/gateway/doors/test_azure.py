@@ -240,6 +240,11 @@ def test_each_user_has_sessions_of_their_own_and_tokens_have_their_limits(
         upload = ask(gateway, "POST", "files/upload", token=tokens[name], files={"file": ("a", b"1")})
         assert refused(upload) == (403, "forbidden")
         assert refused(ask(gateway, "GET", "files", token=tokens[name])) == (403, "forbidden")
+        for path in ("files", "files/upload"):
+            upload = ask(gateway, "PUT", path, "put", token=tokens[name], files={"file": ("a", b"1")})
+            assert refused(upload) == (405, "method_not_allowed")
+    listed = gateway.get("/v1/sessions?limit=1000", token=tokens["ada"]).json()["sessions"]
+    assert [each["metadata"]["identifier"] for each in listed] == ["one"]
     assert refused(ask(gateway, "GET", "files", token="wrong"))[0] == 401
     assert start_gateway().post("/azure/code/execute?identifier=one", cell).status == 404
 

@@ -16,7 +16,7 @@ from cellgate.files.ledger import STEP, Ledger
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.provisioners.disk import ENTRY_BYTES
 from tests.conftest import StartGateway
-from tests.gateway.files.test_files import form, names, post, put, staged
+from tests.gateway.files.test_files import BOUNDARY, form, names, post, put, staged
 from tests.gateway.record.test_storage import disk
 from tests.support.server import GatewayProcess, Response, together, until
 
@@ -225,6 +225,18 @@ def test_uploads_leave_the_reserve_of_the_disk(disk: Path) -> None:
     finally:
         gateway.kill()
     assert "Traceback" not in gateway.log.read_text()
+
+
+# ---- other methods
+
+
+def test_a_form_that_is_sent_by_put_makes_no_session(gateway: GatewayProcess, session: str) -> None:
+    """It is no method of a folder, so nobody's permission for it is asked."""
+    kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+    answer = gateway.request("PUT", f"/v1/sessions/{session}/files", form(("a", b"1")), headers=kind)
+    assert (answer.status, answer.reason) == (405, "method_not_allowed")
+    assert gateway.get(f"/v1/sessions/{session}").status == 404
+    assert staged(gateway) == []
 
 
 # ---- the ledger alone

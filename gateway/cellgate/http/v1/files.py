@@ -42,11 +42,11 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class UploadHandler(BaseHandler):
-    """A handler whose body goes to disk. Subclasses define `begin` and `receive`."""
+    """A handler whose body goes to disk. Subclasses define `uploads`, `begin` and `receive`."""
 
     max_body = MAX_UPLOAD
-    uploads: ClassVar[frozenset[str]] = frozenset({"PUT", "POST"})
-    """The methods whose body is an upload."""
+    uploads: ClassVar[frozenset[str]]
+    """The methods whose body is an upload: of those that the handler has, so that each needs a permission."""
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
@@ -145,6 +145,8 @@ class UploadHandler(BaseHandler):
 
 class FolderHandler(UploadHandler):
     """A workspace as a whole: files of forms that go into it, and pages of what it has."""
+
+    uploads = frozenset({"POST"})
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
