@@ -8,8 +8,10 @@ from tornado.httputil import HTTPServerRequest
 
 LONGEST_METHOD = 16
 LONGEST_PATH = 256
-_KEY = re.compile(r"(/librechat/key/)[^/]*")
-"""A token in a path: where a door's clients can send it in no other way."""
+_KEY = re.compile(
+    r"(/librechat/key/).*?(/(?:exec|upload|download|sessions|files)(?:/.*)?)?\Z", re.DOTALL | re.IGNORECASE
+)
+"""A token in a path: where a door's clients can send it in no other way. It may have slashes itself."""
 
 
 def method_of(request: HTTPServerRequest) -> str:
@@ -22,7 +24,7 @@ def path_of(request: HTTPServerRequest) -> str:
 
     A request to a proxy has a whole URL in place of the path, which may hold a name and a password.
     """
-    return _KEY.sub(r"\1...", request.path)[:LONGEST_PATH] if request.path.startswith("/") else "(no path)"
+    return _KEY.sub(r"\1...\2", request.path)[:LONGEST_PATH] if request.path.startswith("/") else "(no path)"
 
 
 def described(request: HTTPServerRequest) -> str:

@@ -167,6 +167,15 @@ def test_a_request_is_described_without_query_name_and_password() -> None:
     assert len(described(request("X" * 1000, "/" + "a" * 100_000))) < 300
 
 
+@pytest.mark.parametrize("end", ["/exec", "/exec/programmatic", "/download/s/f", "/sessions/s/objects/f", ""])
+@pytest.mark.parametrize("key", ["secret", "se/secret", "/secret", "secret/", "secret%2Fsecret"])
+def test_a_request_is_described_without_the_key_in_its_path(key: str, end: str) -> None:
+    """A token may have slashes, and an address one too many; what is no path of the door is not told."""
+    told = described(request("POST", f"/base/librechat/key/{key}{end}"))
+    assert told == f"POST /base/librechat/key/...{end}"
+    assert described(request("GET", f"/librechat/key/{key}/nowhere")) == "GET /librechat/key/..."
+
+
 def request(method: str, uri: str) -> HTTPServerRequest:
     start = RequestStartLine(method, uri, "HTTP/1.1")
     return HTTPServerRequest(start_line=start, headers=HTTPHeaders({"Host": "here"}))
