@@ -239,6 +239,15 @@ def test_a_form_that_is_sent_by_put_makes_no_session(gateway: GatewayProcess, se
     assert staged(gateway) == []
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", "/a"), ("POST", "/a?mkdir=")])
+def test_only_uploads_have_large_bodies(
+    gateway: GatewayProcess, session: str, method: str, path: str
+) -> None:
+    """Others are kept in memory."""
+    answer = gateway.request(method, f"/v1/sessions/{session}/files{path}", bytes(17 * MIB))
+    assert (answer.status, answer.reason) == (413, "too_large")
+
+
 # ---- the ledger alone
 
 

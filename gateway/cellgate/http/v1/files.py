@@ -15,11 +15,11 @@ from urllib.parse import quote
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
-from cellgate.errors import Conflict, QueueFull, QuotaExceeded, ShuttingDown, UnsupportedMedia
+from cellgate.errors import Conflict, QueueFull, QuotaExceeded, ShuttingDown, TooLarge, UnsupportedMedia
 from cellgate.files.listing import Stop, file_model
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
-from cellgate.http.base import MAX_DRAINED_BODY, BaseHandler
+from cellgate.http.base import MAX_DRAINED_BODY, MAX_JSON_BODY, BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.multipart import FormReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
@@ -123,6 +123,9 @@ class UploadHandler(BaseHandler):
             except CellgateError as error:
                 self._refused = error
         else:
+            if self._refused is None and self._body_size + len(chunk) > MAX_JSON_BODY:
+                # Of these methods none has a body to speak of; what comes is kept in memory.
+                self._refused = TooLarge("This method takes no such body")
             super().data_received(bytes(chunk))
 
     def on_connection_close(self) -> None:
