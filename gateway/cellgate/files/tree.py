@@ -43,12 +43,14 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def parse_path(text: str) -> Parts:
     """The names of a relative path. Raises InvalidInput for anything that could lead outside."""
-    parts = tuple(text.split("/"))
+    # A name in JSON may have millions of slashes: it is measured before it is taken apart.
+    fits = len(text) <= MAX_PATH
     try:
-        text.encode()
+        fits = fits and len(text.encode()) <= MAX_PATH
     except UnicodeEncodeError as error:
         raise InvalidInput("A path is UTF-8") from error
-    if len(os.fsencode(text)) > MAX_PATH or any(len(os.fsencode(name)) > MAX_NAME for name in parts):
+    parts = tuple(text.split("/")) if fits else ()
+    if not fits or any(len(os.fsencode(name)) > MAX_NAME for name in parts):
         raise InvalidInput(f"A path has at most {MAX_PATH} bytes, each of its names at most {MAX_NAME}")
     if len(parts) > MAX_DEPTH:
         raise InvalidInput(f"A path has at most {MAX_DEPTH} names")
