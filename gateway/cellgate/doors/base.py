@@ -119,10 +119,13 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
     async def run_in(self, session: Session, request: ExecuteRequest) -> Result:
         """The result of a cell, without ANSI codes; it is interrupted when its client leaves."""
         run = session.submit(request)
+        builder = run.builder
         self.stop_when_gone(session, run)
         await run.wait()
-        row = session.row
-        return await self.services.archive.result(row.principal, row.key, run.id, _result)
+        archive, row = self.services.archive, session.row
+        if builder is not None:
+            return await archive.made(builder, _result)
+        return await archive.result(row.principal, row.key, run.id, _result)
 
     @asynccontextmanager
     async def own_session(
