@@ -350,6 +350,9 @@ def test_lists_dicts_and_tables_are_data_too(shared: Sandbox) -> None:
     table = result(code)
     assert table["data"] == {"n": [1.0, 2.5, None], "at": ["2026-01-02T00:00:00", None, None]}
     assert "<table" in table["html"]
+    large = result("pd.DataFrame({'a': ['x' * 1_000_000] * 20})")
+    assert "data" not in large
+    assert "<table" in large["html"]
 
 
 def test_large_output_arrives_whole(shared: Sandbox) -> None:
