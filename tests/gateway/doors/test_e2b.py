@@ -193,6 +193,13 @@ def test_a_sandbox_lives_as_long_as_its_client_says(own: Sandbox) -> None:
     assert own.server("GET", "health", ENVD).status_code == 502
 
 
+def test_who_connects_gets_no_more_life_than_there_may_be(start_gateway: StartGateway) -> None:
+    own = make(start_gateway(doors="e2b", max_lifetime=300.0), timeout=200)
+    assert own.control("POST", "/timeout", {"timeout": 300}).status_code == 400
+    assert own.control("POST", "/connect", {"timeout": 300}).status_code == 200
+    assert own.gateway.model(own.session)["limits"]["lifetime"] == 300
+
+
 def test_another_client_connects(gateway: GatewayProcess, shared: Sandbox) -> None:
     shared.run("shared_variable = 5")
     answer = control(gateway, "POST", f"v2/sandboxes/{shared.id}/connect", {"timeout": 5})
