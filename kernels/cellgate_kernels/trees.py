@@ -62,15 +62,22 @@ class Walk:
     `complete` is false once something was left out: entries deeper than `deepest` names or after the first
     `most`, and folders that can't be read. Entries that vanish during the walk don't count. `hindered` is the
     first error from too many open files, if any: another walk may see more. With `ordered` the entries of a
-    folder are sorted by name.
+    folder are sorted by name. With `inside`, a descriptor of a folder, `root` is a path in it.
     """
 
     def __init__(
-        self, root: Path, *, deepest: int = DEEPEST, most: int = MOST, ordered: bool = False
+        self,
+        root: Path,
+        *,
+        deepest: int = DEEPEST,
+        most: int = MOST,
+        ordered: bool = False,
+        inside: int | None = None,
     ) -> None:
         self.complete = True
         self.hindered: OSError | None = None
         self._root = root
+        self._inside = inside
         self._ordered = ordered
         self._deepest = deepest
         self._left = most
@@ -79,7 +86,7 @@ class Walk:
         # One open folder per level: its descriptor, its path with a slash, and its folders still to visit.
         levels: list[tuple[int, str, list[str]]] = []
         try:
-            self._enter(levels, None, str(self._root), "")
+            self._enter(levels, self._inside, str(self._root), "")
             if levels:
                 yield from self._entries(levels)
             while levels:

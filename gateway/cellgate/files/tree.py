@@ -338,20 +338,27 @@ def look_into(root: Path, parts: Parts, depth: int) -> list[Item]:
     Raises NotFound, InvalidInput for what is no folder, and Conflict if there is too much in it. What no
     request could name is left out.
     """
-    _check_folder(root, parts)
-    prefix = "".join(f"{part}/" for part in parts)
-    found = []
-    for entry in trees.Walk(root, deepest=min(len(parts) + depth, MAX_DEPTH), most=MAX_ENTRIES):
-        if entry.path.startswith(prefix) and is_text(entry.path):
-            found.append(_item(entry.path, entry.found))
-            if len(found) > MOST_SHOWN:
+    found: list[Item] = []
+    deepest = min(depth, MAX_DEPTH - len(parts))
+    with _below(root, parts, deepest, most=MOST_SHOWN + 1) as walk:
+        if deepest < 1:
+            return found
+        for number, entry in enumerate(walk):
+            if number == MOST_SHOWN:
                 raise Conflict(f"The folder has more than {MOST_SHOWN} entries; list it by a cell")
+            path = "/".join((*parts, entry.path))
+            if is_text(path):
+                found.append(_item(path, entry.found))
     return sorted(found, key=lambda item: item.path)
 
 
-def _check_folder(root: Path, parts: Parts) -> None:
-    with _explained(parts), _folder(root, parts):
-        return
+@contextmanager
+def _below(root: Path, parts: Parts, deepest: int, most: int) -> Iterator[trees.Walk]:
+    """A walk through this folder alone: what is beside it neither counts nor hinders."""
+    with _explained(parts), _folder(root, parts) as folder:
+        # The walk would just leave out a folder that can't be read.
+        os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder))
+        yield trees.Walk(Path(), deepest=deepest, most=most, inside=folder)
 
 
 def remove_all(root: Path, parts: Parts) -> list[str]:
@@ -359,20 +366,28 @@ def remove_all(root: Path, parts: Parts) -> list[str]:
 
     Raises NotFound, and Conflict if there is too much in a folder; then nothing is removed.
     """
-    path = "/".join(parts)
     there = look(root, parts)
     below: list[Item] = []
     if there.is_folder:
-        walk = trees.Walk(root, deepest=MAX_DEPTH, most=MAX_ENTRIES)
-        below = [_item(entry.path, entry.found) for entry in walk if entry.path.startswith(f"{path}/")]
-        if len(below) > MOST_REMOVED or not walk.complete:
-            raise Conflict(f"At most {MOST_REMOVED} entries are removed at once; remove them by a cell")
+        # One deeper than any path that a request could name: a folder at that depth may be empty.
+        with _below(root, parts, MAX_DEPTH - len(parts) + 1, most=MOST_REMOVED) as walk:
+            below = [_item("/".join((*parts, entry.path)), entry.found) for entry in walk]
+        if not walk.complete:
+            raise Conflict(
+                f"At most {MOST_REMOVED} entries are removed at once, none deeper than {MAX_DEPTH} names, and"
+                " none in folders that can't be read; remove these by a cell"
+            )
     gone = []
     # What is in a folder comes after it in this order, so it goes first.
-    for item in reversed([there, *sorted(below, key=lambda item: item.path)]):
-        remove(root, tuple(item.path.split("/")))
+    for item in sorted(below, key=lambda item: item.path, reverse=True):
+        # Code may remove things at the same time.
+        with suppress(NotFound):
+            remove(root, tuple(item.path.split("/")))
         if stat.S_ISREG(item.mode) and is_text(item.path):
             gone.append(item.path)
+    remove(root, parts)
+    if stat.S_ISREG(there.mode):
+        gone.append(there.path)
     return gone
 
 

@@ -26,7 +26,7 @@ class LoginListener(DirectoryListener, Protocol):
     """What the gateway does about logins that end. No method may raise."""
 
     def open_logins(self) -> Iterable[Login]:
-        """The logins of open connections, and those that browsers are signed in with."""
+        """The logins of open connections, and those that browsers or derived tokens stand for."""
 
     def end_logins(self) -> None:
         """Look at the open connections, and at nothing else: this is called often."""

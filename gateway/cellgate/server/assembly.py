@@ -237,6 +237,7 @@ class _Changes:
         self._manager = services.manager
         self._usage = services.usage
         self._sign_ins = services.sign_ins
+        self._derived_tokens = services.derived_tokens
         self._servers = servers
         self._authentication = authentication
 
@@ -251,9 +252,9 @@ class _Changes:
             server.end_logins(self._authentication.is_valid)
 
     def open_logins(self) -> Iterator[Login]:
-        """The logins of open connections, and of browsers that are signed in and have asked lately."""
+        """The logins of open connections, and those of browsers and derived tokens that have asked lately."""
         of_connections = chain.from_iterable(server.open_logins() for server in self._servers)
-        return chain(of_connections, self._sign_ins.logins_in_use())
+        return chain(of_connections, self._sign_ins.logins_in_use(), self._derived_tokens.logins_in_use())
 
     def role_changed(self, name: str) -> None:
         """Apply the quotas of the principal's role."""

@@ -7,6 +7,7 @@ HTTP.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -38,6 +39,8 @@ from cellgate_kernels.threads import Lane, ThreadLanes
 
 MAX_UPLOADS = 32
 UPLOADS_OF_ONE = 24
+RECORDED_AT_ONCE = 256
+"""Events about files that are recorded before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +277,11 @@ class SessionFiles:
             gone = await self._lanes.files.run(tree.remove_all, session.slot.workspace, parts)
             for path in gone:
                 session.slot.watch.know(path, None)
+            for number, path in enumerate(gone, 1):
                 fields = {"path": path, "size": None, "sha256": None, "action": "deleted"}
                 session.log.append("file", None, fields)
+                if number % RECORDED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
         session.touch()
         await session.log.commit()
 

@@ -26,7 +26,7 @@ from msgspec import UNSET, structs, to_builtins
 from cellgate.channels.door import Door
 from cellgate.egress.proxy import SessionProxy
 from cellgate.errors import Conflict, NotRecorded, ShuttingDown
-from cellgate.execution.limits import Ceilings, SessionLimits, check_seconds
+from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.files.workspace import folder_of
@@ -57,6 +57,7 @@ from cellgate_kernels.errors import (
     CellgateError,
     DeadlinePassed,
     GatewayFault,
+    InvalidInput,
     KernelBusy,
     KernelDied,
     in_words,
@@ -239,10 +240,24 @@ class Session:
         """How long it may still live."""
         return self.limits.lifetime - (self._now() - self.started)
 
-    def let_live(self, seconds: float, ceilings: Ceilings) -> None:
-        """End it so many seconds from now, however idle it is. Raises InvalidInput above a ceiling."""
+    def let_live(self, seconds: float, most: float) -> None:
+        """End it so many seconds from now, however idle it is. Raises InvalidInput.
+
+        `most`: seconds that it may live in all.
+        """
         lifetime = check_seconds(seconds, "timeout") + self._now() - self.started
-        self.record.limits = ceilings.check(replace(self.limits, lifetime=lifetime, idle_timeout=lifetime))
+        if lifetime > most:
+            raise InvalidInput(f"With this timeout it lives {lifetime:.0f} s, and {most:.0f} are the most")
+        self._live(lifetime)
+
+    def let_live_longer(self, seconds: float, most: float) -> None:
+        """As `let_live`, but never shorter than it would live anyway, and no longer than it may."""
+        lifetime = min(seconds + self._now() - self.started, most)
+        if lifetime > self.limits.lifetime:
+            self._live(lifetime)
+
+    def _live(self, lifetime: float) -> None:
+        self.record.limits = replace(self.limits, lifetime=lifetime, idle_timeout=lifetime)
 
     @property
     def state(self) -> SessionState:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from cellgate.console.sign_ins import SignIns
+from cellgate.principals.derived import DerivedTokens
 from cellgate.principals.principal import DEFAULT, Login, Principal
 from cellgate.server.assembly import _Changes
 
@@ -31,7 +32,8 @@ async def test_a_browser_that_is_signed_in_counts_as_connected() -> None:
     """A Hub is asked about the tokens of open connections; a page has none open at most moments."""
     sign_ins = SignIns(lambda _: True)
     servers = (Connections(DEFAULT), Connections())
-    services = SimpleNamespace(manager=None, usage=None, sign_ins=sign_ins)
+    derived = DerivedTokens(lambda _: True)
+    services = SimpleNamespace(manager=None, usage=None, sign_ins=sign_ins, derived_tokens=derived)
     authentication = SimpleNamespace(is_valid=lambda _: True)
     changes = _Changes(services, servers, authentication)  # type: ignore[arg-type]
     assert list(changes.open_logins()) == [DEFAULT]
@@ -42,4 +44,6 @@ async def test_a_browser_that_is_signed_in_counts_as_connected() -> None:
     sign_ins.sign_out([secret])
     assert [server.looked for server in servers] == [before + 1 for before in looked]
     assert list(changes.open_logins()) == [DEFAULT]
+    derived.make(ALICE, "thing")
+    assert list(changes.open_logins()) == [DEFAULT, ALICE]
     await sign_ins.close()

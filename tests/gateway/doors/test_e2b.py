@@ -193,6 +193,13 @@ def test_a_sandbox_lives_as_long_as_its_client_says(own: Sandbox) -> None:
     assert own.server("GET", "health", ENVD).status_code == 502
 
 
+def test_who_connects_gets_no_more_life_than_there_may_be(start_gateway: StartGateway) -> None:
+    own = make(start_gateway(doors="e2b", max_lifetime=300.0), timeout=200)
+    assert own.control("POST", "/timeout", {"timeout": 300}).status_code == 400
+    assert own.control("POST", "/connect", {"timeout": 300}).status_code == 200
+    assert own.gateway.model(own.session)["limits"]["lifetime"] == 300
+
+
 def test_another_client_connects(gateway: GatewayProcess, shared: Sandbox) -> None:
     shared.run("shared_variable = 5")
     answer = control(gateway, "POST", f"v2/sandboxes/{shared.id}/connect", {"timeout": 5})
@@ -350,6 +357,9 @@ def test_lists_dicts_and_tables_are_data_too(shared: Sandbox) -> None:
     table = result(code)
     assert table["data"] == {"n": [1.0, 2.5, None], "at": ["2026-01-02T00:00:00", None, None]}
     assert "<table" in table["html"]
+    large = result("pd.DataFrame({'a': ['x' * 1_000_000] * 20})")
+    assert "data" not in large
+    assert "<table" in large["html"]
 
 
 def test_large_output_arrives_whole(shared: Sandbox) -> None:

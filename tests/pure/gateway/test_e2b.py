@@ -11,7 +11,7 @@ from cellgate.doors.e2b.commands import opened
 from cellgate.doors.e2b.files import home_path, parse_file_path, parse_home_path
 from cellgate.doors.e2b.lines import CellLines
 from cellgate.errors import NotFound
-from cellgate.principals.derived import MOST_LOGINS, DerivedTokens
+from cellgate.principals.derived import IN_USE_SECONDS, MOST_LOGINS, DerivedTokens
 from cellgate.principals.principal import DEFAULT, Login, Principal, Reach
 from cellgate.record.rows import EventRow
 from cellgate_kernels.errors import InvalidInput
@@ -139,6 +139,21 @@ def test_a_derived_token_ends_with_its_login() -> None:
     made = tokens.make(ADA, "thing")
     ended.add(ADA.id)
     assert tokens.login(made, "thing") is None
+
+
+def test_a_login_is_in_use_while_its_tokens_are() -> None:
+    now = 0.0
+    tokens = DerivedTokens(lambda _: True, clock=lambda: now)
+    made = tokens.make(ADA, "thing")
+    tokens.make(DEFAULT, "thing")
+    assert set(tokens.logins_in_use()) == {ADA, DEFAULT}
+    now = IN_USE_SECONDS
+    assert tokens.login(made, "other") is None
+    assert tokens.login(made, "thing") is ADA
+    now += 1
+    assert list(tokens.logins_in_use()) == [ADA]
+    now += IN_USE_SECONDS
+    assert list(tokens.logins_in_use()) == []
 
 
 def test_logins_that_nobody_uses_are_forgotten() -> None:

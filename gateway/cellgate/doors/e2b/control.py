@@ -209,9 +209,8 @@ class ConnectHandler(ControlHandler):
         self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
-        ceilings = self.services.manager.ceilings(self.owner)
-        if body.timeout > session.seconds_left:
-            session.let_live(body.timeout, ceilings)
+        # Clients ask for as long as they would for a new one, which may be more than is left to it.
+        session.let_live_longer(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
         self.answer(self.told(session))
 
 
@@ -224,7 +223,7 @@ class TimeoutHandler(ControlHandler):
         self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
-        session.let_live(body.timeout, self.services.manager.ceilings(self.owner))
+        session.let_live(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
         self.set_status(204)
 
 

@@ -58,7 +58,8 @@ def _cellgate_e2b():
                 return None
             table = table.astype(object).where(table.notna(), None)
             columns = {{str(name): list(table[name]) for name in table.columns}}
-            return json.loads(json.dumps(columns, default=text, allow_nan=False))
+            if is_small(columns):
+                return json.loads(json.dumps(columns, default=text, allow_nan=False))
         except Exception:
             return None
 
