@@ -124,11 +124,13 @@ class CellgateBashKernel(BashKernel):
     def run_cell(self, path):
         """Run a file until bash prompts again. Raises EOF when bash is gone."""
         child = self.bashwrapper.child
-        # An interrupt before the line would interrupt nothing, and the line would run.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        child.sendline("false" if self.interrupted else f". '{path}' </dev/null")
+        # An interrupt before the line would interrupt nothing, and the line would run. To block it would not
+        # help: another thread takes it then, and its handler runs here all the same.
+        stopped = self.interrupted
+        child.sendline("false" if stopped else f". '{path}' </dev/null")
         self.running = True
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if self.interrupted and not stopped:
+            self.send_interrupt()
         output = CellOutput(f"{self.unique_prompt}>")
         try:
             while not output.ended:

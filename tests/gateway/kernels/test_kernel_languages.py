@@ -47,18 +47,37 @@ console.log("attacked");
 """
 
 
-LATE_INTERRUPTS = """
-import sys
+STARTED_BASH = """
+import os, pathlib, signal, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import bash_cells
 bash_cells.pexpect.spawn = bash_cells.QuickSpawn
 kernel = bash_cells.CellgateBashKernel.__new__(bash_cells.CellgateBashKernel)
 kernel.unique_prompt = "PROMPT"
 kernel._start_bash()
+"""
+LATE_INTERRUPTS = """
 kernel.interrupted = True
 for _ in range(100):
     kernel.bashwrapper.child.sendintr()
     assert kernel.exit_status() == 130
+"""
+EARLY_INTERRUPT = """
+kernel.silent = True
+signal.signal(signal.SIGINT, kernel.interrupt)
+threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+child = kernel.bashwrapper.child
+sent = child.sendline
+def sendline(line):
+    sent(line)
+    if "cell" in line:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+child.sendline = sendline
+path = pathlib.Path.home() / "cell"
+path.write_text("sleep 600")
+kernel.run_cell(path)
+assert kernel.exit_status() == 130
 """
 
 
@@ -186,11 +205,18 @@ async def test_a_program_after_an_interrupt_is_not_interrupted(start_kernel: Sta
         assert await kernel.print("sleep 0.5; echo done") == "done\n"
 
 
-def test_an_interrupt_after_a_cells_end_does_not_tear_what_bash_is_asked_next(
-    kernel_prefix: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(LATE_INTERRUPTS, id="after its end, which does not tear what bash is asked next"),
+        pytest.param(EARLY_INTERRUPT, id="just when bash is told to run it"),
+    ],
+)
+def test_a_bash_cell_may_be_interrupted_at_any_moment(
+    kernel_prefix: Path, tmp_path: Path, program: str
 ) -> None:
-    program = [kernel_prefix / "environment" / "bin" / "python", "-c", LATE_INTERRUPTS, IMAGE]
-    subprocess.run(program, check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, timeout=100)
+    words = [kernel_prefix / "environment" / "bin" / "python", "-c", STARTED_BASH + program, IMAGE]
+    subprocess.run(words, check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, timeout=60)
 
 
 async def test_tabs_heredocs_and_long_lines_of_bash_are_only_text(start_kernel: StartKernel) -> None:
