@@ -37,6 +37,7 @@ from cellgate_kernels.messages import (
     new_message,
     read_header,
 )
+from cellgate_kernels.overtaking import WaitingQuestions
 from cellgate_kernels.places import Places
 from cellgate_kernels.policy import SMALL_BYTES, SMALL_FRAMES
 from cellgate_kernels.reception import Reception, Share
@@ -119,6 +120,7 @@ class KernelConnection:
         self._all_is_read.set()
         self._waiting: deque[tuple[Channel, list[bytes], int]] = deque()
         self._held_back = False
+        self._resumed_at = -inf
         self._info = dict(info)
         self._signer = Signer(as_bytes(info["key"]))
         self._context = context
@@ -131,6 +133,7 @@ class KernelConnection:
         # By the process that made them, as ipykernel numbers messages: a cell's forks send text, too.
         self._latest_texts: dict[str, str] = {}
         self._recent: deque[str] = deque(maxlen=MOST_RECENT)
+        self._questions = WaitingQuestions(self._tell, self._quiet)
 
     @property
     def prefix(self) -> str | None:
@@ -182,6 +185,7 @@ class KernelConnection:
         self._listeners = ()
         self._followers.clear()
         self._waiting.clear()
+        self._questions.close()
         if self._reading is not None:
             self._reception.budget.release(self._reading)
             self._reading.give_up()
@@ -346,6 +350,7 @@ class KernelConnection:
     def resume(self) -> None:
         """Read iopub again after `pause`."""
         self._held_back = False
+        self._resumed_at = self._loop.time()
         if self._reading is None and (socket := self._sockets.get(Channel.IOPUB)):
             socket.resume()
 
@@ -369,10 +374,20 @@ class KernelConnection:
         if message is None:
             return
         self._note(message)
+        if channel is Channel.STDIN and self._questions.takes(message, self._recent):
+            return
         if self._masker is None:
             self._deliver(message)
         else:
             self._tell(message)
+        if self._questions:
+            self._questions.go_on(self._recent)
+
+    def _quiet(self) -> float:
+        """For how many seconds nothing has come; 0 while something is left unread, or being read."""
+        if self._held_back or self._reading is not None:
+            return 0.0
+        return self._loop.time() - max(self.received_at, self._resumed_at)
 
     def _note(self, message: Message) -> None:
         """Remember which messages with output have come, should the kernel die."""
@@ -458,6 +473,8 @@ class KernelConnection:
                 self._tell(message)
             else:
                 self._tell(future.result(), is_masked=reading.is_masked)
+            if self._questions:
+                self._questions.go_on(self._recent)
         except MalformedMessage as error:
             self._note_malformed(error)
         finally:

@@ -539,18 +539,29 @@ def app_class():
 
 @cache
 def session_class():
-    """jupyter_client's session, for messages that are kept before they are sent."""
+    """jupyter_client's session, for messages that are kept before they are sent.
+
+    A question says which output was sent before it: the two go through sockets of their own, and the other
+    side could not tell otherwise (``kernels/cellgate_kernels/overtaking.py``).
+    """
     from jupyter_client.session import Session  # noqa: PLC0415
 
     class KeepingSession(Session):
+        latest_output = ""
+
         def __init__(self, **options):
             super().__init__(**options)
             if self.packer == "json":
                 self.pack = packed
 
         def serialize(self, msg, ident=None):
+            kind = msg["header"]["msg_type"]
+            if kind == "input_request":
+                msg["metadata"]["cellgate_after"] = self.latest_output
+            elif kind in OUTPUT:
+                self.latest_output = msg["header"]["msg_id"]
             frames = self.parent.reserve_of_messages.through(super().serialize, msg, ident)
-            if self.parent.unsent is not None and msg["header"]["msg_type"] == "stream":
+            if self.parent.unsent is not None and kind == "stream":
                 self.parent.unsent.sent(msg)
             if self.parent.spool is not None:
                 self.parent.spool.append(msg, frames)

@@ -22,8 +22,8 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
+from cellgate_kernels import overtaking, zmtp
 from cellgate_kernels import reception as reading
-from cellgate_kernels import zmtp
 from cellgate_kernels.connection import KernelConnection, _Reading
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import Masker, MessageMasker
@@ -1046,6 +1046,94 @@ async def test_the_output_of_a_cell_is_heard_before_its_reply_or_question(
         peer.sockets[channel].send_multipart([identity, *peer.frames(msg_type, {}, request)])
         await until(lambda: len(messages) == 2)
         assert [message.channel for message in messages] == [Channel.IOPUB, channel]
+
+
+# ---- questions, which have a socket of their own
+
+
+def question(peer: Peer, identity: bytes, metadata: dict[str, Any]) -> None:
+    """A question of the kernel's. The metadata of ours name the output before it."""
+    message = peer.session.msg("input_request", {"prompt": "?"}, metadata=metadata)
+    peer.sockets[Channel.STDIN].send_multipart([identity, *peer.session.serialize(message)])
+
+
+async def met(peer: Peer, connection: KernelConnection) -> bytes:
+    """Where the kernel's questions go to, once it knows."""
+    connection.request(Channel.STDIN, "input_reply", {})
+    identity, _ = await asyncio.to_thread(peer.receive, Channel.STDIN)
+    return identity
+
+
+def output_named(peer: Peer, text: str) -> tuple[list[bytes], dict[str, Any]]:
+    """A message for iopub, and the metadata of a question after it."""
+    message = peer.session.msg("stream", {"name": "stdout", "text": text})
+    after = {"cellgate_after": message["header"]["msg_id"]}
+    return [b"topic", *peer.session.serialize(message)], after
+
+
+def types(messages: list[Message]) -> list[str]:
+    return [message.msg_type for message in messages]
+
+
+@pytest.mark.parametrize("size", [10, 2_000_000], ids=["small", "read in a thread"])
+async def test_a_question_waits_for_what_was_shown_before_it(
+    connection: KernelConnection, peer: Peer, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overtaking, "PATIENCE", 0.05)
+    messages = collect(connection)
+    identity = await met(peer, connection)
+    shown, after = output_named(peer, "x" * size)
+    connection.pause()
+    before = connection.received_at
+    question(peer, identity, after)
+    await until(lambda: connection.received_at > before)
+    # However long the output is left unread.
+    await asyncio.sleep(0.3)
+    assert not messages
+    monkeypatch.setattr(overtaking, "PATIENCE", DEADLINE)
+    connection.resume()
+    peer.publish("earlier")
+    peer.sockets[Channel.IOPUB].send_multipart(shown)
+    peer.publish("later")
+    await until(lambda: len(messages) == 4)
+    assert types(messages) == ["stream", "stream", "input_request", "stream"]
+
+
+async def test_questions_are_not_lost_with_what_was_shown_before_them(
+    connection: KernelConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overtaking, "PATIENCE", 0.05)
+    messages = collect(connection)
+    identity = await met(peer, connection)
+    for number in range(30):
+        question(peer, identity, {"cellgate_after": f"lost {number}"})
+    await until(lambda: len(messages) == 30)
+
+
+@pytest.mark.parametrize("named", [None, "", 3, "x" * 201, "\x00"])
+async def test_a_question_that_names_nothing_that_could_come_is_delivered(
+    connection: KernelConnection, peer: Peer, named: object
+) -> None:
+    messages = collect(connection)
+    identity = await met(peer, connection)
+    question(peer, identity, {} if named is None else {"cellgate_after": named})
+    await until(lambda: messages)
+    assert types(messages) == ["input_request"]
+
+
+async def test_a_closed_connection_forgets_a_question_that_waits(
+    connection: KernelConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overtaking, "PATIENCE", 0.05)
+    messages = collect(connection)
+    identity = await met(peer, connection)
+    connection.pause()
+    before = connection.received_at
+    question(peer, identity, {"cellgate_after": "what comes later"})
+    await until(lambda: connection.received_at > before)
+    connection.close()
+    await asyncio.sleep(0.3)
+    assert not messages
 
 
 # ---- secrets -----------------------------------------------------------------------------------------------

@@ -36,11 +36,13 @@ def test_an_exhausted_stdin_is_the_end_of_the_file(
     assert result["stdout"] == "".join(f"{line}\n" for line in lines)
 
 
+@pytest.mark.parametrize("size", [1, 4_000_000])
 def test_what_a_cell_printed_before_it_asked_comes_before_the_question(
-    gateway: GatewayProcess, session: str
+    gateway: GatewayProcess, session: str, size: int
 ) -> None:
     # Without an end of its own: the kernel may send that apart.
-    gateway.execute(session, "for n in range(2): print(n, end=''); input()", stdin=["", ""])
+    code = f"for n in range(2): print({size} * str(n), end=''); input()"
+    gateway.execute(session, code, stdin=["", ""])
     types = [event["type"] for event in gateway.recorded(session)]
     turn = ["stream", "input_request"]
     assert types[types.index("queued") :] == ["queued", "started", *turn, *turn, "finished"]
