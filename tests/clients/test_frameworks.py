@@ -53,3 +53,30 @@ def test_langchain(gateway: GatewayProcess, tmp_path: Path) -> None:
         "picture": ["image", "image/png"],
         "refused": ["error", "bad_request"],
     }
+
+
+def test_pydantic_ai(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """An agent with the toolset: calls at once in their order, undo, a picture, a refusal, state."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "pydantic_ai") == {
+        "example": "It is 42.",
+        "told": ["code"],
+        "shown": "42",
+        "in order": ["0.2", "0", "went back to the checkpoint 'auto-1'; cells undone: 1", "0.2"],
+        "picture": ["image/png", "PNG"],
+        "refused": ["failed", "bad_request"],
+        "kept": "0.2",
+    }
+
+
+def test_llama_index(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Tools with and without await, undo, a picture, and a refusal."""
+    assert run_client(gateway, "frameworks.py", tmp_path, "llama_index") == {
+        "example": "It is 42.",
+        "told": ["code"],
+        "blocking": ["1", "2"],
+        "undone": "went back to the checkpoint 'auto-1'; cells undone: 1",
+        "value": "1",
+        "files": "[no files]",
+        "picture": ["image/png", "PNG"],
+        "refused": [True, "bad_request"],
+    }

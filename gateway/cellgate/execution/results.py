@@ -26,8 +26,8 @@ from cellgate_kernels.outputs import plain as without_ansi
 
 EVENT_COST = 64
 """The cost of an event in addition to its bytes."""
-_HEAVY = 128 * 1024
-"""Bytes of outputs; with a backspace after each letter, this many take some hundredths of a second."""
+_HEAVY = 32 * 1024
+"""Bytes of outputs; of backspaces or tags of HTML this many take some hundredths of a second."""
 _NOT_ENDED: Final[Mapping[str, Any]] = MappingProxyType({})
 _BUSY: Final = KernelInfo(state="busy", replaced=False)
 

@@ -215,28 +215,27 @@ def move(root: Path, old: Parts, new: Parts) -> list[FileState]:
         found = os.stat(old[-1], dir_fd=source, follow_symlinks=False)
         if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
             raise InvalidInput(f"{'/'.join(old)[:200]!r} is no regular file and no folder")
-        below = _files_at(root, old)
+        is_folder = stat.S_ISDIR(found.st_mode)
+        below = _files_below(root, old) if is_folder else []
         with _explained(new), _folder(root, new[:-1], make=True) as target:
             with suppress(FileNotFoundError):
                 os.stat(new[-1], dir_fd=target, follow_symlinks=False)
                 raise Conflict(f"{'/'.join(new)[:200]!r} is there already; delete it first")
             os.rename(old[-1], new[-1], src_dir_fd=source, dst_dir_fd=target)
-    # A renamed file has another identity, those in a renamed folder do not.
-    if not stat.S_ISDIR(found.st_mode):
-        return list(_files_at(root, new).values())
-    prefix = "/".join(new)
-    start = len("/".join(old))
-    return [replace(state, path=prefix + path[start:]) for path, state in below.items()]
+            if not is_folder:
+                # A renamed file has another identity, those in a renamed folder do not.
+                moved = os.stat(new[-1], dir_fd=target, follow_symlinks=False)
+                return [_state("/".join(new), moved)] if stat.S_ISREG(moved.st_mode) else []
+    return [replace(state, path="/".join((*new, state.path))) for state in below]
 
 
-def _files_at(root: Path, parts: Parts) -> dict[str, FileState]:
-    """The file at this path, or all in the folder there. Raises Conflict for too many."""
-    path = "/".join(parts)
-    everything, complete = scan(root)
-    found = {each: state for each, state in everything.items() if each == path or each.startswith(f"{path}/")}
-    if len(found) > MOST_MOVED or not complete:
+def _files_below(root: Path, parts: Parts) -> list[FileState]:
+    """All files in this folder, by their paths in it. Raises Conflict for too many."""
+    with _below(root, parts, MAX_DEPTH - len(parts), most=MAX_ENTRIES) as walk:
+        files = [entry for entry in walk if entry.is_file and is_text(entry.path)]
+    if len(files) > MOST_MOVED or not walk.complete:
         raise Conflict(f"At most {MOST_MOVED} files are moved at once; move them by a cell")
-    return found
+    return [_state(entry.path, entry.found) for entry in files]
 
 
 def freed_by(root: Path, parts: Parts) -> int:

@@ -321,16 +321,21 @@ DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
 """The tools by their names, in the order in which models are told of them."""
 
 
+def chosen(names: Iterable[str] | None = None) -> list[Definition]:
+    """Return all definitions, or those of these names. Raises InvalidInput for a name of none."""
+    wanted = list(DEFINITIONS if names is None else names)
+    for name in wanted:
+        if name not in DEFINITIONS:
+            raise InvalidInput(f"there is no tool {name!r}{_near(name)}")
+    return [DEFINITIONS[name] for name in wanted]
+
+
 def tool_schemas(form: str, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
     """Return the tools as a provider's API takes them, all or those of these names. Raises InvalidInput.
 
     `form` is one of `definitions.FORMATS`.
     """
-    wanted = list(DEFINITIONS if names is None else names)
-    for name in wanted:
-        if name not in DEFINITIONS:
-            raise InvalidInput(f"there is no tool {name!r}{_near(name)}")
-    return definitions.schemas(form, [DEFINITIONS[name] for name in wanted])
+    return definitions.schemas(form, chosen(names))
 
 
 def undone(model: SessionModel) -> str:

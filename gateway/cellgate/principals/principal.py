@@ -145,6 +145,13 @@ class Login:
             raise Forbidden(f"The role {self.principal.role} does not include {' and '.join(lacking)}")
         raise Forbidden(f"This token's scopes do not include {' and '.join(missing)}")
 
+    def check_for_all(self, subject: str) -> None:
+        """Raises Forbidden unless what is about everybody may be read; `subject`, in the plural, names it."""
+        if not self.principal.sees_others:
+            raise Forbidden(f"Only administrators and auditors may read {subject}")
+        if self.reach != EVERYWHERE:
+            raise Forbidden(f"This token reaches only some sessions, and {subject} are about all")
+
     def owner(self, named: str | None) -> str:
         """The principal whose sessions a request is about: its sender, or the one it names.
 

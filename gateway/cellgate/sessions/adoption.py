@@ -383,7 +383,7 @@ class Recovery:
             if secrets is not None:
                 # One for all of it: a value may be printed in parts, on both sides of what was spooled.
                 masker = secrets.masker()
-                spool = masked(spool, masker)
+                spool = await asyncio.to_thread(masked, spool, masker)
                 backlog.mask(masker)
                 kernel.connection.mask(masker)
             limits = SessionLimits.from_wire(row.limits)

@@ -184,5 +184,101 @@ def with_langchain():
     return found
 
 
-WITH = {"smolagents": with_smolagents, "autogen": with_autogen, "langchain": with_langchain}
+def with_pydantic_ai():
+    from pydantic_ai import Agent, BinaryContent
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.models.function import FunctionModel
+
+    from cellgate import Gateway
+    from cellgate.integrations.pydantic_ai import CellgateToolset
+
+    gateway = Gateway(URL, TOKEN)
+
+    def scripted(*turns):
+        """A model that makes these calls, those of a turn at once, and then answers; and what it was told."""
+        left, told = list(turns), []
+
+        def reply(messages, info):
+            told.append((messages, info))
+            if not left:
+                return ModelResponse([TextPart("It is 42.")])
+            return ModelResponse([ToolCallPart(name, arguments) for name, arguments in left.pop(0)])
+
+        return FunctionModel(reply), told
+
+    def returned(told):
+        parts = [part for message in told[-1][0] for part in message.parts]
+        return [part for part in parts if isinstance(part, ToolReturnPart)]
+
+    async def use():
+        model, told = scripted([("run_code", {"code": "6 * 7"})])
+        found = {"example": await example("pydantic_ai_agent.py")("?", model, gateway)}
+        [tool] = [each for each in told[0][1].function_tools if each.name == "run_code"]
+        found |= {"told": tool.parameters_json_schema["required"], "shown": returned(told)[0].content}
+        async with gateway.session(checkpoint="auto") as session:
+            at_once = [
+                ("run_code", {"code": f"import time; time.sleep({wait}); x = {wait}; x"}) for wait in (0.2, 0)
+            ]
+            model, told = scripted(at_once, [("undo_last_cell", {})], [("run_code", {"code": "x"})])
+            agent = Agent(model, toolsets=[CellgateToolset(session)])
+            await agent.run("?")
+            found["in order"] = [part.content for part in returned(told)]
+            model, told = scripted(
+                [("run_code", {"code": PLOT})],
+                [("run_code", {"code": "x", "branch": "another"})],
+                [("run_code", {"code": "x"})],
+            )
+            with agent.override(model=model):
+                await agent.run("?")
+            picture, refused, kept = returned(told)
+            [content] = [part for part in picture.content if isinstance(part, BinaryContent)]
+            found["picture"] = [content.media_type, content.data[1:4].decode()]
+            found["refused"] = [refused.outcome, refused.content[:11]]
+            found["kept"] = kept.content
+        return found
+
+    return asyncio.run(use())
+
+
+def with_llama_index():
+    from llama_index.core.base.llms.types import ImageBlock, ToolCallBlock
+    from llama_index.core.llms import ChatMessage
+    from llama_index.core.llms.mock import MockFunctionCallingLLM
+
+    from cellgate import Gateway
+    from cellgate.integrations.llama_index import CellgateToolkit
+
+    gateway = Gateway(URL, TOKEN)
+
+    def scripted(messages, **options):
+        if messages[-1].role == "tool":
+            return ChatMessage(f"It is {messages[-1].content}.", role="assistant")
+        block = ToolCallBlock(tool_call_id="a", tool_name="run_code", tool_kwargs={"code": "6 * 7"})
+        return ChatMessage(blocks=[block], role="assistant")
+
+    llm = MockFunctionCallingLLM(response_generator=scripted)
+    found = {"example": asyncio.run(example("llama_index_agent.py")("?", llm, gateway))}
+    with CellgateToolkit(
+        gateway.session(checkpoint="auto"), ["run_code", "undo_last_cell", "list_files"]
+    ) as toolkit:
+        run, undo, files = toolkit.tools
+        found["told"] = run.metadata.to_openai_tool()["function"]["parameters"]["required"]
+        found["blocking"] = [run(code="x = 1; x").content, run.call(code="x = 2; x").content]
+        found["undone"] = undo().content
+        found["value"] = run(code="x").content
+        found["files"] = files().content
+        [picture] = [block for block in run(code=PLOT).blocks if isinstance(block, ImageBlock)]
+        found["picture"] = [picture.image_mimetype, picture.resolve_image().read(4)[1:].decode()]
+        refused = run(code="x", branch="another")
+        found["refused"] = [refused.is_error, refused.content[:11]]
+    return found
+
+
+WITH = {
+    "smolagents": with_smolagents,
+    "autogen": with_autogen,
+    "langchain": with_langchain,
+    "pydantic_ai": with_pydantic_ai,
+    "llama_index": with_llama_index,
+}
 print(json.dumps(WITH[WHICH]()))

@@ -52,6 +52,20 @@ def test_a_folder_is_removed_whatever_is_beside_it(crowded: Path) -> None:
         tree.remove_all(crowded, HERE)
 
 
+def test_a_folder_is_moved_whatever_is_beside_it(crowded: Path) -> None:
+    # Deeper than a walk of everything goes.
+    crowded.joinpath(*["d"] * (tree.MAX_DEPTH + 2)).mkdir(parents=True)
+    assert [state.path for state in tree.move(crowded, HERE, ("new", "there"))] == ["new/there/inner/file"]
+    assert (crowded / "new" / "there" / "link").is_symlink()
+    assert [state.path for state in tree.move(crowded, ("1",), ("one",))] == ["one"]
+    with pytest.raises(Conflict):
+        tree.move(crowded, ("d",), ("e",))
+    with pytest.raises(Conflict):
+        tree.move(crowded, ("others",), ("more",))
+    assert not (crowded / "e").exists()
+    assert not (crowded / "more").exists()
+
+
 def test_too_much_is_said_and_nothing_is_removed(crowded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "MOST_SHOWN", 19)
     monkeypatch.setattr(tree, "MOST_REMOVED", 19)

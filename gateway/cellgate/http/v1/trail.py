@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from msgspec import Raw
 
-from cellgate.errors import Forbidden
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
-from cellgate.principals.principal import EVERYWHERE, Permission
+from cellgate.principals.principal import Permission
 from cellgate.wire.answers import TrailEntry, TrailPage
 from cellgate.wire.queries import TrailQuery
 
@@ -31,10 +30,7 @@ class TrailHandler(BaseHandler):
     async def get(self) -> None:
         """A page of entries; each is a link of the trail's hash chain."""
         self.check()
-        if not self.principal.sees_others:
-            raise Forbidden("Only administrators and auditors may read the audit trail")
-        if self.login.reach != EVERYWHERE:
-            raise Forbidden("This token reaches only some sessions, and the audit trail is about all")
+        self.login.check_for_all("the entries of the audit trail")
         query = self.query(TrailQuery)
         rows, more = await self.services.journal.trail(query.after, query.limit)
         entries = [TrailEntry(hash=row.hash.hex(), entry=Raw(row.body)) for row in rows]

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from cellgate.errors import Forbidden
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
-from cellgate.principals.principal import EVERYWHERE, Permission
+from cellgate.principals.principal import Permission
 from cellgate.principals.usage import Account
 from cellgate.wire.answers import PrincipalUse, QuotaUse, UsagePage
 from cellgate.wire.queries import UsageQuery
@@ -35,10 +34,7 @@ class UsageHandler(BaseHandler):
     async def get(self) -> None:
         """A page of principals."""
         self.check()
-        if not self.principal.sees_others:
-            raise Forbidden("Only administrators and auditors may read what others use")
-        if self.login.reach != EVERYWHERE:
-            raise Forbidden("This token reaches only some sessions, and this is about everybody's")
+        self.login.check_for_all("the uses of quotas")
         query = self.query(UsageQuery)
         usage = self.services.usage
         accounts, more = usage.page(query.after, query.limit)
