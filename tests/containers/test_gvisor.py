@@ -12,8 +12,24 @@ from tests.gateway.kernels.test_provisioner_contract import (
     test_no_variable_of_the_gateway_reaches_the_kernel,
     test_the_end_of_a_kernel_is_explained,
 )
+from tests.support.kernels import StartKernel
 
 
 @pytest.fixture
 def backend(gvisor: None) -> str:
     return "gvisor"
+
+
+async def test_space_is_not_given_at_once(start_kernel: StartKernel) -> None:
+    """It would be, before anybody looks."""
+    kernel = await start_kernel()
+    code = """
+import os
+file = os.open("large", os.O_RDWR | os.O_CREAT)
+try:
+    os.posix_fallocate(file, 0, 1_000_000_000)
+except OSError as error:
+    print(type(error).__name__, os.fstat(file).st_blocks)
+print(os.write(file, b"1" * 100_000))
+"""
+    assert await kernel.print(code) == "PermissionError 0\n100000\n"

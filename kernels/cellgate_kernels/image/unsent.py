@@ -9,6 +9,7 @@ The file has two halves, written in turn, so that the latest text is always ther
 file where it can't be made.
 """
 
+import errno
 import mmap
 import os
 import struct
@@ -168,7 +169,8 @@ def make_file(path):
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(file, 0, 2 * HALF)
+        if os.write(file, bytes(2 * HALF)) < 2 * HALF:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         return mmap.mmap(file, 2 * HALF)
     except BaseException:
         os.unlink(path)  # noqa: PTH108 - nothing more is imported

@@ -14,7 +14,7 @@ from typing import Any
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners.base import OOM_SCORE, KernelView, Launch
-from cellgate_kernels.provisioners.engine_profile import engine_profile
+from cellgate_kernels.provisioners.engine_profile import engine_profile, gvisor_profile
 from cellgate_kernels.provisioners.proc import hidden_names
 from cellgate_kernels.unsent import FILES_BYTES
 
@@ -99,7 +99,7 @@ def container_config(
         "NetworkMode": settings.network_mode,
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true", f"seccomp={engine_profile()}"],
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={_filter(settings.isolation)}"],
         "Init": True,
         "IpcMode": "private",
         "OomScoreAdj": OOM_SCORE,
@@ -157,6 +157,10 @@ def shared_config(
 def inner_port(name: str) -> str:
     """A channel's port in the container, as the engine writes it."""
     return f"{FIRST_PORT + PORTS[name]}/tcp"
+
+
+def _filter(isolation: str) -> str:
+    return gvisor_profile() if isolation == "gvisor" else engine_profile()
 
 
 def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[str, Any]:

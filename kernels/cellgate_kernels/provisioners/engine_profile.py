@@ -5,7 +5,8 @@ It is the default profile of Docker's engine (moby 24, for a process without cap
 (i386, x32, 32-bit ARM) don't run, so that there are no calls by other numbers. The engine leaves out names
 that an architecture does not have.
 
-gVisor answers system calls itself and does not read this, unless its runtime has ``--oci-seccomp``.
+gVisor answers system calls itself, so it has a profile of its own: what would give a kernel gigabytes of disk
+in a moment is refused, all else is allowed. It reads it if its runtime has ``--oci-seccomp``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -97,14 +98,19 @@ _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 @cache
 def engine_profile() -> str:
     """The profile, for the engine's security option ``seccomp=``."""
-    return json.dumps(
-        {
-            "defaultAction": _ERRNO,
-            "archMap": [{"architecture": name, "subArchitectures": []} for name in _ARCHITECTURES],
-            "syscalls": list(_rules()),
-        },
-        separators=(",", ":"),
-    )
+    return _profile(_ERRNO, _rules())
+
+
+@cache
+def gvisor_profile() -> str:
+    """The profile for kernels under gVisor; its older versions answer EPERM to what is refused here."""
+    return _profile(_ALLOW, [_no_space_at_once()])
+
+
+def _profile(default: str, rules: Iterable[dict[str, Any]]) -> str:
+    architectures = [{"architecture": name, "subArchitectures": []} for name in _ARCHITECTURES]
+    profile = {"defaultAction": default, "archMap": architectures, "syscalls": list(rules)}
+    return json.dumps(profile, separators=(",", ":"))
 
 
 def _rules() -> Iterator[dict[str, Any]]:
@@ -133,9 +139,13 @@ def _rules() -> Iterator[dict[str, Any]]:
         yield _allow([name], [_without(mode, SET_ID)])
         yield _allow([name], [_without(flags, MAKES_FILE)])
     yield _allow(["fallocate"], [_has(1, FREES_SPACE, of=FREES_SPACE)])
-    gives_space = [_without(1, FREES_SPACE)]
-    yield {"names": ["fallocate"], "action": _ERRNO, "errnoRet": errno.EOPNOTSUPP, "args": gives_space}
+    yield _no_space_at_once()
     yield {"names": list(UNKNOWN_CALLS), "action": _ERRNO, "errnoRet": errno.ENOSYS}
+
+
+def _no_space_at_once() -> dict[str, Any]:
+    gives_space = [_without(1, FREES_SPACE)]
+    return {"names": ["fallocate"], "action": _ERRNO, "errnoRet": errno.EOPNOTSUPP, "args": gives_space}
 
 
 def _allow(names: Any, args: list[dict[str, Any]] | None = None, **where: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from cellgate_kernels.provisioners.container import ContainerSettings, container
 from cellgate_kernels.provisioners.disk import Folder, usage
 from cellgate_kernels.provisioners.docker import DockerProvisioner, check_engine, kernel_user
 from cellgate_kernels.provisioners.engine import Engine, _remove
-from cellgate_kernels.provisioners.engine_profile import engine_profile
+from cellgate_kernels.provisioners.engine_profile import engine_profile, gvisor_profile
 from cellgate_kernels.provisioners.folders import LaunchFolders
 
 
@@ -75,6 +75,8 @@ def test_a_mount_that_cant_be_read_is_refused(mount: str) -> None:
 def test_isolation_follows_the_runtime() -> None:
     assert ContainerSettings().isolation == "container"
     assert ContainerSettings(runtime="runsc").isolation == "gvisor"
+    host = config(ContainerSettings(runtime="runsc"))["HostConfig"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true", f"seccomp={gvisor_profile()}"]
 
 
 async def test_an_engine_that_cant_limit_is_refused() -> None:
