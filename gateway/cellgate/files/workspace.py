@@ -258,6 +258,11 @@ class KeptFolder:
         """Whether other sessions use a kernel's folder too."""
         return self._users.others_use(folder)
 
+    async def has_any(self, folder: Path) -> bool:
+        """Whether there is anything in this folder of a kernel."""
+        with storage("The session's files can't be looked at"):
+            return bool(await self._work(trees.names_in, folder))
+
     async def restore(self, target: Path) -> Restored:
         """Move what `keep` kept into a new kernel's folder, all or nothing.
 

@@ -24,7 +24,6 @@ from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.neighbours import Neighbour, Neighbours
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.undo import SessionUndo
-from cellgate_kernels import trees
 from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.errors import DeadlinePassed, KernelDied
 from cellgate_kernels.kernel import Kernel, KernelProfile
@@ -200,7 +199,7 @@ class SessionKernel:
                 if folder is None:
                     self.has_files = (await self._files.restore(kernel.workspace)).found
                 else:
-                    self.has_files = await asyncio.to_thread(_has_entries, folder)
+                    self.has_files = await self._files.has_any(folder)
                 if self.has_files:
                     with storage("The session's files can't be given to its kernel"):
                         await kernel.files_given()
@@ -483,14 +482,6 @@ class SessionKernel:
         finally:
             kernel.connection.resume()
             self._throttle = None
-
-
-def _has_entries(folder: Path) -> bool:
-    """Whether there is anything in a folder that user code wrote to."""
-    try:
-        return bool(trees.names_in(folder))
-    except OSError:
-        return False
 
 
 def environment_of(kernel: Kernel) -> dict[str, Any]:
