@@ -118,6 +118,12 @@ class Conflict(CellgateError):
     reason = "conflict"
 
 
+class CannotShare(Conflict):
+    """A session's workspace can't be another one's too."""
+
+    reason = "cannot_share"
+
+
 class EnvironmentDiffers(Conflict):
     """A replay would run with versions other than the recorded ones."""
 

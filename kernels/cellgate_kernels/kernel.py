@@ -102,6 +102,10 @@ class KernelProfile:
     """Whether it can connect to a socket that its owner makes in the folder `Kernel.egress`."""
     principal: str = ""
     """Whose other kernels it may share a container with; empty where each has one of its own."""
+    workspace: Path | None = None
+    """The folder of another kernel that it works in; None where it gets one of its own. Its sandbox or
+    container is its own in any case.
+    """
 
     @property
     def variables(self) -> dict[str, str]:
@@ -414,10 +418,13 @@ class Kernel:
         finally:
             sandbox = self._sandbox
             if sandbox is None:
-                own = [self.packages, self._branches, self.workspace]
+                # Another kernel's folder is not this one's to remove.
+                workspace = self.workspace if self.profile.workspace is None else None
+                own = [self.packages, self._branches, workspace]
                 unused = [folder for folder in own if folder is not None and folder not in spared]
             else:
-                unused = sandbox.leave_folders(self.id, spared)
+                left = sandbox.leave_folders(self.id, spared)
+                unused = [folder for folder in left if folder != self.profile.workspace]
             await self._provisioner.remove(*unused)
 
     async def tell_unsent(self) -> bool:
@@ -607,9 +614,16 @@ class KernelLauncher:
 
         One with a way to a network does not: all in a container would have it. Raises KernelspecNotFound.
         """
-        if not principal or profile.egress or self.keeps_warm(profile):
+        if not principal or profile.egress or profile.workspace is not None or self.keeps_warm(profile):
             return profile
         return replace(profile, principal=principal)
+
+    def shares_workspaces(self) -> bool:
+        """Whether a kernel can be started in the workspace of another that has a sandbox of its own.
+
+        Kernels that share a container have their files in a folder of that container, as users of their own.
+        """
+        return self._containers is None
 
     def containers(self) -> tuple[str, str] | None:
         """What containers are for, a ``session`` or a ``principal``, and whether the limits are each
@@ -693,6 +707,11 @@ class KernelLauncher:
             logger.warning("Kernel %s did not end cleanly: %s", kernel.id, error)
 
     async def _start(self, profile: KernelProfile) -> Kernel:
+        if profile.workspace is not None and not self.shares_workspaces():
+            raise KernelStartFailed(
+                "Another session's kernel works in this workspace, and kernels that share a container can't"
+                " share one. End the other session first."
+            )
         if self._containers is not None and profile.principal:
             sharers = Sharers(profile.principal, profile.kernelspec, profile.limits)
             try:
@@ -723,10 +742,12 @@ class KernelLauncher:
         if seat is not None:
             places = replace(places, workspaces=seat.workspaces, packages=seat.packages)
         runtime = places.runtime / runtime_name(kernel_id)
-        workspace = places.workspaces / kernel_id
+        own = places.workspaces / kernel_id if profile.workspace is None else None
+        workspace = own or profile.workspace
+        assert workspace is not None
         branches = places.workspaces / f"{kernel_id}{BRANCHES}"
         packages = None if places.packages is None else places.packages / kernel_id
-        made = [folder for folder in (runtime, workspace, branches, packages) if folder is not None]
+        made = [folder for folder in (runtime, own, branches, packages) if folder is not None]
         folders = LaunchFolders(
             runtime,
             workspace,
@@ -738,7 +759,8 @@ class KernelLauncher:
         manager = self._manager(profile.kernelspec, runtime)
         try:
             runtime.mkdir(mode=0o700)
-            workspace.mkdir(mode=0o700)
+            if own is not None:
+                own.mkdir(mode=0o700)
             branches.mkdir(mode=0o700)
             if packages is not None:
                 # Readable by the user that the kernel runs as, unlike the folder above.
@@ -821,12 +843,17 @@ class KernelLauncher:
             if isinstance(error, (TimeoutError, RuntimeError)):
                 raise KernelStartFailed(f"The kernel does not answer: {in_words(error)}") from error
             raise
-        profile = KernelProfile(stored.kernelspec, stored.limits, stored.env, secrets, stored.egress)
+        workspace = Path(stored.workspace)
+        # Named after the kernel that it was made for.
+        others = workspace if workspace.name != stored.id else None
+        profile = KernelProfile(
+            stored.kernelspec, stored.limits, stored.env, secrets, stored.egress, workspace=others
+        )
         kernel = Kernel(
             profile,
             manager,
             connection,
-            Path(stored.workspace),
+            workspace,
             known_info(stored.info),
             None if stored.environment is None else accept(stored.environment),
             self._store,

@@ -552,6 +552,10 @@ class KernelPool:
             self._replaced.discard(kernel)
             self._end(kernel, spared, has_place=False)
 
+    def shares_workspaces(self) -> bool:
+        """Whether a kernel can be started in another's workspace; see ``KernelProfile.workspace``."""
+        return self._launcher.shares_workspaces()
+
     def adopt(self, kernel: Kernel) -> None:
         """Add a kernel that an earlier gateway started; it counts as in use until `release`."""
         self._in_use.add(kernel)

@@ -421,6 +421,8 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
         yield "branched from", f"{model.branched_from.session}, event {model.branched_from.seq}"
     if isinstance(model.shares_sandbox_with, list):
         yield "same sandbox", ", ".join(model.shares_sandbox_with)
+    if isinstance(model.shares_workspace_with, list):
+        yield "same files", ", ".join(model.shares_workspace_with)
     if model.metadata:
         yield "metadata", msgspec.json.encode(model.metadata).decode()
     yield "record", f"{model.seq} events, head {model.head}"

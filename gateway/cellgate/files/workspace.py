@@ -6,6 +6,10 @@ no session of a record restored from a backup, can have the same. When the sessi
 entries are renamed into that kernel's folder. User code wrote these folders, so only
 ``cellgate_kernels.trees`` touches them, and only after the kernel that could race with it is gone.
 
+Sessions that share a workspace for good have one kept folder, and the kernels of those that have one share a
+folder too; `Home` says which. Who gets a kernel first brings its folder, and who leaves last takes the files
+back.
+
 Branches are the exception. A branch's folder can be written by other kernels of its sandbox even when its
 own is gone, and a kernel's folder may be used by several sessions; ``sharing`` counts them, and those that
 are not the last to leave it get a copy, by ``copying``.
@@ -20,10 +24,12 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from cellgate.errors import storage
 from cellgate.files.copying import copy_tree, data_bytes
@@ -89,6 +95,20 @@ class CopyPatience:
         return time.monotonic() >= self._until
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Home:
+    """Where the files of a kept folder are while kernels use them.
+
+    `folder`: that of the first of these kernels, which all of them have; `users`: how many there are. `turn`:
+    held while the files move into that folder, or out of it. `everybody`: who uses which kernel's folder.
+    """
+
+    everybody: FolderUsers
+    folder: Path | None = None
+    users: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
     """What a session's next kernel got.
@@ -110,7 +130,7 @@ class KeptFolder:
         name: str,
         leftovers: Leftovers,
         tasks: Supervisor,
-        users: FolderUsers,
+        home: Home,
         patience: CopyPatience,
     ) -> None:
         self.path = root / name
@@ -118,15 +138,79 @@ class KeptFolder:
         self._copy = root / f"{name}{COPY}"
         self._owed = root / f"{name}{OWED}"
         self._root = root
-        self._users = users
+        self._home = home
+        self._users = home.everybody
         self._leftovers = leftovers
         self._tasks = tasks
         self._patience = patience
 
+    @property
+    def place(self) -> Path:
+        """Where the files are now; that folder may not exist."""
+        return self._home.folder or self.path
+
+    def is_used(self, folder: Path) -> bool:
+        """Whether a kernel of a session with this kept folder uses this folder of a kernel."""
+        return self._home.folder == folder
+
+    async def enter(self) -> Path | None:
+        """Use the folder of a kernel in which the files are; None if no kernel has them.
+
+        Then the caller `settle`s in a new kernel's folder or `forgo`es that, and others who enter wait.
+        """
+        home = self._home
+        await home.turn.acquire()
+        if home.folder is None:
+            return None
+        self._arrive(home.folder)
+        home.turn.release()
+        return home.folder
+
+    def settle(self, folder: Path) -> None:
+        """The files are in this folder of a kernel now."""
+        self._arrive(folder)
+        self._home.turn.release()
+
+    def forgo(self) -> None:
+        """There will be no kernel after all."""
+        self._home.turn.release()
+
+    def arrive(self, folder: Path) -> None:
+        """A kernel that has the files already, in this folder, belongs to the session from now on."""
+        self._arrive(folder)
+
+    def _arrive(self, folder: Path) -> None:
+        home = self._home
+        if home.users:
+            self._users.join(folder)
+        home.folder = folder
+        home.users += 1
+
+    @asynccontextmanager
+    async def _leaving(self, folder: Path) -> AsyncGenerator[tuple[bool, bool], None]:
+        """Yields whether this session is the last user of the folder, and whether it is the last of those
+        with its kept folder. On exit it uses the folder no longer.
+        """
+        home = self._home
+        if home.folder != folder:
+            # A kernel that was not given to the session in the end, or one that ended in an earlier life.
+            async with self._users.leaving(folder) as last:
+                yield last, True
+            return
+        async with home.turn:
+            try:
+                async with self._users.leaving(folder) as last:
+                    yield last, home.users == 1
+            finally:
+                home.users -= 1
+                if not home.users:
+                    home.folder = None
+
     async def keep(self, source: Path) -> bool:
         """Keep an ended kernel's folder for the session's next kernel, unless it is empty.
 
-        Returns whether it was the session's alone; if others still use it, a copy is kept. If no more files
+        Returns whether it was the session's alone; if others still use it, a copy is kept, unless they are
+        sessions with the same kept folder: then the files stay where they are. If no more files
         can be opened, it is kept under another name, and still given to the next kernel. A folder that can't
         be kept for another reason is set aside, so that it is not removed with the kernel's folder, and
         StorageError is raised. If even that fails, or a copy, the files are still in the kernel's folder, and
@@ -137,10 +221,10 @@ class KeptFolder:
 
     async def _leave_with_files(self, source: Path) -> bool:
         try:
-            async with self._users.leaving(source) as last:
+            async with self._leaving(source) as (last, alone):
                 if last:
                     await self._keep(source)
-                else:
+                elif alone:
                     with storage("The session's files can't be copied"):
                         await self._work(_keep_copy, source, self._copy, self.path, self._patience.is_over)
         except (CellgateError, OSError):
@@ -174,6 +258,11 @@ class KeptFolder:
         """Whether other sessions use a kernel's folder too."""
         return self._users.others_use(folder)
 
+    async def has_any(self, folder: Path) -> bool:
+        """Whether there is anything in this folder of a kernel."""
+        with storage("The session's files can't be looked at"):
+            return bool(await self._work(trees.names_in, folder))
+
     async def restore(self, target: Path) -> Restored:
         """Move what `keep` kept into a new kernel's folder, all or nothing.
 
@@ -205,8 +294,9 @@ class KeptFolder:
             await self._leftovers.remove(self.path, self._later)
             await self._waive()
             return
-        async with self._users.leaving(source) as last:
-            await self._leftovers.remove(self.path, self._later, *([source] if last else []))
+        async with self._leaving(source) as (last, alone):
+            if alone:
+                await self._leftovers.remove(self.path, self._later, *([source] if last else []))
 
     async def _waive(self) -> None:
         """Do without what is owed to the session, if there is anything."""
@@ -220,7 +310,7 @@ class KeptFolder:
 
     async def leave(self, source: Path) -> bool:
         """The session uses an ended kernel's folder no longer; returns whether it was the session's alone."""
-        async with self._users.leaving(source) as last:
+        async with self._leaving(source) as (last, _):
             return last
 
     async def _work(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -248,12 +338,14 @@ class WorkspaceStore:
         self._leftovers = Leftovers() if leftovers is None else leftovers
         self._reserve = reserve
         self._tasks = Supervisor()
+        self._homes: WeakValueDictionary[str, Home] = WeakValueDictionary()
         self.patience = CopyPatience()
         """With copies of files that several sessions use."""
 
     def of(self, name: str) -> KeptFolder:
         """The kept folder of this name, which may not exist."""
-        return KeptFolder(self._root, name, self._leftovers, self._tasks, self.users, self.patience)
+        home = self._homes.setdefault(name, Home(self.users))
+        return KeptFolder(self._root, name, self._leftovers, self._tasks, home, self.patience)
 
     async def snapshots(self, name: str, most_bytes: int) -> Snapshots:
         """The snapshots of a session's files, by the name of its kept folder. Raises StorageError."""

@@ -172,42 +172,53 @@ class Account:
 
     # Sessions
 
-    def reserve_session(self, limits: ResourceLimits) -> Reservation:
-        """Room for a session with these limits. Raises PrincipalQuotaExceeded, and then reserves nothing."""
+    def reserve_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
+        """Room for a session with these limits. Raises PrincipalQuotaExceeded, and then reserves nothing.
+
+        `without_disk`: its disk is another session's, and reserved already.
+        """
         quotas = self.quotas
         self._check_sum("sessions", self._sessions, 1, quotas.sessions, "end a session first")
         self._check_sum(
             "memory", self._memory, limits.memory, quotas.memory, "end a session, or ask for less"
         )
         self._check_sum("cpus", self._cpus, limits.cpus, quotas.cpus, "end a session, or ask for less")
-        self._check_sum("disk", self._disk, limits.disk, quotas.disk, "end a session, or ask for less")
+        disk = 0 if without_disk else limits.disk
+        self._check_sum("disk", self._disk, disk, quotas.disk, "end a session, or ask for less")
         self.check_record()
-        return self.adopt_session(limits)
+        return self.adopt_session(limits, without_disk=without_disk)
 
     def reserve_disk(self, count: int) -> Reservation:
         """Bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
         advice = "end a session, which frees its own and what its checkpoints have reserved"
         self._check_sum("disk", self._disk, count, self.quotas.disk, advice, "its checkpoints need")
+        return self.adopt_disk(count)
+
+    def adopt_disk(self, count: int) -> Reservation:
+        """Count bytes of disk that are in use already, whatever the quotas are."""
         self._add_disk(count)
         return Reservation(lambda: self._add_disk(-count))
 
     def _add_disk(self, count: int) -> None:
         self._disk += count
 
-    def replace_session(self, former: Reservation, limits: ResourceLimits) -> Reservation:
+    def replace_session(
+        self, former: Reservation, limits: ResourceLimits, *, without_disk: bool = False
+    ) -> Reservation:
         """Room with other limits than those of `former`, which is released. Raises as `reserve_session`."""
         former.release()
-        return self.reserve_session(limits)
+        return self.reserve_session(limits, without_disk=without_disk)
 
-    def adopt_session(self, limits: ResourceLimits) -> Reservation:
+    def adopt_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
         """Count a session that exists already, whatever the quotas are."""
-        self._count(limits, 1)
-        return Reservation(lambda: self._count(limits, -1))
+        disk = 0 if without_disk else limits.disk
+        self._count(limits, disk, 1)
+        return Reservation(lambda: self._count(limits, disk, -1))
 
-    def _count(self, limits: ResourceLimits, sign: int) -> None:
+    def _count(self, limits: ResourceLimits, disk: int, sign: int) -> None:
         self._sessions += sign
         self._memory += sign * limits.memory
-        self._disk += sign * limits.disk
+        self._disk += sign * disk
         # Without sessions exactly nothing: sums of fractions may leave a rest.
         self._cpus = self._cpus + sign * limits.cpus if self._sessions else 0.0
 

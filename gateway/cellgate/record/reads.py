@@ -96,6 +96,13 @@ class Queries(ABC):
         """The ids of all sessions and what their rows say of their folders."""
         return await self._read(schema.session_folders)
 
+    async def holds_folder(self, folder: str, *, but: int) -> bool:
+        """Whether another session than `but` has its files in this folder, and was not deleted.
+
+        Looks through all sessions.
+        """
+        return await self._read(schema.holds_folder, folder, but)
+
     async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
         """One execution."""
         return await self._read(schema.execution, session_id, execution_id)

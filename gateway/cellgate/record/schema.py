@@ -419,6 +419,13 @@ def session_folders(db: sqlite3.Connection) -> list[tuple[int, str]]:
     return list(db.execute("SELECT id, folder FROM sessions"))
 
 
+def holds_folder(db: sqlite3.Connection, folder: str, but: int) -> bool:
+    """Whether another session than this one has its files in this folder, and was not deleted."""
+    query = """SELECT 1 FROM sessions WHERE folder = ? AND id <> ?
+        AND NOT (state = 'ended' AND cause IS 'deleted') LIMIT 1"""
+    return db.execute(query, (folder, but)).fetchone() is not None
+
+
 def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
     """The ended session that has been unused for longest, and that no live session continues as a branch."""
     clause = f"WHERE state = 'ended' AND id NOT IN ({_CONTINUED}) ORDER BY last_activity, id LIMIT 1"

@@ -512,11 +512,24 @@ def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
 def left_behind(rows: Iterable[SessionRow], adopted: Collection[str]) -> dict[str, list[str]]:
     """The sessions' folders by the name of the workspace folder that each one's last kernel had.
 
-    A branch may have had its parent's. Without sessions whose kernel was adopted.
+    It may have been another kernel's. Without sessions whose kernel was adopted, and those that share a
+    workspace with one: nobody has left it.
     """
-    found: dict[str, list[str]] = defaultdict(list)
+    lost: list[SessionRow] = []
+    kept: set[str] = set()
     for row in rows:
-        kernel = str(row.environment.get("kernel_id"))
-        if kernel not in adopted:
-            found[str(row.environment.get("workspace_of", kernel))].append(folder_of(row))
+        if row.environment.get("kernel_id") in adopted:
+            kept.add(folder_of(row))
+        else:
+            lost.append(row)
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in lost:
+        sessions = found[workspace_name(row)]
+        if (folder := folder_of(row)) not in kept and folder not in sessions:
+            sessions.append(folder)
     return found
+
+
+def workspace_name(row: SessionRow) -> str:
+    """The name of the workspace folder that the session's last kernel had."""
+    return str(row.environment.get("workspace_of", row.environment.get("kernel_id")))

@@ -111,7 +111,7 @@ class SessionFiles:
         row = await self._journal.session(principal, key)
         if row is None:
             raise NotFound(f"No session {key!r}")
-        yield self._workspaces.of(folder_of(row)).path
+        yield self._workspaces.of(folder_of(row)).place
 
     # Reading
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.neighbours import Neighbour, Neighbours
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.undo import SessionUndo
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace
-from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.branching import BranchSpec
+from cellgate_kernels.errors import DeadlinePassed, KernelDied
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor
@@ -113,7 +114,7 @@ class SessionKernel:
     @property
     def workspace(self) -> Path:
         """The folder that holds the session's files now; without a kernel it may not exist."""
-        return self.current.workspace if self.current else self._files.path
+        return self.current.workspace if self.current else self._files.place
 
     def waited(self, since: float) -> float:
         """How many of the seconds since then, by the loop's clock, it has spent in line for a kernel.
@@ -131,7 +132,8 @@ class SessionKernel:
     async def claim(self, patience: float | None = None) -> Kernel:
         """A fresh kernel with the session's files; waits in line for it at most `patience` seconds.
 
-        Raises the pool's errors and StorageError, and then the session has no kernel.
+        If kernels of other sessions have the files, it works in the same folder. Raises the pool's errors and
+        StorageError, and then the session has no kernel.
         """
         assert self.current is None
         profile = self._profile
@@ -140,8 +142,11 @@ class SessionKernel:
         joined = self._time()
         self.in_line = True
         try:
-            claimant = self._callbacks.claimant()
-            kernel = await self._pool.claim(profile, claimant, self._moved, patience=patience)
+            async with self._entered(patience) as folder:
+                claimant = self._callbacks.claimant()
+                left = None if patience is None else max(0.0, patience - (self._time() - joined))
+                there = replace(profile, workspace=folder)
+                kernel = await self._pool.claim(there, claimant, self._moved, patience=left)
         except BaseException:
             if self.in_line:
                 self._leave_line(self._time())
@@ -150,11 +155,32 @@ class SessionKernel:
             # It was a warm one.
             self._leave_line(joined)
         try:
-            await self._tasks.complete(self._equip(kernel), f"equip kernel {kernel.id}")
+            await self._tasks.complete(self._equip(kernel, folder), f"equip kernel {kernel.id}")
         except asyncio.CancelledError:
             await self.drop()
             raise
         return kernel
+
+    @asynccontextmanager
+    async def _entered(self, patience: float | None) -> AsyncGenerator[Path | None, None]:
+        """Yields the folder of other sessions' kernels in which the files are, if they are in one.
+
+        It is left again if the block raises. Otherwise `_equip` goes on from there. Waits at most `patience`
+        seconds for another session that is about to get the first kernel.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                folder = await self._files.enter()
+        except TimeoutError:
+            raise DeadlinePassed(patience or 0.0) from None
+        try:
+            yield folder
+        except BaseException:
+            if folder is None:
+                self._files.forgo()
+            else:
+                await self._files.keep(folder)
+            raise
 
     def _moved(self, position: int | None) -> None:
         if position is None:
@@ -166,10 +192,14 @@ class SessionKernel:
         self.in_line = False
         self._left_line_at = moment
 
-    async def _equip(self, kernel: Kernel) -> None:
+    async def _equip(self, kernel: Kernel, folder: Path | None) -> None:
+        """Give a kernel what the session has. `folder`: see `_entered`."""
         async with self.moving:
             try:
-                self.has_files = (await self._files.restore(kernel.workspace)).found
+                if folder is None:
+                    self.has_files = (await self._files.restore(kernel.workspace)).found
+                else:
+                    self.has_files = await self._files.has_any(folder)
                 if self.has_files:
                     with storage("The session's files can't be given to its kernel"):
                         await kernel.files_given()
@@ -180,8 +210,14 @@ class SessionKernel:
                 self._open_proxy(kernel)
                 self._attend(kernel)
             except BaseException:
-                await self._give_back(kernel, keep_files=True)
+                try:
+                    await self._give_back(kernel, keep_files=True)
+                finally:
+                    if folder is None:
+                        self._files.forgo()
                 raise
+            if folder is None:
+                self._files.settle(kernel.workspace)
             self._arrived(kernel)
 
     def _arrived(self, kernel: Kernel) -> None:
@@ -207,6 +243,12 @@ class SessionKernel:
             [] if self.current is None else sorted(each.session for each in self._neighbours.of(self.current))
         )
 
+    @property
+    def sharers(self) -> list[str]:
+        """The keys of the sessions whose kernels have the same files."""
+        found = [] if self.current is None else self._neighbours.in_workspace_of(self.current)
+        return sorted(each.session for each in found)
+
     async def branch(self, spec: BranchSpec, most_bytes: int) -> Kernel:
         """A branch of the kernel, for another session; its `COPY` of the files has at most `most_bytes`.
 
@@ -230,6 +272,7 @@ class SessionKernel:
         async with self.moving:
             self.packages.share(parent.packages, kernel)
             # Somebody serves the sandbox's way to a network.
+            self._files.arrive(kernel.workspace)
             self._arrived(kernel)
             self.has_files = parent.has_files
             self._attend(kernel)
@@ -308,6 +351,7 @@ class SessionKernel:
     async def adopt(self, kernel: Kernel) -> Kernel:
         """Continue with a kernel of a previous gateway, which already has the session's files."""
         self._pool.adopt(kernel)
+        self._files.arrive(kernel.workspace)
         self._arrived(kernel)
         await self.watch.begin(kernel.workspace)
         await self.packages.load()
@@ -385,6 +429,8 @@ class SessionKernel:
                     else:
                         await self._files.remove(kernel.workspace)
                 finally:
+                    if self._files.is_used(kernel.workspace):
+                        spared.add(kernel.workspace)
                     self._pool.release(kernel, spared=spared)
 
     async def detach(self) -> None:
@@ -459,7 +505,8 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
         if kernel.hash_seed is not None:
             known["hash_seed"] = kernel.hash_seed
     names = [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]
-    if kernel.branched is not None and kernel.branched.workspace is BranchWorkspace.SHARED:
+    if kernel.workspace.name != kernel.id:
+        # It has the folder of a kernel of another session, or of its own session before a rollback.
         known["workspace_of"] = kernel.workspace.name
     if kernel.profile.egress:
         known["network"] = "allow"

@@ -37,11 +37,13 @@ def session_model(
     problem: str | None = None,
     missing: Missing | UnsetType = UNSET,
     neighbours: Sequence[str] = (),
+    sharers: Sequence[str] = (),
 ) -> SessionModel:
     """The wire's model of a session, live or ended.
 
     `problem`: why it is no longer recorded, if so. `missing`: what it had before
-    its last end and does not have now. `neighbours`: the sessions whose kernels share its kernel's sandbox.
+    its last end and does not have now. `neighbours`: the sessions whose kernels share its kernel's sandbox,
+    `sharers`: those whose kernels share its files.
     """
     title = (row.metadata or {}).get(TITLE)
     return SessionModel(
@@ -66,16 +68,22 @@ def session_model(
         missing=missing,
         branched_from=UNSET if row.branched_from is None else row.branched_from,
         shares_sandbox_with=list(neighbours) or UNSET,
+        shares_workspace_with=list(sharers) or UNSET,
         checkpoint=AUTO if makes_checkpoints(row) else UNSET,
     )
 
 
 def within(reach: Reach, model: SessionModel) -> SessionModel:
-    """The model as a token may see it: of the sessions in the same sandbox only those that it reaches.
+    """The model as a token may see it: of the sessions that share something only those that it reaches.
 
     `branched_from` stays. The branch's own record, which the token may read, has it in its first event.
     """
-    if model.shares_sandbox_with is UNSET:
-        return model
-    reached = [key for key in model.shares_sandbox_with if reach.covers(key)]
-    return structs.replace(model, shares_sandbox_with=reached or UNSET)
+    return structs.replace(
+        model,
+        shares_sandbox_with=_reached(reach, model.shares_sandbox_with),
+        shares_workspace_with=_reached(reach, model.shares_workspace_with),
+    )
+
+
+def _reached(reach: Reach, keys: list[str] | UnsetType) -> list[str] | UnsetType:
+    return UNSET if isinstance(keys, UnsetType) else [key for key in keys if reach.covers(key)] or UNSET

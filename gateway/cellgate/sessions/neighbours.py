@@ -1,14 +1,15 @@
-"""Which session has which kernel, for sessions whose kernels share a sandbox because of branches.
+"""Which session has which kernel, for sessions whose kernels share a sandbox or a workspace folder.
 
-A kernel knows the ids of the others in its sandbox; this knows whose they are. The folder with the socket of
-a way to a network belongs to the sandbox, so one session's proxy serves all of them, and when that session
-leaves, another one's takes its place.
+A kernel knows the ids of the others in its sandbox; this knows whose they are, and who is in which folder.
+The folder with the socket of a way to a network belongs to the sandbox, so one session's proxy serves all of
+them, and when that session leaves, another one's takes its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from cellgate_kernels.kernel import Kernel
 
@@ -29,16 +30,27 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._found: dict[str, Neighbour] = {}
+        self._in_folder: dict[Path, dict[str, Neighbour]] = {}
 
     def arrive(self, kernel: Kernel, neighbour: Neighbour) -> None:
         """A session has got this kernel."""
         self._found[kernel.id] = neighbour
+        self._in_folder.setdefault(kernel.workspace, {})[kernel.id] = neighbour
 
     def leave(self, kernel: Kernel) -> None:
         """A session has this kernel no longer."""
         self._found.pop(kernel.id, None)
+        inside = self._in_folder.get(kernel.workspace, {})
+        inside.pop(kernel.id, None)
+        if not inside:
+            self._in_folder.pop(kernel.workspace, None)
 
     def of(self, kernel: Kernel) -> list[Neighbour]:
         """The sessions whose kernels share its sandbox."""
         found = (self._found.get(each) for each in kernel.shares_sandbox_with)
         return [neighbour for neighbour in found if neighbour is not None]
+
+    def in_workspace_of(self, kernel: Kernel) -> list[Neighbour]:
+        """The sessions whose kernels have the same workspace folder."""
+        inside = self._in_folder.get(kernel.workspace, {})
+        return [neighbour for each, neighbour in inside.items() if each != kernel.id]

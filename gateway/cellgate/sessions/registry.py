@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden, NetworkNotAllowed, NotFound, ShuttingDown
+from cellgate.errors import CannotShare, Conflict, Forbidden, NetworkNotAllowed, NotFound, ShuttingDown
 from cellgate.execution.checks import check_env, check_session_key
 from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.execution.request import ExecuteRequest, in_language
@@ -34,7 +35,7 @@ from cellgate.record.eraser import Purge
 from cellgate.record.events import EventLog, MemoryStore, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.adoption import Recovery, left_behind
+from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.model import AUTO, makes_checkpoints
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.resumption import Past, Resumption, resume
@@ -50,7 +51,7 @@ from cellgate_kernels.limits import HASH_SEED
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.stored import StoredKernel
-from cellgate_kernels.tasks import Supervisor, outcome
+from cellgate_kernels.tasks import Supervisor, guarded, outcome
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +80,14 @@ class _Opening:
     """A session that is being opened. `made`: the session, before it has a kernel. `reserved`: its room.
 
     `waiting`: how many requests wait for it; `abandoned`: the last one has left, and the task is cancelled.
+    `without_disk`: the disk of its workspace is reserved for another session.
     `position`: in line for a kernel, as it was told last; `told`: those of the requests that want to know.
     """
 
     task: asyncio.Task[Session]
     made: asyncio.Future[Session]
     reserved: Reservation
+    without_disk: bool = False
     waiting: int = 0
     abandoned: bool = False
     position: int | None = None
@@ -141,6 +144,10 @@ class SessionManager:
         self._culler: asyncio.Task[None] | None = None
         self._variables = KeptVariables()
         self._closing = False
+        # The kept folders that several sessions have, or had: others need no look at the record.
+        self._shared: set[str] = set()
+        # The disk of workspaces whose sessions go on without the one that it was reserved for.
+        self._disks: dict[str, Reservation] = {}
 
     # Life
 
@@ -150,11 +157,16 @@ class SessionManager:
         `kernels`: the kernels it stored, by id.
         """
         rows = await self._journal.unfinished_sessions()
+        known = await self._folders()
         reserved: dict[int, Reservation] = {}
+        counted: dict[str, int] = {}
 
         def adopt(spec: SessionSpec) -> Session:
             session = self._make_session(spec)
-            reserved[spec.row.id] = session.account.adopt_session(spec.limits.resources)
+            first = counted.setdefault(folder_of(spec.row), spec.row.id)
+            reserved[spec.row.id] = session.account.adopt_session(
+                spec.limits.resources, without_disk=first != spec.row.id
+            )
             return session
 
         recovery = Recovery(
@@ -165,13 +177,15 @@ class SessionManager:
         await self._journal.commit()
         for session in found:
             if session is not None:
-                self._add(session, reserved.pop(session.row.id))
+                first = counted[folder_of(session.row)]
+                self._add(session, reserved.pop(session.row.id), without_disk=first != session.row.id)
         for left_over in reserved.values():
             left_over.release()
         adopted = {session.kernel.id for session in found if session is not None and session.kernel}
         # As long as the record has a session as live, it says whose the kernel's folder is: a gateway that
         # ends here begins again where it was.
-        await self._workspaces.tidy(await self._folders(), left_behind(rows, adopted), adopted)
+        used = {workspace_name(row) for row in rows if row.environment.get("kernel_id") in adopted}
+        await self._workspaces.tidy(known, left_behind(rows, adopted), adopted | used)
         for row, log, session in zip(rows, logs, found, strict=True):
             if session is None:
                 await recovery.end(row, log)
@@ -179,17 +193,21 @@ class SessionManager:
         return len(adopted), len(rows) - len(adopted)
 
     async def _folders(self) -> set[str]:
-        """The names of the kept folders of all recorded sessions."""
-        return {folder_name(*each) for each in await self._journal.session_folders()}
+        """The names of the kept folders of all recorded sessions; notes those that several have."""
+        counts = Counter(folder_name(*each) for each in await self._journal.session_folders())
+        self._shared.update(name for name, count in counts.items() if count > 1)
+        return set(counts)
 
-    def _add(self, session: Session, reserved: Reservation) -> None:
+    def _add(self, session: Session, reserved: Reservation, *, without_disk: bool = False) -> None:
         """Register a live session until it ends, and then release what was reserved for it.
 
-        A session may also end itself.
+        A session may also end itself. `without_disk`: see `_Opening`.
         """
         self._live[session.row.principal, session.row.key] = session
         session.over.add_done_callback(lambda _: self._forget(session))
-        session.over.add_done_callback(lambda _: reserved.release())
+        session.over.add_done_callback(
+            lambda _: self._give_back(session, reserved, without_disk=without_disk)
+        )
 
     def _make_session(self, spec: SessionSpec) -> Session:
         return Session(spec, self._parts, self.settings.session)
@@ -287,6 +305,9 @@ class SessionManager:
         if body.network == "allow":
             self._check_network(principal)
         secrets = await self._secrets(principal, body)
+        sharer = await self._sharer(owned, body)
+        if sharer is not None:
+            limits = _with_disk_of(limits, sharer, body)
         while True:
             opening = self._opening.get(owned)
             if (purge := self._purges.get(owned)) is not None:
@@ -294,7 +315,7 @@ class SessionManager:
             elif (session := self._live.get(owned)) is not None:
                 if not session.ending:
                     session.touch()
-                    return self._same(session, body), False
+                    return self._same(session, body, sharer), False
                 await asyncio.wait([session.over])  # even if its end fails
                 self._forget(session)
             elif opening is not None and opening.abandoned:
@@ -303,12 +324,43 @@ class SessionManager:
             else:
                 break
         if opening is not None:
-            return self._same(await self._outcome(opening, until, moved), body), False
+            return self._same(await self._outcome(opening, until, moved), body, sharer), False
         profile = self._profile(body, limits)
         self._journal.check_writable()
-        open_it = partial(self._open, owned, body, profile, limits, secrets)
-        opening = self._begin_opening(owned, limits, open_it)
+        open_it = partial(self._open, owned, body, profile, limits, secrets, sharer)
+        opening = self._begin_opening(
+            owned, limits, open_it, folder=None if sharer is None else sharer.folder
+        )
         return await self._outcome(opening, until, moved), True
+
+    async def _sharer(self, owned: Owned, body: SessionBody) -> SessionRow | None:
+        """The session whose workspace a new one is to have, if the body names one.
+
+        Raises InvalidInput, NotFound, CannotShare.
+        """
+        if body.workspace_of is None:
+            return None
+        key = check_session_key(body.workspace_of)
+        other = (owned[0], key)
+        if other == owned:
+            raise InvalidInput("workspace_of names the session itself")
+        if body.checkpoint == AUTO:
+            raise InvalidInput("checkpoint: sessions with one workspace can't be rolled back")
+        if (opening := self._opening.get(other)) is not None:
+            await asyncio.wait([opening.task])
+        live = self._live.get(other)
+        row = await self._journal.session(*other) if live is None else live.row
+        if row is None:
+            raise NotFound(f"No session {key!r}")
+        if not row.folder:
+            raise CannotShare(f"The session {key!r} was recorded before workspaces could be shared")
+        if not self._parts.pool.shares_workspaces():
+            raise CannotShare(
+                "Kernels of one user share a container here, in which each has its own files: no two sessions"
+                " can have one workspace. A gateway with --container-per session can do that"
+            )
+        self._shared.add(folder_of(row))
+        return row
 
     async def branch(
         self, principal: str, key: str, branch: str, spec: BranchSpec, *, explored: bool = False
@@ -403,13 +455,18 @@ class SessionManager:
         owned: Owned,
         limits: SessionLimits,
         open_it: Callable[[asyncio.Future[Session]], Coroutine[Any, Any, Session]],
+        *,
+        folder: str | None = None,
     ) -> _Opening:
+        """Begin to open a session, whose room is reserved now. `folder`: its workspace, if that is known."""
         self._check_admitted(owned[0])
         made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         key = owned[1]
-        reserved = self._usage.account(owned[0]).reserve_session(limits.resources)
+        without_disk = self._is_counted(folder)
+        account = self._usage.account(owned[0])
+        reserved = account.reserve_session(limits.resources, without_disk=without_disk)
         task = self._tasks.share(open_it(made), f"open {key}", session=key)
-        opening = self._opening[owned] = _Opening(task, made, reserved)
+        opening = self._opening[owned] = _Opening(task, made, reserved, without_disk)
         task.add_done_callback(lambda _: self._opened(owned, opening))
         return opening
 
@@ -530,7 +587,12 @@ class SessionManager:
             return request
         return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
 
-    def _same(self, session: Session, body: SessionBody) -> Session:
+    def _same(self, session: Session, body: SessionBody, sharer: SessionRow | None) -> Session:
+        if sharer is not None and sharer.folder != session.row.folder:
+            raise Conflict(
+                f"Session {session.row.key!r} exists with another workspace;"
+                " delete it first, or choose another key"
+            )
         kernel = session.row.kernel
         if self._names_kernel(body) and self._catalog.choose(body.kernel, body.language, kernel) != kernel:
             raise Conflict(
@@ -620,20 +682,19 @@ class SessionManager:
         profile: KernelProfile,
         limits: SessionLimits,
         secrets: SessionSecrets | None,
+        sharer: SessionRow | None,
         made: asyncio.Future[Session],
     ) -> Session:
         principal, key = owned
         former = await self._journal.session(principal, key)
         resumed = None
+        if former is not None and sharer is not None and former.folder != sharer.folder:
+            raise Conflict(f"Session {key!r} is recorded with another workspace; choose another key")
         if former is not None:
             self._journal.check_writable(former.id)
             resumed = await self._resumed(former, body, profile, limits)
             profile = resumed.profile
-            if resumed.limits.resources != limits.resources:
-                # It was reserved for what the request says, before its record was read.
-                opening = self._opening[owned]
-                account = self._usage.account(principal)
-                opening.reserved = account.replace_session(opening.reserved, resumed.limits.resources)
+            self._reserve_again(owned, former, limits, resumed.limits)
             limits = resumed.limits
         if former is not None and former.kernel != profile.kernelspec:
             if self._names_kernel(body):
@@ -642,25 +703,8 @@ class SessionManager:
                 )
             if former.kernel in self._catalog.find_kernel_specs():
                 profile = replace(profile, kernelspec=former.kernel)
-        row = SessionRow.new(
-            self._journal.new_session_id() if former is None else former.id,
-            principal=principal,
-            key=key,
-            kernel=profile.kernelspec,
-            at=now(),
-            limits=limits.to_wire(),
-            metadata=body.metadata,
-            folder=new_folder() if former is None else former.folder,
-        )
-        if former is not None:
-            metadata = row.metadata if body.metadata is not None else former.metadata
-            row = structs.replace(
-                row,
-                created_at=former.created_at,
-                metadata=metadata,
-                parent=former.parent,
-                branched_from=former.branched_from,
-            )
+        folder = new_folder() if sharer is None else sharer.folder
+        row = self._row(owned, body, profile, limits, former, folder)
         log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
         self._measure(log, principal)
         executions = 0
@@ -678,8 +722,84 @@ class SessionManager:
         session = self._make_session(spec)
         made.set_result(session)
         await session.open(executions, moved=self._opening[owned].moved)
-        self._add(session, self._opening[owned].reserved)
+        self._add(session, self._opening[owned].reserved, without_disk=self._opening[owned].without_disk)
         return session
+
+    def _reserve_again(
+        self, owned: Owned, former: SessionRow, asked: SessionLimits, limits: SessionLimits
+    ) -> None:
+        """Reserve what a resumed session gets: it was `asked` for before its record was read."""
+        opening = self._opening[owned]
+        without_disk = opening.without_disk or self._is_counted(former.folder)
+        if limits.resources != asked.resources or without_disk != opening.without_disk:
+            account = self._usage.account(owned[0])
+            opening.without_disk = without_disk
+            opening.reserved = account.replace_session(
+                opening.reserved, limits.resources, without_disk=without_disk
+            )
+
+    def _row(
+        self,
+        owned: Owned,
+        body: SessionBody,
+        profile: KernelProfile,
+        limits: SessionLimits,
+        former: SessionRow | None,
+        folder: str,
+    ) -> SessionRow:
+        """The row of a session that is opened; of a new one the workspace is in `folder`."""
+        row = SessionRow.new(
+            self._journal.new_session_id() if former is None else former.id,
+            principal=owned[0],
+            key=owned[1],
+            kernel=profile.kernelspec,
+            at=now(),
+            limits=limits.to_wire(),
+            metadata=body.metadata,
+            folder=folder if former is None else former.folder,
+        )
+        if former is None:
+            return row
+        return structs.replace(
+            row,
+            created_at=former.created_at,
+            metadata=row.metadata if body.metadata is not None else former.metadata,
+            parent=former.parent,
+            branched_from=former.branched_from,
+        )
+
+    def _sharing(self, folder: str) -> Iterator[Session]:
+        """The live sessions with this workspace, if several have, or had, it."""
+        if folder_name(0, folder) in self._shared:
+            for session in self._live.values():
+                if session.row.folder == folder:
+                    yield session
+
+    def _is_counted(self, folder: str | None) -> bool:
+        """Whether the disk of this workspace is reserved already: it counts once."""
+        return folder is not None and any(True for _ in self._sharing(folder))
+
+    def _give_back(self, session: Session, reserved: Reservation, *, without_disk: bool) -> None:
+        """The session is over. Its workspace's disk stays reserved as long as others have it."""
+        reserved.release()
+        folder = session.row.folder
+        if folder_name(0, folder) not in self._shared:
+            return
+        if all(each is session for each in self._sharing(folder)):
+            if (disk := self._disks.pop(folder, None)) is not None:
+                disk.release()
+        elif not without_disk:
+            self._disks[folder] = session.account.adopt_disk(session.limits.resources.disk)
+
+    async def _is_held(self, row: SessionRow) -> bool:
+        """Whether a session's files are another one's too, which has not been deleted."""
+        if folder_of(row) not in self._shared:
+            return False
+        opened = (each.made.result() for each in self._opening.values() if each.made.done())
+        for session in (*self._live.values(), *opened):
+            if session.row.folder == row.folder and session.row.id != row.id and not session.is_deleted:
+                return True
+        return await self._journal.holds_folder(row.folder, but=row.id)
 
     def _former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
         """The secrets of a session's last life, as far as they exist; the values are those of now."""
@@ -738,6 +858,8 @@ class SessionManager:
             return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
+        if body.workspace_of is not None:
+            raise InvalidInput("workspace_of is for sessions that are recorded")
         limits = self._limits(principal, body, lower=lower)
         profile = self._profile(body, limits)
         row = SessionRow.new(
@@ -800,7 +922,7 @@ class SessionManager:
     def workspace(self, row: SessionRow) -> Path:
         """The folder with the session's files, which may not exist."""
         session = self.get(row.principal, row.key)
-        return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).path
+        return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).place
 
     async def stored_log(self, row: SessionRow) -> EventLog:
         """The closed event log of a session that is not live. Raises NotFound when it was purged."""
@@ -821,17 +943,21 @@ class SessionManager:
     # Ending
 
     async def delete(self, principal: str, key: str) -> None:
-        """End the session and remove its files; the record stays. Raises NotFound."""
+        """End the session and remove its files; the record stays. Raises NotFound.
+
+        Files that are another session's too stay until that is deleted.
+        """
         owned = (principal, check_session_key(key))
         if (opening := self._opening.get(owned)) is not None:
             await asyncio.wait([opening.task])
         session = self._live.get(owned)
         if session is not None:
-            await self._end(session, "deleted", keep_files=False)
+            await self._end(session, "deleted", keep_files=await self._is_held(session.row))
         row = await self._journal.session(*owned)
         if row is not None and owned not in self._live and owned not in self._opening:
             # Also when the session was already ending for another reason, which kept its files.
-            await self._workspaces.of(folder_of(row)).remove()
+            if not await self._is_held(row):
+                await self._workspaces.of(folder_of(row)).remove()
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
         if row is not None:
@@ -923,6 +1049,17 @@ class SessionManager:
         """End a session in the background, with its files unless these are kept."""
         self._end_in_background(session, cause, keep_files=keep_files, keep_kernel=False)
 
+    def end_with(self, session: Session, other: Session) -> None:
+        """End a session when another one is over, whose workspace it has; the files stay as that one's end
+        left them.
+        """
+
+        def end(_: object) -> None:
+            if not session.ending:
+                self.end_later(session, "end_of_other", keep_files=True)
+
+        other.over.add_done_callback(guarded(end, "end of a session with another", session=session.row.key))
+
     def _end_in_background(
         self, session: Session, cause: str, *, keep_files: bool, keep_kernel: bool
     ) -> None:
@@ -976,6 +1113,15 @@ def _automatic(body: SessionBody, former: SessionRow | None) -> bool:
     if body.checkpoint is None and former is not None:
         return makes_checkpoints(former)
     return body.checkpoint == AUTO
+
+
+def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -> SessionLimits:
+    """The limits with the disk of another session. Raises InvalidInput if the body asks for less or more."""
+    disk = SessionLimits.from_wire(other.limits).resources.disk
+    asked = None if body.limits is None else body.limits.disk
+    if asked is not None and limits.resources.disk != disk:
+        raise InvalidInput(f"limits.disk: the workspace of session {other.key!r} has {disk} bytes")
+    return replace(limits, resources=replace(limits.resources, disk=disk))
 
 
 def _taken(key: str) -> Conflict:

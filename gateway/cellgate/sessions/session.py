@@ -204,6 +204,7 @@ class Session:
         self._loss = spec.loss
         self._quiet = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
+        self._end_cause: str | None = None
         self._unfit: CellgateError | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the session has ended, whoever ended it."""
@@ -285,6 +286,11 @@ class Session:
         return self._end is not None
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether it ends because it was deleted, so that it has no claim to its files."""
+        return self._end_cause == "deleted"
+
+    @property
     def idle_since(self) -> float | None:
         """When the session became idle, by the loop's clock; None while it is in use."""
         used = self._runs.busy or self.slot.packages.busy or self.door.connections or self.processes.busy
@@ -309,6 +315,7 @@ class Session:
             problem=self.record.problem,
             missing=self.record.missing,
             neighbours=self.slot.neighbours,
+            sharers=self.slot.sharers,
         )
 
     async def quiet(self) -> None:
@@ -1227,6 +1234,7 @@ class Session:
     def begin_end(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
         """Begin what `end` waits for: from this moment on the session is `ending`."""
         if self._end is None:
+            self._end_cause = cause
             work = self._detach() if keep_kernel else self._do_end(cause, keep_files=keep_files)
             self._end = self._tasks.share(work, END)
             self._end.add_done_callback(lambda _: self._is_over())

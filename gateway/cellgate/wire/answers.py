@@ -150,6 +150,15 @@ class SessionModel(Value, frozen=True, kw_only=True):
             )
         ),
     ] = UNSET
+    shares_workspace_with: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description=(
+                "The sessions whose kernels work on the same files as its own; absent if none, and without "
+                "those that a token is not for."
+            )
+        ),
+    ] = UNSET
     checkpoint: Annotated[
         Literal["auto"] | UnsetType,
         Meta(description="`auto` if a checkpoint is made after each of its cells; absent otherwise."),

@@ -96,6 +96,16 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
             ),
         ),
     ] = None
+    workspace_of: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "The key of another session of the same owner: a new session has the same files as that one, "
+                "for good, and a kernel of its own."
+            ),
+            extra_json_schema=_KEY,
+        ),
+    ] = None
 
 
 class BranchBody(Body, frozen=True, forbid_unknown_fields=True):
@@ -286,7 +296,8 @@ class SessionKeywords(TypedDict, total=False):
 
     `network`: ``allow`` for a session that reaches the hosts which the gateway's `info` names. `secrets`:
     names of secrets that the gateway has of the session's owner, for the environment of its cells.
-    `checkpoint`: ``auto`` to make one after each cell, so that cells can be undone.
+    `checkpoint`: ``auto`` to make one after each cell, so that cells can be undone. `workspace_of`: the key
+    of a session whose files it is to have.
     """
 
     kernel: str | None
@@ -297,6 +308,7 @@ class SessionKeywords(TypedDict, total=False):
     metadata: Mapping[str, Any] | None
     secrets: Sequence[str] | None
     checkpoint: str | None
+    workspace_of: str | None
 
 
 class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):

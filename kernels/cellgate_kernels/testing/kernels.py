@@ -434,7 +434,8 @@ class FakeKernel(Kernel):
             await self.shutdown()
             users = [each for each in self.sandbox.kernels if each.workspace == self.workspace]
             self.sandbox.spared.update(spared)
-            is_spared = self.workspace in self.sandbox.spared
+            # As the real one does, it leaves what was another kernel's.
+            is_spared = self.workspace in {*self.sandbox.spared, self.profile.workspace}
             if not is_spared and self.workspace.exists() and all(each.discards for each in users):
                 trees.remove(self.workspace)
             if self.egress is not None and not self.shares_sandbox_with:

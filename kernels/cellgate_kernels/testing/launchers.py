@@ -128,6 +128,8 @@ class FakeLauncher(KernelLauncher):
         self.started: list[KernelProfile] = []
         self.existing = 0
         self.most = 0
+        self.in_one_workspace = True
+        """Whether its kernels can share a workspace."""
         self._folder = folder
         self.program = program
         self._begin = start
@@ -142,6 +144,10 @@ class FakeLauncher(KernelLauncher):
     def keeps_warm(self, profile: KernelProfile) -> bool:
         """All can be."""
         return True
+
+    def shares_workspaces(self) -> bool:
+        """As a test says."""
+        return self.in_one_workspace
 
     async def start(self, profile: KernelProfile) -> FakeKernel:
         """A ready kernel. Raises KernelspecNotFound, and what the launcher's `start` raises."""
@@ -167,8 +173,9 @@ class FakeLauncher(KernelLauncher):
 
     def _made(self, profile: KernelProfile) -> FakeKernel:
         kernel_id = f"kernel-{len(self.kernels)}"
-        workspace = (NOWHERE if self._folder is None else self._folder) / kernel_id
-        if self._folder is not None:
+        own = (NOWHERE if self._folder is None else self._folder) / kernel_id
+        workspace = profile.workspace or own
+        if self._folder is not None and workspace == own:
             workspace.mkdir()
         kernel = FakeKernel(
             kernel_id,

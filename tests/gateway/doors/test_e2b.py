@@ -402,8 +402,75 @@ def test_contexts(own: Sandbox) -> None:
     # The fresh kernel is prepared too.
     assert own.run("[open('kept.txt').read()]").of("result")[0]["json"] == ["kept"]
     assert own.server("POST", "contexts/other/restart").status_code == 404
-    assert own.server("POST", "contexts", json={"cwd": "/home/user"}).status_code == 501
     assert own.server("DELETE", "contexts/default").status_code == 501
+
+
+def context(sandbox: Sandbox, **asked: str) -> str:
+    """As `create_code_context` does; returns its id."""
+    answer = sandbox.server("POST", "contexts", json=asked)
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    expected = {"cwd": "/home/user", "language": "python"} | asked
+    assert {name: told[name] for name in expected} == expected
+    return str(told["id"])
+
+
+def test_a_further_context_has_the_same_files_and_variables_of_its_own(own: Sandbox) -> None:
+    own.run("x = 1")
+    own.run("import os; os.mkdir('sub'); open('sub/a.txt', 'w').write('a')")
+    other = context(own, cwd="/home/user/sub")
+    assert [each["id"] for each in own.server("GET", "contexts").json()] == ["default", other]
+    assert own.run("x", context_id=other).error == "NameError"
+    assert own.run("[open('a.txt').read()]", context_id=other).of("result")[0]["json"] == ["a"]
+    own.run("open('b.txt', 'w').write('b'); x = 2", context_id=other)
+    assert own.run("open('sub/b.txt').read(), x").text == "('b', 1)"
+    assert own.server("POST", f"contexts/{other}/restart").status_code == 204
+    assert own.run("x", context_id=other).error == "NameError"
+    assert own.run("open('b.txt').read()", context_id=other).text == "b"
+    assert own.server("POST", "contexts/default/restart").status_code == 204
+    own.run("open('sub/b.txt', 'w').write('later')")
+    assert own.run("open('b.txt').read()", context_id=other).text == "later"
+    assert own.server("DELETE", f"contexts/{other}").status_code == 204
+    assert own.send("x", context_id=other).status_code == 404
+    assert own.server("DELETE", f"contexts/{other}").status_code == 404
+    assert own.run("open('sub/b.txt').read()").text == "later"
+    assert own.server("POST", "contexts", json={"cwd": "/etc"}).status_code == 404
+    assert own.server("POST", "contexts", json={"language": "r"}).status_code == 400
+
+
+def test_contexts_of_other_languages_keep_what_they_have(gateway: GatewayProcess) -> None:
+    own = make(gateway, envVars={"FROM_CREATE": "one"})
+    own.run("open('a.txt', 'w').write('a')")
+    shell = context(own, language="bash")
+    own.run("word=said", context_id=shell)
+    assert own.run("echo $word $FROM_CREATE; cat a.txt", context_id=shell).stdout == "said one\na"
+
+
+def test_contexts_end_with_their_sandbox(gateway: GatewayProcess) -> None:
+    made = make(gateway)
+    context(made)
+    listed = control(gateway, "GET", "v2/sandboxes").json()
+    assert [each["sandboxID"] for each in listed].count(made.id) == 1
+    (other,) = gateway.get(f"/v1/sessions/{made.session}").json()["shares_workspace_with"]
+    assert made.control("DELETE").status_code == 204
+    assert gateway.get(f"/v1/sessions/{other}").json()["state"] == "ended"
+    assert made.server("GET", "contexts").status_code == 502
+
+
+PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4])\nplt.title('two')\nplt.show()"
+
+
+def test_a_figure_has_a_chart_where_the_package_is(own: Sandbox) -> None:
+    assert own.run("import sys; 'e2b_charts' in sys.modules").text == "False"
+    own.run("sys.modules['e2b_charts'] = None")
+    (without,) = own.run(PLOT).of("result")
+    assert "png" in without
+    assert "chart" not in without
+    own.run("del sys.modules['e2b_charts']")
+    (drawn,) = own.run(PLOT).of("result")
+    assert (drawn["chart"]["type"], drawn["chart"]["title"]) == ("line", "two")
+    assert drawn["chart"]["elements"][0]["points"] == [[1, 3], [2, 4]]
+    assert "png" in drawn
 
 
 def test_a_cell_that_does_not_end_itself(own: Sandbox) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from cellgate.doors.e2b.commands import opened
+from cellgate.doors.e2b.contexts import Context
 from cellgate.doors.e2b.files import home_path, parse_file_path, parse_home_path
 from cellgate.doors.e2b.lines import CellLines
+from cellgate.doors.e2b.setup import CHART
 from cellgate.errors import NotFound
 from cellgate.principals.derived import IN_USE_SECONDS, MOST_LOGINS, DerivedTokens
 from cellgate.principals.principal import DEFAULT, Login, Principal, Reach
 from cellgate.record.rows import EventRow
+from cellgate.sessions.session import Session
 from cellgate_kernels.errors import InvalidInput
 
 ADA = Login.of(Principal("ada"), token="t1")
@@ -69,6 +73,28 @@ def test_what_sdks_do_not_know_is_left_out() -> None:
 def test_times_are_in_nanoseconds() -> None:
     (line,) = told(row("stream", name="stderr", text="x", at="1970-01-01T00:00:01.500Z"))
     assert line == {"type": "stderr", "text": "x", "timestamp": 1_500_000_000}
+
+
+def test_a_figures_chart_has_its_name() -> None:
+    chart = {"type": "line", "title": "t"}
+    (line,) = told(row("display_data", data={CHART: chart}))
+    assert line == {"type": "result", "is_main_result": False, "chart": chart}
+
+
+# ---- contexts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("language", "cwd", "code"),
+    [
+        ("python", "/home/user", None),
+        ("python", "/home/user/it's", "__import__('os').chdir(\"it's\")"),
+        ("bash", "/home/user/a b", "cd -- 'a b'"),
+        ("typescript", '/home/user/a"b', 'Deno.chdir("a\\"b")'),
+    ],
+)
+def test_where_a_contexts_cells_begin(language: str, cwd: str, code: str | None) -> None:
+    assert Context("c", language, cwd, cast(Session, None)).begins == code
 
 
 # ---- paths and envelopes -----------------------------------------------------------------------------------

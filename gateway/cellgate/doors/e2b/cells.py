@@ -1,19 +1,19 @@
-"""A sandbox's cells: runs code, one line of JSON for each thing that it does, and tells of its one context.
+"""A sandbox's cells: runs code, one line of JSON for each thing that it does.
 
-There each language has a kernel of its own, and a context is a further kernel on the same files. Here all
-cells are the session's, and the default context is the only one.
+There each language has a kernel of its own. Here all cells that name no context are the session's, which is
+the default one; ``contexts`` has the others.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import HOME, SandboxGone, SandboxHandler, Unsupported
+from cellgate.doors.e2b.base import SandboxGone, SandboxHandler
+from cellgate.doors.e2b.contexts import Context, default_of, find_context
 from cellgate.doors.e2b.lines import CellLines, broken_off
 from cellgate.doors.e2b.setup import SETUP
-from cellgate.errors import NotFound, ShuttingDown
+from cellgate.errors import ShuttingDown
 from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.base import encode
@@ -23,15 +23,12 @@ from cellgate.http.v1.executions import permitted
 from cellgate.principals.principal import Permission
 from cellgate.record.rows import EventRow
 from cellgate.sessions.sandboxes import Sandbox
-from cellgate.sessions.session import Session
 from cellgate.wire.models import ExecuteBody
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.execution import Status
-from cellgate_kernels.specs.languages import LANGUAGE_NAMES, find_language
+from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
 from cellgate_kernels.structure import INLINE_BYTES
 from cellgate_kernels.tasks import guarded
-
-CONTEXT: Final = "default"
 
 
 class CellBody(Asked, frozen=True):
@@ -57,33 +54,40 @@ class CellHandler(SandboxHandler):
         self.check()
         self.session()
         body = await self.body(CellBody)
-        if body.context_id is not None:
-            if body.language is not None:
-                raise InvalidInput("Only one of context_id and language may be given")
-            _check_context(body.context_id)
+        if body.context_id is not None and body.language is not None:
+            raise InvalidInput("Only one of context_id and language may be given")
         if body.language is not None and find_language(body.language) is None:
             raise InvalidInput(f"There is no language {body.language[:40]!r}; there are {LANGUAGE_NAMES}")
-        session = self.session()
-        run, asked = self._submit(session, body)
+        context = self._context(body.context_id)
+        session = context.session
+        run, asked = self._submit(context, body)
         self.interrupt_when_gone(session, run, asked)
         async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
             await self.stream(batches, Format.NDJSON)
 
-    def _submit(self, session: Session, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
+    def _context(self, identifier: str | None) -> Context:
+        sandbox = self.session()
+        if identifier is None:
+            return default_of(sandbox)
+        return find_context(self.services, self.login, sandbox, self.sandbox_id, identifier)
+
+    def _submit(self, context: Context, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
         services, manager = self.services, self.services.manager
-        sandbox = services.sandboxes.of(session)
+        session = context.session
+        # Contexts of other languages got the sandbox's variables when they were made.
+        env = services.sandboxes.of(self.session()).env if context.language == Language.PYTHON else {}
         ceilings = manager.ceilings(self.owner)
         # There is no deadline there but the client's own, at which it leaves.
         asked = ExecuteBody(
             code=body.code,
             timeout=ceilings.cell_timeout,
-            env={**sandbox.env, **(body.env_vars or {})},
+            env={**env, **(body.env_vars or {})},
             on_disconnect="interrupt",
         )
         request = permitted(services, self.login, check_execute(asked, ceilings, interactive=False))
         request = manager.in_language(session, request, body.language)
         try:
-            _set_up(session, sandbox)
+            _set_up(context, services.sandboxes.of(session))
             return session.submit(request), asked
         except ShuttingDown as error:
             if not session.ending:
@@ -104,67 +108,22 @@ class CellHandler(SandboxHandler):
             self.write(encode(told) + b"\n")
 
 
-def _set_up(session: Session, sandbox: Sandbox) -> None:
-    """Prepare the session's kernel before its next cell, unless that is done."""
-    kernel = session.kernel
+def _set_up(context: Context, sandbox: Sandbox) -> None:
+    """Prepare the context's kernel before its next cell, unless that is done."""
+    session, kernel = context.session, context.session.kernel
     if kernel is not None and kernel.alive and kernel.id == sandbox.set_up:
         return
-    run = session.submit(ExecuteRequest(SETUP, silent=True))
+    steps = [SETUP if context.language == Language.PYTHON else None, context.begins]
+    code = "\n".join(step for step in steps if step is not None)
+    if not code:
+        return
+    run = session.submit(ExecuteRequest(code, silent=True))
 
     def note(_: object) -> None:
         if run.machine.finished and run.machine.outcome().status is Status.OK:
             sandbox.set_up = run.ran_on
 
     run.done.add_done_callback(guarded(note, "set-up of a sandbox", execution=run.id))
-
-
-def _check_context(identifier: str) -> None:
-    if identifier != CONTEXT:
-        raise NotFound(f"There is no context {identifier[:64]!r}; the only one is {CONTEXT!r}")
-
-
-class ContextsHandler(SandboxHandler):
-    """The contexts."""
-
-    @requires(Permission.READ)
-    async def get(self) -> None:
-        """List them: there is one."""
-        self.check()
-        self.session()
-        self.answer([{"id": CONTEXT, "language": "python", "cwd": HOME}])
-
-    @requires(Permission.RUN)
-    async def post(self) -> None:
-        """Refuse another one."""
-        self.check()
-        self.session()
-        raise Unsupported("A sandbox has one context here, the default one; make another sandbox instead")
-
-
-class ContextHandler(SandboxHandler):
-    """One context."""
-
-    @requires(Permission.RUN)
-    async def delete(self, identifier: str) -> None:
-        """Refuse to remove the only one."""
-        self.check()
-        self.session()
-        _check_context(identifier)
-        raise Unsupported("The default context can't be removed; restart it, or end the sandbox")
-
-
-class ContextRestartHandler(SandboxHandler):
-    """A fresh kernel for a context."""
-
-    @requires(Permission.RUN)
-    async def post(self, identifier: str) -> None:
-        """Replace the kernel; files stay."""
-        self.check()
-        session = self.session()
-        _check_context(identifier)
-        await session.restart()
-        await session.log.commit()
-        self.set_status(204)
 
 
 class HealthHandler(SandboxHandler):

@@ -18,6 +18,7 @@ from msgspec import field
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import DOOR, E2bHandler, Unsupported, find, session_key
+from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
 from cellgate.execution.limits import check_seconds
@@ -83,6 +84,12 @@ class ControlHandler(E2bHandler):
         if session is None:
             raise NotFound(f"Sandbox {identifier[:64]!r} was not found")
         return session
+
+    def _let_contexts_live(self, session: Session, identifier: str) -> None:
+        """Let the sandbox's contexts live as long as it does."""
+        left = max(1.0, session.seconds_left)
+        for context in further_contexts(self.services, self.login, identifier):
+            context.session.let_live(left, math.inf)
 
     def told(self, session: Session) -> dict[str, object]:
         """Return what is told of a sandbox that a client is to use, with its tokens."""
@@ -196,6 +203,8 @@ class SandboxDetailHandler(ControlHandler):
         """End it, with its files."""
         self.check()
         session = self.sandbox(identifier)
+        for context in further_contexts(self.services, self.login, identifier):
+            await self.services.manager.delete(self.owner, context.session.row.key)
         await self.services.manager.delete(self.owner, session.row.key)
         self.set_status(204)
 
@@ -211,6 +220,7 @@ class ConnectHandler(ControlHandler):
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
         session.let_live_longer(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
+        self._let_contexts_live(session, identifier)
         self.answer(self.told(session))
 
 
@@ -224,6 +234,7 @@ class TimeoutHandler(ControlHandler):
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         session.let_live(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
+        self._let_contexts_live(session, identifier)
         self.set_status(204)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from cellgate.doors.e2b.setup import DATA
+from cellgate.doors.e2b.setup import CHART, DATA
 from cellgate.http.base import encode
 from cellgate.record.rows import EventRow
 from cellgate_kernels.outputs import strip_ansi
@@ -30,6 +30,7 @@ NAMES: Final = MappingProxyType(
         "application/json": "json",
         "application/javascript": "javascript",
         DATA: "data",
+        CHART: "chart",
     }
 )
 """E2B's names of the forms of a result; others are in `extra`."""

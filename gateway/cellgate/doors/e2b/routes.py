@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from cellgate.doors.e2b.base import AbsentHandler
-from cellgate.doors.e2b.cells import (
-    CellHandler,
-    ContextHandler,
-    ContextRestartHandler,
-    ContextsHandler,
-    HealthHandler,
-)
+from cellgate.doors.e2b.cells import CellHandler, HealthHandler
 from cellgate.doors.e2b.commands import ProcessHandler, StartHandler
+from cellgate.doors.e2b.contexts import ContextHandler, ContextRestartHandler, ContextsHandler
 from cellgate.doors.e2b.control import (
     ConnectHandler,
     SandboxDetailHandler,

@@ -1,7 +1,9 @@
-"""The code that prepares a kernel as E2B's template does: further forms of lists, dicts and tables.
+"""The code that prepares a kernel as E2B's template does: further forms of lists, tables and figures.
 
-It runs as a silent cell and leaves no names. It imports neither pandas nor anything else that is not there
-already. A value that has no such form, or one that is too large, is shown without it.
+It runs as a silent cell and leaves no names. It imports neither pandas nor matplotlib: a value's further form
+is asked for when it is shown, and then its library is there. What a chart of a figure is, E2B's own package
+says (``e2b_charts``), if the kernel can import it. A value that has no such form, or one that is too large,
+is shown without it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from typing import Final
 
 DATA: Final = "application/vnd.cellgate.columns+json"
 """The columns of a table. E2B's own name of it would not be read as JSON."""
+
+CHART: Final = "application/vnd.cellgate.chart+json"
+"""What a figure shows, as numbers and words; named as `DATA` is, for the same reason."""
 
 SETUP: Final = f"""
 def _cellgate_e2b():
@@ -63,12 +68,31 @@ def _cellgate_e2b():
         except Exception:
             return None
 
+    def as_chart(figure):
+        try:
+            from e2b_charts import chart_figure_to_dict
+        except Exception:
+            return None
+        try:
+            chart = chart_figure_to_dict(figure)
+            if is_small(chart):
+                return json.loads(json.dumps(chart, default=text, allow_nan=False))
+        except Exception:
+            return None
+
     class Columns(JSONFormatter):
         format_type = {DATA!r}
         print_method = "_repr_cellgate_columns_"
 
+    class Chart(JSONFormatter):
+        format_type = {CHART!r}
+        print_method = "_repr_cellgate_chart_"
+
     formatters = get_ipython().display_formatter.formatters
     columns = Columns(parent=get_ipython().display_formatter)
+    charts = Chart(parent=get_ipython().display_formatter)
+    charts.for_type_by_name("matplotlib.figure", "Figure", as_chart)
+    formatters[{CHART!r}] = charts
     for module in ("pandas", "pandas.core.frame"):
         columns.for_type_by_name(module, "DataFrame", as_columns)
     formatters[{DATA!r}] = columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden, NetworkNotAllowed, QuotaExceeded
+from cellgate.errors import CannotShare, Conflict, Forbidden, NetworkNotAllowed, QuotaExceeded
 from cellgate.execution.checks import check_metadata, check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, NDJSON, READS, STARTS, WRITES, Answer, Format, operation
@@ -62,7 +62,7 @@ class SessionsHandler(StreamingHandler):
             " status is 200 then, and the last line is the session."
         ),
         body={JSON: SessionBody},
-        errors=(*STARTS, Conflict, NetworkNotAllowed),
+        errors=(*STARTS, Conflict, CannotShare, NetworkNotAllowed),
         needs=Permission.RUN,
     )
     async def post(self) -> None:
@@ -73,6 +73,8 @@ class SessionsHandler(StreamingHandler):
         if self.login.reach.prefix:
             key = self.login.reach.new_key() if body.session is None else body.session
             body = structs.replace(body, session=self.login.reach.check(key))
+            if body.workspace_of is not None:
+                self.login.reach.check(body.workspace_of)
         # Any other Accept is answered with JSON, as by everything that has one form.
         lines = Format.NDJSON in self.request.headers.get("Accept", "")
         form = Format.NDJSON if lines else Format.JSON

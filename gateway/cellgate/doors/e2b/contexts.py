@@ -1,0 +1,181 @@
+"""A sandbox's contexts: further kernels on the same files, each with variables of its own.
+
+The default context is the sandbox's own session. Every other one is a session with the workspace of that one,
+whose metadata has all that is known of the context; it ends with the sandbox at the latest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from cellgate.doors.base import Asked
+from cellgate.doors.e2b.base import DOOR, HOME, SandboxHandler, Unsupported, session_key
+from cellgate.doors.e2b.files import home_path, parse_home_path
+from cellgate.errors import NotFound
+from cellgate.http.context import Services
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Login, Permission
+from cellgate.sessions.session import Session
+from cellgate.wire.models import LimitsBody, SessionBody
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.specs.languages import Language, parse_language
+
+DEFAULT: Final = "default"
+ID_BYTES: Final = 16
+_ID = re.compile(r"[a-z0-9]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context and its session. `cwd`: where its cells begin, as a path there."""
+
+    id: str
+    language: str
+    cwd: str
+    session: Session
+
+    @property
+    def begins(self) -> str | None:
+        """The code that takes a fresh kernel to its folder; None where that is the workspace itself."""
+        path = "/".join(parse_home_path(self.cwd))
+        if not path:
+            return None
+        match Language(self.language):
+            case Language.PYTHON:
+                return f"__import__('os').chdir({path!r})"
+            case Language.BASH:
+                return f"cd -- {shlex.quote(path)}"
+            case _:
+                return f"Deno.chdir({json.dumps(path)})"
+
+    def told(self) -> dict[str, str]:
+        """Return what is told of it."""
+        return {"id": self.id, "language": self.language, "cwd": self.cwd}
+
+
+def default_of(sandbox: Session) -> Context:
+    """Return the sandbox's own context."""
+    return Context(DEFAULT, Language.PYTHON, HOME, sandbox)
+
+
+def find_context(
+    services: Services, login: Login, sandbox: Session, identifier: str, context: str
+) -> Context:
+    """Return the context of this id, of the sandbox that `identifier` names. Raises NotFound."""
+    if context == DEFAULT:
+        return default_of(sandbox)
+    if _ID.fullmatch(context):
+        session = services.manager.get(login.principal.name, context_key(login, identifier, context))
+        found = None if session is None else _context_of(session, identifier)
+        if found is not None:
+            return found
+    raise NotFound(f"There is no context {context[:64]!r} in this sandbox")
+
+
+def further_contexts(services: Services, login: Login, identifier: str) -> list[Context]:
+    """Return the contexts of a sandbox but its default one, the oldest first."""
+    live = services.manager.live_after(login.principal.name, 0)
+    found = (_context_of(session, identifier) for session in live)
+    return [
+        each
+        for each in found
+        if each is not None and each.session.row.key == context_key(login, identifier, each.id)
+    ]
+
+
+def context_key(login: Login, identifier: str, context: str) -> str:
+    """Return the key of a context's session."""
+    return session_key(login, f"{identifier}/{context}")
+
+
+def _context_of(session: Session, identifier: str) -> Context | None:
+    told = session.row.metadata or {}
+    if session.ending or told.get("door") != DOOR or told.get("context_of") != identifier:
+        return None
+    return Context(str(told.get("context")), str(told.get("language")), str(told.get("cwd")), session)
+
+
+class ContextBody(Asked, frozen=True):
+    """A context to make."""
+
+    cwd: str | None = None
+    language: str | None = None
+
+
+class ContextsHandler(SandboxHandler):
+    """The contexts."""
+
+    @requires(Permission.READ)
+    async def get(self) -> None:
+        """List them, the default one first."""
+        self.check()
+        found = further_contexts(self.services, self.login, self.sandbox_id)
+        self.answer([each.told() for each in (default_of(self.session()), *found)])
+
+    @requires(Permission.RUN)
+    async def post(self) -> None:
+        """Make another one."""
+        self.check()
+        sandbox = self.session()
+        body = await self.body(ContextBody)
+        language = parse_language(body.language or Language.PYTHON)
+        parts = parse_home_path(body.cwd or HOME)
+        services, manager = self.services, self.services.manager
+        if parts and not (await services.files.look(self.owner, sandbox.row.key, parts)).is_folder:
+            raise InvalidInput(f"cwd: {home_path(parts)[:200]!r} is no folder")
+        sandbox = self.session()
+        identifier = secrets.token_hex(ID_BYTES)
+        left = max(1.0, sandbox.seconds_left)
+        # Kernels of other languages take no variables of single cells.
+        env = None if language is Language.PYTHON else dict(services.sandboxes.of(sandbox).env)
+        wanted = SessionBody(
+            session=context_key(self.login, self.sandbox_id, identifier),
+            language=language,
+            env=env,
+            limits=LimitsBody(lifetime=left, idle_timeout=left),
+            network="allow" if sandbox.has_network else "none",
+            metadata={
+                "door": DOOR,
+                "context": identifier,
+                "context_of": self.sandbox_id,
+                "language": language,
+                "cwd": home_path(parts),
+            },
+            workspace_of=sandbox.row.key,
+        )
+        session, _ = await manager.get_or_create(self.owner, wanted)
+        manager.end_with(session, sandbox)
+        await session.log.commit()
+        self.answer(Context(identifier, language, home_path(parts), session).told())
+
+
+class ContextHandler(SandboxHandler):
+    """One context."""
+
+    @requires(Permission.RUN)
+    async def delete(self, identifier: str) -> None:
+        """End it; the files stay, which are the sandbox's."""
+        self.check()
+        if identifier == DEFAULT:
+            raise Unsupported("The default context can't be removed; restart it, or end the sandbox")
+        found = find_context(self.services, self.login, self.session(), self.sandbox_id, identifier)
+        await self.services.manager.delete(self.owner, found.session.row.key)
+        self.set_status(204)
+
+
+class ContextRestartHandler(SandboxHandler):
+    """A fresh kernel for a context."""
+
+    @requires(Permission.RUN)
+    async def post(self, identifier: str) -> None:
+        """Replace the kernel; files stay."""
+        self.check()
+        found = find_context(self.services, self.login, self.session(), self.sandbox_id, identifier)
+        await found.session.restart()
+        await found.session.log.commit()
+        self.set_status(204)
