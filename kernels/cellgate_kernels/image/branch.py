@@ -493,7 +493,9 @@ class Branch:
         self.context.run(self.kernel.start)
         self.set_generators()
         self.watch_for_company()
-        self.app.control_thread.io_loop.call_later(COPY_AFTER, self.branching.pages.copy)
+        # In the thread that does this after a fork.
+        control_loop = self.app.control_thread.io_loop
+        control_loop.add_callback(control_loop.call_later, COPY_AFTER, self.branching.pages.copy)
 
     def what_must_not_be_finalised(self):
         """References that keep the parent's objects from being finalised here.

@@ -8,7 +8,7 @@ the thread's number and its list of robust locks right. What it does about other
 allocator's locks, is not done, so this is wrong in a process that has any.
 
 `fork` returns None where it does not work: on an architecture whose numbers are not here, where the system
-does not say where the library keeps the thread's number, and beside other threads.
+does not say where the library keeps the thread's number or refuses the call, and beside other threads.
 """
 
 import ctypes
@@ -29,13 +29,13 @@ CALLS = {"x86_64": (56, 274, 273, 3), "aarch64": (220, 100, 99, 4)}
 
 
 def fork():
-    """The new process's number, and 0 in it; None if this does not work here. Raises OSError."""
+    """The new process's number, and 0 in it; None if this does not work here."""
     calls = CALLS.get(os.uname().machine)
     # A hook of a cell's for forks may have started one.
     if calls is None or len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208 - nothing more is imported
         return None
     # It keeps the interpreter's lock meanwhile, as os.fork does.
-    library = ctypes.PyDLL(None, use_errno=True)
+    library = ctypes.PyDLL(None)
     place = place_of_thread_number(library)
     if place is None:
         return None
@@ -50,11 +50,9 @@ def fork():
     ctypes.pythonapi.PyOS_BeforeFork()
     child = library.syscall(ctypes.c_long(clone), *arguments)
     if child:
-        refused = ctypes.get_errno()
         ctypes.pythonapi.PyOS_AfterFork_Parent()
-        if child < 0:
-            raise OSError(refused, os.strerror(refused))
-        return child
+        # Whatever it was refused for, an ordinary fork says it too, or does without.
+        return child if child > 0 else None
     if size.value == HEAD_BYTES:
         library.syscall(set_robust, head, size)
     ctypes.pythonapi.PyOS_AfterFork_Child()
