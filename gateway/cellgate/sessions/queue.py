@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from cellgate.errors import NotFound, QueueFull
@@ -147,12 +146,6 @@ class ExecutionQueue:
         """Return at the next change, or when `wake` is called; for a caller that has just found nothing."""
         self._wake.clear()
         await self._wake.wait()
-
-    async def rest(self, seconds: float) -> None:
-        """As `wait`, but for so long at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.wait()
 
     def wake(self) -> None:
         """Make `wait` return."""

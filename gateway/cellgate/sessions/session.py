@@ -73,8 +73,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-ANSWER_FIRST = 0.005
-"""Seconds that an automatic checkpoint waits after a cell: who reads the answer needs the processor too."""
 END_PATIENCE = 2.0
 MOST_REVIVALS = 5
 MOST_COMMITS = 64
@@ -1034,10 +1032,7 @@ class Session:
             await self._wrap_up(self._runs.current)
         while self._end is None:
             if self.undo.due and self._runs.current is None and not self._holds:
-                if self._queue.empty:
-                    await self._queue.rest(ANSWER_FIRST)
-                if not self._holds:
-                    await self._keep_automatically()
+                await self._keep_automatically()
                 continue
             item = self._runs.current or self._next()
             if isinstance(item, Restart):
