@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
+THIN_AFTER = 0.25
+"""Seconds after a checkpoint until old ones are looked at: a cell that followed at once would wait for it."""
 MEMORY_SHARE = 2
 """All checkpoints of a session may keep the session's limit of memory divided by this."""
 _TOO_LARGE = "Those that were asked for kept more memory than the session may have, and the oldest were ended"
@@ -73,7 +76,7 @@ class SessionUndo:
         self._reserved: Reservation | None = None
         self._one_at_a_time = asyncio.Lock()
         self._tasks = Supervisor()
-        self._closed = False
+        self._closed = asyncio.Event()
         self._thinning = False
         # Why there is no newer automatic one.
         self._why_not = ""
@@ -144,15 +147,18 @@ class SessionUndo:
         self._thin_soon(points)
 
     def _thin_soon(self, points: SessionCheckpoints) -> None:
-        """One at a time: each looks at the memory of all."""
+        """Look at the memory of all: in a while, and once for all cells until then."""
         if not self._thinning:
             self._thinning = True
             self._tasks.start(self._thin(points), "thinning of checkpoints")
 
     async def _thin(self, points: SessionCheckpoints) -> None:
         try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(THIN_AFTER):
+                    await self._closed.wait()
             async with self._one_at_a_time:
-                if not self._closed and await points.thin():
+                if not self._closed.is_set() and await points.thin():
                     self._why_not = _TOO_LARGE
         except CellgateError as error:
             logger.warning("Old checkpoints could not be ended: %s", error.message)
@@ -160,7 +166,7 @@ class SessionUndo:
             self._thinning = False
 
     async def _open(self) -> SessionCheckpoints:
-        if self._closed:
+        if self._closed.is_set():
             raise Conflict("The session is ending, and keeps no more checkpoints")
         if self._points is None:
             parts = self._parts
@@ -249,7 +255,7 @@ class SessionUndo:
 
     async def close(self, workspace: Path | None) -> None:
         """End all of them, and remove their files; see `SessionCheckpoints.close`. Raises StorageError."""
-        self._closed = True
+        self._closed.set()
         if self._points is not None:
             # Before anything is waited for: whoever asks a fork that was stopped has its answer now.
             self._points.end_forks()
