@@ -48,7 +48,17 @@ async def test_the_next_checkpoint_does_not_wait_for_a_look_at_the_former(
             await asyncio.sleep(0)
     assert len(points.alive) == 3
     assert asked == []
+    # Not so if there are many.
+    monkeypatch.setattr(undo, "MOST_UNSEEN", 3)
+    await points.make_automatic(kernel, Position(3, 3))
+    for _ in range(1000):
+        if len(asked) == 4:
+            break
+        await asyncio.sleep(0.01)
+    assert len(asked) == 4
+    monkeypatch.setattr(undo, "MOST_UNSEEN", 16)
     # The end of a session does not wait for it either.
+    await points.make_automatic(kernel, Position(4, 4))
     await asyncio.wait_for(points.close(None), 30)
-    assert asked == []
+    assert len(asked) == 4
     await pool.close()
