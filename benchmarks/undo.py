@@ -1,9 +1,10 @@
 """What checkpoints cost whoever sends cells, and how long it takes to go back, through a gateway.
 
 Two sessions of one server take turns, with the record on: one makes a checkpoint after each cell, the other
-none. The next cell is sent when the checkpoint has been made, as by a client that reads an answer before it
-goes on. An undo counts from its request to the answer of a cell after it, with 2,000 files in the workspace,
-of which the undone cell has changed ten. It needs bubblewrap or a container.
+none. Which of them is first changes from pair to pair, and the next cell comes after a pause, as from an
+agent that reads an answer before it goes on. An undo counts from its request to the answer of a cell after
+it, with 2,000 files in the workspace, of which the undone cell has changed ten. It needs bubblewrap or a
+container.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from benchmarks.options import Options, say
 from benchmarks.servers import cellgate
 
 WARM_UP = 3
+PAUSE = 0.1
+"""Seconds between two cells: the checkpoint has been made by then."""
 REST = 0.3
 FILES = "import os\nfor n in range(2000):\n    open(f'f{n}', 'w').write('x' * n)"
 CHANGE = "for n in range(0, 2000, 200):\n    open(f'f{n}', 'w').write('changed')"
@@ -25,22 +28,21 @@ CHANGE = "for n in range(0, 2000, 200):\n    open(f'f{n}', 'w').write('changed')
 
 def measure(options: Options) -> Sequence[Figure]:
     """What a checkpoint adds to an answer, and an undo to the next one."""
-    with_them: list[float] = []
-    without: list[float] = []
+    spent: dict[str, list[float]] = {"with": [], "without": []}
     back: list[float] = []
     with cellgate(options.backend) as server, server.client() as client:
         for session, checkpoint in (("with", "auto"), ("without", "none")):
             body = {"session": session, "checkpoint": checkpoint}
             client.request("POST", "/v1/sessions", body).json(201)
         server.settle()
-        rounds = options.count(100, 3)
+        rounds = options.count(200, 3)
         for number in range(WARM_UP + rounds):
-            spent = (_cell(client, "with", "1+1"), _cell(client, "without", "1+1"))
-            time.sleep(REST)
-            if number >= WARM_UP:
-                with_them.append(spent[0])
-                without.append(spent[1])
-        say(f"undo: {rounds} cells")
+            for session in sorted(spent, reverse=bool(number % 2)):
+                seconds = _cell(client, session, "1+1")
+                time.sleep(PAUSE)
+                if number >= WARM_UP:
+                    spent[session].append(seconds)
+        say(f"undo: {rounds} pairs of cells")
         _cell(client, "with", FILES)
         for number in range(WARM_UP + options.count(30, 2)):
             _cell(client, "with", CHANGE)
@@ -49,9 +51,15 @@ def measure(options: Options) -> Sequence[Figure]:
             time.sleep(REST)
             if number >= WARM_UP:
                 back.append(seconds)
-    added = quantile(with_them, 0.5) - quantile(without, 0.5)
+    with_them, without = spent["with"], spent["without"]
+    added = [one - other for one, other in zip(with_them, without, strict=True)]
     return [
-        Figure("an automatic checkpoint, added to a cell's answer, p50", added * 1000, "ms", at_most(0)),
+        Figure(
+            "an automatic checkpoint, added to a cell's answer, p50 of pairs",
+            quantile(added, 0.5) * 1000,
+            "ms",
+            at_most(0),
+        ),
         Figure("  cells with them, p50", quantile(with_them, 0.5) * 1000, "ms", details=summary(with_them)),
         Figure("  cells without, p50", quantile(without, 0.5) * 1000, "ms", details=summary(without)),
         Figure(

@@ -466,20 +466,40 @@ class KernelPool:
         held.ended.add_done_callback(forget)
         return held
 
-    async def restore(self, held: HeldFork, spec: BranchSpec, *, instead_of: Kernel | None = None) -> Kernel:
+    async def restore(
+        self,
+        held: HeldFork,
+        spec: BranchSpec,
+        *,
+        instead_of: Kernel | None = None,
+        beside: asyncio.Future[None] | None = None,
+    ) -> Kernel:
         """A live kernel made of a held fork, which belongs to the caller until `release`.
 
         It needs a place as a branch does, unless it is made instead of a claimed kernel of the same sandbox:
         then it takes over that one's place, so this works in a full pool too. That one may run a cell, or
         hang. It is still the caller's, who releases it; the sandbox and its held forks stay for the new one.
         Files that are shared (`BranchWorkspace.SHARED`) are those of `instead_of`, and without it those of
-        the kernel that was forked.
+        the kernel that was forked. `beside`: what must have gone well too, and goes on meanwhile.
 
         Raises KernelDied when the held fork has ended, KernelStartFailed when the kernel does not come up,
-        InvalidInput when the other kernel is not one that it can replace. Then nothing has changed.
+        InvalidInput when the other kernel is not one that it can replace, and as `beside`. Then nothing has
+        changed.
         """
+
+        async def fork() -> Kernel:
+            made = await self._launcher.restore(held, spec, like=instead_of)
+            try:
+                if beside is not None:
+                    await beside
+            except BaseException:
+                # Nobody has its place.
+                self._end(made, {made.workspace}, has_place=False)
+                raise
+            return made
+
         if instead_of is None:
-            return await self._one_more(lambda: self._launcher.restore(held, spec))
+            return await self._one_more(fork)
         if instead_of not in self._in_use:
             raise InvalidInput("This kernel is not in use, or another takes its place already")
         # The place is the new one's from here on, whatever happens to the other meanwhile.
@@ -487,7 +507,7 @@ class KernelPool:
         self._replaced.add(instead_of)
         self._branching += 1
         try:
-            kernel = await self._launcher.restore(held, spec, like=instead_of)
+            kernel = await fork()
             self._in_use.add(kernel)
         except BaseException:
             if instead_of in self._replaced:

@@ -14,9 +14,10 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+import msgspec
 
 DEEPEST = 64
 """Names that a path may have below the folder that is walked; each level holds a descriptor."""
@@ -36,8 +37,7 @@ _GONE = (errno.ENOENT, *_NO_FOLDER)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """An entry found by a walk. `folder` is the descriptor of its folder, open until the walk continues."""
 
     path: str
@@ -136,7 +136,7 @@ class Walk:
                     except OSError as error:
                         self._note(error)
                         continue
-                    if entry.is_folder:
+                    if stat.S_ISDIR(entry.found.st_mode):
                         waiting.append(each.name)
                     yield entry
         except OSError as error:

@@ -134,20 +134,22 @@ class Restoring:
                 data.go_on(self._stop)
                 entry = self._records[each]
                 if entry.blob is not None:
-                    self._compare_file(folder, each, entry, entry.blob)
+                    found = None if folder is None else _found(entry.name, folder)
+                    if found is not None and entry.is_untouched(found) and self._names[entry.first] == 1:
+                        # As nearly all are, so they cost little.
+                        self._untouched.add(each)
+                    else:
+                        self._compare_file(folder, each, entry, entry.blob, found)
                 elif entry.is_folder:
                     self._compare(_inner(folder, entry), each)
         finally:
             if folder is not None:
                 os.close(folder)
 
-    def _compare_file(self, folder: int | None, number: int, entry: Record, blob: Blob) -> None:
-        found = None if folder is None else _found(entry.name, folder)
+    def _compare_file(
+        self, folder: int | None, number: int, entry: Record, blob: Blob, found: os.stat_result | None
+    ) -> None:
         first = entry.first
-        if found is not None and entry.is_untouched(found) and self._names[first] == 1:
-            # As nearly all are, so they cost little.
-            self._untouched.add(number)
-            return
         if folder is None or found is None or not stat.S_ISREG(found.st_mode):
             self._differs.add(first)
             self._overwritten.discard(first)

@@ -18,6 +18,7 @@ import stat
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -95,6 +96,8 @@ class Snapshots:
         self._users: Counter[int] = Counter()
         self._blob_bytes: dict[int, int] = {}
         self._known: dict[tuple[int, int], _Known] = {}
+        # What is known is made of these when it is needed: whoever waits for a restore does not need it.
+        self._files_are: tuple[Manifest, Mapping[int, Identity]] | None = None
         self._read_last: tuple[SnapshotId, Manifest] | None = None
         with storage("The snapshots can't be opened"):
             self._open()
@@ -201,7 +204,8 @@ class Snapshots:
                 if self._users[blob] <= 0:
                     del self._users[blob], self._blob_bytes[blob]
                     self._blob_path(blob).unlink(missing_ok=True)
-            self._known = {at: each for at, each in self._known.items() if each.blob.number in self._users}
+            known = self._known_files()
+            self._known = {at: each for at, each in known.items() if each.blob.number in self._users}
 
     def remove(self) -> None:
         """Remove all snapshots and their folder. Raises StorageError."""
@@ -210,6 +214,7 @@ class Snapshots:
             self._users.clear()
             self._blob_bytes.clear()
             self._known.clear()
+            self._files_are = None
             trees.remove(self._folder)
 
     def _open(self) -> None:
@@ -272,18 +277,25 @@ class Snapshots:
 
     def known(self, found: os.stat_result) -> _Known | None:
         """What is known of a file with this inode."""
-        return self._known.get((found.st_dev, found.st_ino))
+        return self._known_files().get((found.st_dev, found.st_ino))
 
     def _know(self, manifest: Manifest, restored: Restored | None) -> None:
         """The workspace's files are those of a manifest, but for those that a restore has made anew."""
         self._known = {}
-        anew = {} if restored is None else restored.anew
+        self._files_are = manifest, {} if restored is None else restored.anew
+
+    def _known_files(self) -> dict[tuple[int, int], _Known]:
+        if self._files_are is None:
+            return self._known
+        manifest, anew = self._files_are
+        self._files_are = None
         for number, each in enumerate(manifest.records):
             if each.blob is None or each.identity is None or each.first != number:
                 continue
             sure = each.sure and number not in anew
             identity = anew.get(number, each.identity)
             self._known[identity.device, identity.inode] = _Known(identity, each.blob, sure)
+        return self._known
 
     def _manifest(self, snapshot: SnapshotId) -> Manifest:
         if snapshot not in self._sizes:

@@ -14,8 +14,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cellgate.errors import Conflict, NotFound, not_written
 from cellgate_kernels import trees
@@ -63,8 +65,7 @@ FileIdentity = tuple[int, int, int, int, int]
 """Changes whenever a file's content may have changed: its device, inode, size, mtime and ctime."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileState:
+class FileState(msgspec.Struct, frozen=True, gc=False):
     """The state of a regular file. `size` in bytes, `modified` in nanoseconds since 1970."""
 
     path: str
@@ -226,7 +227,7 @@ def move(root: Path, old: Parts, new: Parts) -> list[FileState]:
                 # A renamed file has another identity, those in a renamed folder do not.
                 moved = os.stat(new[-1], dir_fd=target, follow_symlinks=False)
                 return [_state("/".join(new), moved)] if stat.S_ISREG(moved.st_mode) else []
-    return [replace(state, path="/".join((*new, state.path))) for state in below]
+    return [msgspec.structs.replace(state, path="/".join((*new, state.path))) for state in below]
 
 
 def _files_below(root: Path, parts: Parts) -> list[FileState]:
@@ -392,6 +393,9 @@ def remove_all(root: Path, parts: Parts) -> list[str]:
 
 def is_text(path: str) -> bool:
     """Whether a request can name this path, because it is UTF-8."""
+    if path.isascii():
+        # As nearly all are, so they cost little.
+        return True
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -53,7 +53,9 @@ class WorkspaceWatch:
         """
         if not self._known and is_empty(root):
             return []
-        found, complete = tree.scan(root, FEW_ENTRIES)
+        found, complete = dict[str, FileState](), False
+        if len(self._known) <= FEW_ENTRIES:
+            found, complete = tree.scan(root, FEW_ENTRIES)
         if not complete:
             found, complete = await asyncio.to_thread(tree.scan, root)
         known = self._known

@@ -51,7 +51,14 @@ class Forks(Protocol):
     async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
         """See ``KernelPool.checkpoint``."""
 
-    async def restore(self, held: HeldFork, spec: BranchSpec, *, instead_of: Kernel | None = None) -> Kernel:
+    async def restore(
+        self,
+        held: HeldFork,
+        spec: BranchSpec,
+        *,
+        instead_of: Kernel | None = None,
+        beside: asyncio.Future[None] | None = None,
+    ) -> Kernel:
         """See ``KernelPool.restore``."""
 
     def release(self, kernel: Kernel, *, spared: Collection[Path] = ()) -> None:
@@ -226,12 +233,13 @@ class SessionCheckpoints:
         """A kernel made of the checkpoint instead of this one, with the files as they were.
 
         `end_kernel` ends the other, which must not write to the files any more; it is called when there is a
-        kernel to take its place. Raises as ``KernelPool.restore``, and then nothing has changed; and as
-        ``Snapshots.restore``, and then the session has no kernel.
+        kernel to take its place. Raises as ``KernelPool.restore`` and ``Snapshots.check``, and then nothing
+        has changed; and as ``Snapshots.restore``, and then the session has no kernel.
         """
-        await self._work(self._snapshots.check, point.snapshot, kernel.workspace)
+        check = patiently(self._snapshots.check, point.snapshot, kernel.workspace)
+        checking = self._tasks.share(check, "look at a snapshot")
         spec = BranchSpec(BranchWorkspace.SHARED, anyway=True)
-        made = await self._forks.restore(point.held, spec, instead_of=kernel)
+        made = await self._forks.restore(point.held, spec, instead_of=kernel, beside=checking)
         try:
             await end_kernel()
             restored = await self._work(self._snapshots.restore, point.snapshot, made.workspace)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cellgate.errors import Conflict, NotFound, SnapshotsFull
 from cellgate.files.snapshots import Snapshots
 from cellgate.principals.usage import Account, Reservation
 from cellgate.sessions.checkpoints import (
+    DENSE,
     Checkpoint,
     Forks,
     Position,
@@ -33,6 +35,10 @@ from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
+THIN_AFTER = 1.0
+"""Seconds after a checkpoint until old ones are looked at: what followed at once would wait for it."""
+MOST_UNSEEN = 2 * DENSE
+"""With more than so many checkpoints old ones are looked at right away."""
 MEMORY_SHARE = 2
 """All checkpoints of a session may keep the session's limit of memory divided by this."""
 _TOO_LARGE = "Those that were asked for kept more memory than the session may have, and the oldest were ended"
@@ -74,6 +80,8 @@ class SessionUndo:
         self._one_at_a_time = asyncio.Lock()
         self._tasks = Supervisor()
         self._closed = False
+        # Old ones are looked at now, and not in a while.
+        self._hurry = asyncio.Event()
         self._thinning = False
         # Why there is no newer automatic one.
         self._why_not = ""
@@ -144,14 +152,20 @@ class SessionUndo:
         self._thin_soon(points)
 
     def _thin_soon(self, points: SessionCheckpoints) -> None:
-        """One at a time: each looks at the memory of all."""
+        """Look at the memory of all: in a while, and once for all cells until then."""
+        if len(points.alive) > MOST_UNSEEN:
+            self._hurry.set()
         if not self._thinning:
             self._thinning = True
             self._tasks.start(self._thin(points), "thinning of checkpoints")
 
     async def _thin(self, points: SessionCheckpoints) -> None:
         try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(THIN_AFTER):
+                    await self._hurry.wait()
             async with self._one_at_a_time:
+                self._hurry.clear()
                 if not self._closed and await points.thin():
                     self._why_not = _TOO_LARGE
         except CellgateError as error:
@@ -250,6 +264,7 @@ class SessionUndo:
     async def close(self, workspace: Path | None) -> None:
         """End all of them, and remove their files; see `SessionCheckpoints.close`. Raises StorageError."""
         self._closed = True
+        self._hurry.set()
         if self._points is not None:
             # Before anything is waited for: whoever asks a fork that was stopped has its answer now.
             self._points.end_forks()

@@ -120,7 +120,9 @@ def main(kernel_class=None):
         input_says_how(app.kernel)
         for reserve in (app.reserve_of_messages, app.reserve):
             app.shell.events.register("pre_execute", reserve.hold)
-        app.kernel.branching = beside(here, "branch").Branching(app, Spool, beside(here, "held").Held)
+        held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork)
+        pages = beside(here, "pages").Pages()
+        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, pages)
         beside(here, "variables").Variables(app).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
@@ -167,7 +169,8 @@ def load(here):
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()
-    for name in ("branch", "held", "variables", "tables", "streams", "unsent", "interrupts"):
+    branches = ("branch", "held", "pages", "sibling")
+    for name in (*branches, "variables", "tables", "streams", "unsent", "interrupts"):
         beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):

@@ -48,6 +48,8 @@ FEATURE = "cellgate branch"
 BUSY_AFTER = 1.0
 """A kernel that is not idle by then is busy: longer than the end of a cell takes on a busy machine."""
 LOOK_AGAIN = 0.005
+COPY_AFTER = 0.005
+"""By then whoever asked for a branch has its first answer."""
 SILENT_AFTER = 10.0
 """A branch that has not come up by then is killed."""
 ALONE_AFTER = 10.0
@@ -74,13 +76,14 @@ class Branching:
     """The branches of one kernel. Made in its main thread when it is initialised, before any cell runs.
 
     `spool`: the class of its spool, of which a branch gets one of its own. `held`: that of a fork which is
-    held.
+    held. `pages`: has the pages ready that cells write to.
     """
 
-    def __init__(self, app, spool, held):
+    def __init__(self, app, spool, held, pages):
         self.app = app
         self.spool = spool
         self.held = held
+        self.pages = pages
         self.is_branch = False
         # The timer by which this branch ends if nobody comes, inherited by its own branches.
         self.alone = None
@@ -139,8 +142,14 @@ class Branching:
 
     async def requested(self, stream, ident, message):
         """Answer a request for a branch."""
+        with suppress(Exception):  # cells can have exchanged what this uses, and a fork does without
+            self.pages.look()
         answer = await self.answer(message["content"])
         self.app.session.send(stream, REPLY, answer, message, ident=ident)
+        if answer["status"] == "ok":
+            with suppress(Exception):
+                self.pages.forked()
+                self.pages.copy()
 
     async def answer(self, wanted):
         """Let the main thread fork, and wait for the branch's first word."""
@@ -404,14 +413,18 @@ def moved(path, move):
     return path
 
 
-def fork_off():
+def fork_off(sibling=None):
     """Fork a process that is the keeper's child. Returns the process in between, and a pipe; in the new one
     0, and the pipe's other end. Raises OSError.
+
+    `sibling`: a function that forks such a process itself, or returns None if it can't. Then there is none in
+    between, and the new one is returned.
     """
     reader, writer = os.pipe()
     with no_collection():
         try:
-            between = fork_quietly()
+            forked = None if sibling is None else sibling()
+            between = fork_quietly() if forked is None else forked
         except OSError:
             os.close(reader)
             os.close(writer)
@@ -420,7 +433,10 @@ def fork_off():
             os.close(writer)
             return between, reader
         os.close(reader)
-        become_nobodys_child(writer)
+        if forked is None:
+            become_nobodys_child(writer)
+        else:
+            os.write(writer, PID.pack(os.getpid()))
         gc.freeze()
     return 0, writer
 
@@ -477,6 +493,9 @@ class Branch:
         self.context.run(self.kernel.start)
         self.set_generators()
         self.watch_for_company()
+        # In the thread that does this after a fork.
+        control_loop = self.app.control_thread.io_loop
+        control_loop.add_callback(control_loop.call_later, COPY_AFTER, self.branching.pages.copy)
 
     def what_must_not_be_finalised(self):
         """References that keep the parent's objects from being finalised here.

@@ -41,14 +41,15 @@ class Held:
     """Made in the process that is to be held, once it has parted from its parent.
 
     `own`: the descriptors that no cell has opened, with what they are. `descriptors`, `fork_off`, `moved`:
-    functions of ``branch.py``.
+    functions of ``branch.py``; `sibling`: that of ``sibling.py``, for this process has one thread.
     """
 
-    def __init__(self, own, descriptors, fork_off, moved):
+    def __init__(self, own, descriptors, fork_off, moved, sibling):
         self.own = own
         self.descriptors = descriptors
         self.fork_off = fork_off
         self.moved = moved
+        self.sibling = sibling
         self.files = []
         self.folder = None
         # Cells may have set handlers, and anybody in the sandbox can send signals.
@@ -145,13 +146,13 @@ class Held:
     def make(self):
         """Fork. Returns what to tell the gateway; in the new process, a pipe for its word."""
         try:
-            between, pipe = self.fork_off()
+            between, pipe = self.fork_off(self.sibling)
         except OSError as error:
             return {"status": "error", "why": "failed", "message": f"It can't be forked: {error.strerror}"}
         if not between:
             return pipe
         kernel, word = first_word(pipe, between)
-        with suppress(ChildProcessError):
+        with suppress(ChildProcessError):  # there is none in between
             os.waitpid(between, 0)
         if word != b"ready":
             why = word.decode(errors="replace") or f"It did not come up within {SILENT_AFTER:g} s."

@@ -22,6 +22,7 @@ from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.messages import Channel
 from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
 from cellgate_kernels.testing import FakeHeldFork, FakeKernel, FakeLauncher
+from tests.core.kernels.test_pool import until
 
 PYTHON3 = KernelProfile("python3")
 SHARED = BranchSpec(BranchWorkspace.SHARED)
@@ -107,6 +108,25 @@ async def test_a_restore_that_fails_gives_the_place_back(pool: KernelPool, tmp_p
     again = await restoring
     assert again.alive
     assert pool.statistics().in_use == 1
+
+
+async def test_a_restore_beside_which_something_fails_gives_the_place_back(
+    pool: KernelPool, launcher: FakeLauncher
+) -> None:
+    kernel = await claimed(pool)
+    held = await pool.checkpoint(kernel)
+    beside = asyncio.get_running_loop().create_future()
+    restoring = asyncio.ensure_future(pool.restore(held, SHARED, instead_of=kernel, beside=beside))
+    await until(lambda: launcher.existing == 2)
+    beside.set_exception(InvalidInput("The files can't be brought back"))
+    with pytest.raises(InvalidInput, match="files"):
+        await restoring
+    await until(lambda: launcher.existing == 1)
+    assert kernel.alive
+    assert kernel.workspace.is_dir()
+    assert pool.statistics() == PoolStatistics(warm=0, starting=0, in_use=1, ending=0, waiting=0, held=1)
+    again = await restored(pool, held, instead_of=kernel)
+    assert again.alive
 
 
 async def test_held_forks_end_with_the_last_kernel_or_their_own_close(pool: KernelPool) -> None:
