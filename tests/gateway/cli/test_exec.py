@@ -388,3 +388,21 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other side has closed: Linux's way to say so
         return b""
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (("-o", "it.html"), "<!DOCTYPE html>"),
+        (("-o", "it.md"), "```python\n"),
+        (("-o", "it.html", "--to", "ipynb"), "{"),
+        (("-o", "it.ipynb"), "{"),
+        (("-o", "it"), "{"),
+    ],
+)
+def test_an_export_is_what_its_name_says(
+    shell: Shell, session: str, words: Sequence[str], begins: str
+) -> None:
+    shell.lines("exec", "6 * 7", "--session", session)
+    shell.lines("export", session, *words)
+    assert (shell.folder / words[1]).read_text().lstrip().startswith(begins)
