@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -219,17 +221,37 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         Finalize(None, leftovers.remove, args=(place.folder,), exitpriority=-200)
 
 
-def pytest_configure() -> None:
+_WORKERS = pytest.StashKey[list[int]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Remember the processes that run tests for this one."""
+    node.config.stash.setdefault(_WORKERS, []).append(node.gateway._rinfo().pid)
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """What holds in this process for all tests.
 
-    A job in the background ignores SIGINT, and so would the programs that tests start and interrupt. No
+    A job in the background ignores SIGINT, and so would the programs that tests start and interrupt. Who ends
+    the run by SIGTERM interrupts it: by default Python would end at once, and leave gateways and kernels. No
     random example is bad because the machine has other things to do while it is made or tried.
     """
+    signal.signal(signal.SIGTERM, partial(_interrupt, config))
     patient = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
     hypothesis.settings.register_profile("patient", patient)
     hypothesis.settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(config: pytest.Config, number: int, _frame: object) -> None:
+    # `timeout` sends it twice; the second one would interrupt what the first one has begun to end.
+    signal.signal(number, lambda *_: None)
+    for worker in config.stash.get(_WORKERS, []):
+        with suppress(ProcessLookupError):
+            os.kill(worker, number)
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def assert_nothing_left(gateway: GatewayProcess, kernels: list[psutil.Process]) -> None:

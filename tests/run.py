@@ -116,13 +116,16 @@ def _pytest(run: Run, name: str, arguments: list[str]) -> tuple[int, Outcomes]:
     """Call pytest; what it did not live to tell is empty."""
     path = run.reports / f"{name}.json"
     plugin = ["-p", "tests.support.outcomes", f"--outcomes={path}"]
-    # The interrupt of a terminal reaches pytest, too: it ends, and so do we.
-    usual = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        command = [sys.executable, "-m", "pytest", *arguments, *plugin]
-        code = subprocess.run(command, env=_without_make(os.environ), check=False).returncode
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    command = [sys.executable, "-m", "pytest", *arguments, *plugin]
+    with subprocess.Popen(command, env=_without_make(os.environ)) as process:
+        # The interrupt of a terminal reaches pytest, too: it ends, and so do we. An end from outside may not.
+        handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: process.terminate()}
+        usual = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in usual.items():
+                signal.signal(number, handler)
     return code, read(path) or Outcomes()
 
 

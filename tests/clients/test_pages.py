@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.pure.record.test_html_frame import ALIVE, UNFINISHED, exported, replayed
-from tests.support.browser import program
+from tests.support.browser import PHONE, Browsers, program
+from tests.support.browser import opened as page_opened
 from tests.support.families import running
 from tests.support.server import until
 
@@ -92,3 +93,16 @@ def test_the_same_mischief_works_in_a_page_without_a_policy(
     command = [*browser(tmp_path / "profile"), "--remote-debugging-port=0", file.as_uri()]
     with running(command):
         until(lambda: expected <= set(paths), "the browser has not asked for all of it", PATIENCE)
+
+
+def test_a_replay_fits_on_a_phone(tmp_path: Path) -> None:
+    """Even where it names what has no place to break, such as the moment at which it was made."""
+    file = tmp_path / "replayed.html"
+    file.write_text(replayed("word" * 100))
+    browsers = Browsers()
+    try:
+        with page_opened(browsers.get(), viewport=PHONE) as page:
+            page.goto(file.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    finally:
+        browsers.close()

@@ -54,6 +54,7 @@ IMPORTED = [
     "cellgate_kernels.provisioners.sandbox",
 ]
 """What the fork server imports, with all that these import."""
+FORK_SERVER = "tests.support.fork_server"
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -77,7 +78,7 @@ class Forked:
     ) -> None:
         """`output` gets stdout, and stderr too unless `errors` is given; both are appended to."""
         context: ForkServerContext = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*IMPORTED, __name__])
+        context.set_forkserver_preload([*IMPORTED, __name__, FORK_SERVER])
         self._process = context.Process(
             target=_run,
             args=(
@@ -200,6 +201,7 @@ def _run(
     os.environ.clear()
     os.environ.update(variables)
     sys.argv = [str(INSTALLED), *words]
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # see `FORK_SERVER`
     try:
         sys.exit(import_module("cellgate.cli.main").main())
     finally:

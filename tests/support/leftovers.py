@@ -91,7 +91,7 @@ def _end_processes(place: Path, groups: Iterable[Path]) -> int:
                 (group / name).write_text(thawed)
         with suppress(OSError):
             inside |= {int(word) for word in (group / "cgroup.procs").read_text().split()}
-    ours = [process for process in psutil.process_iter() if process.pid in inside or _is_of(process, place)]
+    ours = [process for process in psutil.process_iter() if process.pid in inside or is_of(process, place)]
     for process in ours:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -103,7 +103,7 @@ def still_running(place: Path) -> list[str]:
     """The command lines of what was started with something of the place and does not end, as far as it is no
     helper of Python's own, which ends with this process.
     """
-    ours = [process for process in psutil.process_iter() if _is_of(process, place)]
+    ours = [process for process in psutil.process_iter() if is_of(process, place)]
     ours = [process for process in ours if not _is_helper(process)]
     _, alive = psutil.wait_procs(ours, timeout=END_SECONDS)
     return [_in_words(process) for process in alive]
@@ -119,7 +119,7 @@ def _in_words(process: psutil.Process) -> str:
     return str(process.pid)
 
 
-def _is_of(process: psutil.Process, place: Path) -> bool:
+def is_of(process: psutil.Process, place: Path) -> bool:
     if process.pid == os.getpid():
         return False
     with suppress(psutil.Error):

@@ -10,7 +10,6 @@ that is ``client``, imported only when a client is made.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import inspect
 import re
 import shutil
@@ -499,7 +498,9 @@ class CommandApp(BaseApp):
 
     def start(self) -> NoReturn:
         """Runs the command and exits with its code. Raises UsageError if the gateway refuses a request."""
-        from cellgate.client import GatewayError  # noqa: PLC0415 - keeps --help quick
+        import asyncio  # noqa: PLC0415 - keeps --help quick
+
+        from cellgate.client import GatewayError  # noqa: PLC0415
 
         try:
             raise SystemExit(asyncio.run(self.run_command()))

@@ -16,11 +16,11 @@ from traitlets import Bool, Unicode
 
 from cellgate.cli.base import UsageError
 from cellgate.cli.cell_options import SessionOptions
+from cellgate.cli.cell_run import Run, RunOptions
+from cellgate.cli.cells import Cell, CellFile, CellKind
 from cellgate.cli.escaping import printed
 from cellgate.cli.images import Pictures
 from cellgate.cli.input import Answers, Lines
-from cellgate.cli.notebook_files import Cell, CellFile, CellKind
-from cellgate.cli.run import Run, RunOptions
 from cellgate.cli.screen import Plain, Screen, Silent, note_wait, summary
 from cellgate.cli.script import wants_a_person
 from cellgate.cli.tables import as_json

@@ -29,7 +29,7 @@ class ExportApp(CommandApp):
     examples = """
         cellgate export my-session -o my-session.ipynb
         cellgate export my-session --no-outputs -o code.ipynb
-        cellgate export my-session --to html
+        cellgate export my-session -o report.html
         cellgate export my-session --bundle
     """
 
@@ -38,8 +38,10 @@ class ExportApp(CommandApp):
     ).tag(config=True, metavar="FILE")
     to = Enum(
         tuple(_EXTENSIONS),
-        "ipynb",
-        help="What to write: ipynb, html, markdown or script; a page runs no scripts.",
+        None,
+        allow_none=True,
+        help="What to write: ipynb, html, markdown or script; a page runs no scripts. Default: what the "
+        "extension of FILE says, otherwise ipynb.",
     ).tag(config=True, metavar="FORMAT")
     bundle = Bool(
         False, help="Write a zip file with the notebook, its files, its packages' versions and the record."
@@ -86,7 +88,7 @@ class ExportApp(CommandApp):
         return 0
 
     async def _download(self, session: str, path: Path) -> None:
-        form = None if self.to == "ipynb" else self.to
+        form = None if self._format == "ipynb" else self._format
         making = None
         if self.bundle:
             making = "making the bundle"
@@ -106,10 +108,16 @@ class ExportApp(CommandApp):
                     progress=progress,
                 )
 
+    @property
+    def _format(self) -> str:
+        """What was asked for: a page that is no page would be of no use to anybody."""
+        by_extension = {extension: name for name, extension in _EXTENSIONS.items()}
+        return str(self.to or by_extension.get(Path(self.output).suffix.lower(), "ipynb"))
+
     def _path(self, session: str) -> Path:
         if self.output:
             return expanded(self.output)
-        extension = ".zip" if self.bundle else _EXTENSIONS[self.to]
+        extension = ".zip" if self.bundle else _EXTENSIONS[self._format]
         path = Path(f"{session.replace('/', '-')}{extension}")
         if path.exists():
             raise UsageError(f"{path} exists; name a file with -o to replace it")

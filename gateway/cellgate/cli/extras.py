@@ -1,15 +1,13 @@
 """Which extras are installed: the commands that can run here, and the packages that others need.
 
-It reads the distribution's metadata, so ``pyproject.toml`` is the only list of an extra's packages.
+It reads the distribution's metadata, so ``pyproject.toml`` is the only list of an extra's packages. What that
+takes is imported then, and not before: most commands need no extra.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TypeVar
-
-from packaging.requirements import Requirement
 
 T = TypeVar("T")
 
@@ -20,6 +18,10 @@ OF_THE_SERVER = frozenset({"serve", "setup", "doctor", "image", "record", "user"
 
 def missing(extra: str) -> list[str]:
     """The packages of an extra that are not installed here."""
+    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - see above
+
+    from packaging.requirements import Requirement  # noqa: PLC0415
+
     try:
         requirements = [Requirement(text) for text in requires("cellgate") or ()]
     except PackageNotFoundError:  # run from source, not installed
@@ -41,6 +43,8 @@ def available(commands: Mapping[str, T]) -> dict[str, T]:
 
 
 def _is_installed(name: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - see above
+
     try:
         version(name)
     except PackageNotFoundError:

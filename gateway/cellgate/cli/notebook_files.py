@@ -12,8 +12,6 @@ import io
 import re
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode, v4
 
+from cellgate.cli.cells import Cell, CellFile, CellKind
 from cellgate.execution.blocks import cell_of
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.record.imported import decode_notebook, read_file
@@ -39,48 +38,6 @@ _OF_A_RUN = frozenset({"cellgate", "execution"})
 """Keys of a cell's metadata that describe one run of it."""
 MOST_CELLS = 100_000
 _DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
-
-
-class CellKind(StrEnum):
-    """A cell's type, as nbformat names it."""
-
-    CODE = "code"
-    MARKDOWN = "markdown"
-    RAW = "raw"
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell of a file. `id`, `metadata` and `attachments` are those of a notebook's cell."""
-
-    kind: CellKind
-    source: str
-    id: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    attachments: Mapping[str, Any] | None = None
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has code, and no `skip-execution` tag (nbclient's)."""
-        return self.kind is CellKind.CODE and bool(self.source.strip()) and not self._tagged("skip-execution")
-
-    @property
-    def may_fail(self) -> bool:
-        """Whether it has the `raises-exception` tag: its exception is intended."""
-        return self._tagged("raises-exception")
-
-    def _tagged(self, tag: str) -> bool:
-        tags = self.metadata.get("tags")
-        return isinstance(tags, list) and tag in tags
-
-
-@dataclass(frozen=True, slots=True)
-class CellFile:
-    """A file's cells in order, its notebook metadata, and remarks about what will not run."""
-
-    cells: tuple[Cell, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
 
 
 def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool = False) -> CellFile:

@@ -1,32 +1,30 @@
 """``cellgate run``: runs a file's cells through the gateway, shows their outputs, writes the notebook.
 
 It is a client only: the cells run in a session like any other, recorded by the gateway. ``notebook_files``
-reads the file and makes the notebook, ``screen`` shows the run.
+reads the file and makes the notebook, ``cell_run`` runs the cells, ``live_screen`` shows them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from msgspec import structs
 from traitlets import Bool, List, Unicode
 
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.cell_options import SessionOptions
-from cellgate.cli.escaping import printed, printed_line
-from cellgate.cli.input import Answers
-from cellgate.cli.notebook_files import Cell, CellFile, read_cells, weave
+from cellgate.cli.cell_run import Run, RunOptions
+from cellgate.cli.escaping import printed_line
+from cellgate.cli.live_screen import make_screen
+from cellgate.cli.notebook_files import read_cells, weave
 from cellgate.cli.pages import converted
 from cellgate.cli.run_files import (
     Brought,
@@ -41,27 +39,15 @@ from cellgate.cli.run_files import (
     sent_from,
 )
 from cellgate.cli.run_report import CellReport, RunReport
-from cellgate.cli.screen import Screen, Silent, make_screen, note_wait
-from cellgate.cli.script import asks, exit_code, farewell, preparing, wants_a_person
+from cellgate.cli.screen import Screen, Silent, note_wait
+from cellgate.cli.script import asks, preparing, wants_a_person
 from cellgate.cli.tables import as_json
-from cellgate.cli.widgets import LastWidgets
-from cellgate.client import (
-    ErrorInfo,
-    ErrorRaised,
-    Event,
-    FileModel,
-    Files,
-    Finished,
-    Gateway,
-    GatewayError,
-    InputRequest,
-)
+from cellgate.client import ErrorInfo, FileModel, Files
 from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import parse_language
 
 MOST_NAMED = 20
 """Files that are named one by one at the end."""
-_GRACE = 15.0  # seconds for a cell to end after Ctrl-C
 
 
 def session_name(path: Path) -> str:
@@ -251,7 +237,7 @@ class RunApp(SessionOptions):
         brought = Brought()
         try:
             if output is not None:
-                await run.write(output)
+                await _write(run, output)
                 screen.note(f"written: {output}")
             if data is not None:
                 brought = await data.bring_back(screen)
@@ -262,6 +248,29 @@ class RunApp(SessionOptions):
                 await run.gateway.delete_session(run.session)
             screen.note(f"the record stays: cellgate export {run.session}")
         return brought
+
+
+async def _write(run: Run, output: Path) -> None:
+    """Write the notebook, or a page of it: the file's cells with the outputs that the gateway recorded.
+
+    The gateway's own exports have no Markdown cells: nobody has sent it those.
+    """
+    with tempfile.TemporaryDirectory(prefix="cellgate-") as folder:
+        exported = Path(folder) / "exported.ipynb"
+        await run.gateway.notebook(run.session, exported)
+        await asyncio.to_thread(_weave, run, exported, output)
+
+
+def _weave(run: Run, exported: Path, output: Path) -> None:
+    reader: Any = nbformat  # untyped
+    notebook = weave(run.source, reader.read(exported, as_version=4), run.executions)
+    try:
+        if output.suffix == ".html":
+            output.write_bytes(converted(reader.writes(notebook).encode(), "html"))
+        else:
+            reader.write(notebook, output)
+    except OSError as error:
+        raise InvalidInput(f"{output} can't be written: {in_words(error, file=False)}") from error
 
 
 def _advise(screen: Screen, error: ErrorInfo | None, path: Path, sent: Sequence[Sent]) -> None:
@@ -315,153 +324,3 @@ class Data:
         if len(brought.refused) > MOST_NAMED:
             screen.note(f"not brought back: {len(brought.refused) - MOST_NAMED} more")
         return replace(brought, written=[str(self._folder / path) for path in brought.written])
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How cells are run. `language`: that of all of them, if it is not the kernel's.
-
-    Cells that ask for input get what `answers` gives, or an end of file, as under ``python < /dev/null``.
-    `is_script`: one of them that leaves by `sys.exit` ends the run, with its exit code.
-    """
-
-    timeout: float | None = None
-    keep_going: bool = False
-    language: str | None = None
-    answers: Answers | None = None
-    is_script: bool = False
-
-
-class Run:
-    """One run of a file's cells in a session."""
-
-    def __init__(self, gateway: Gateway, session: str, source: CellFile, options: RunOptions) -> None:
-        self.gateway = gateway
-        self.session = session
-        self._source = source
-        self._options = options
-        self._executions: list[str | None] = [None] * len(source.cells)
-        self.error: ErrorInfo | None = None
-        """That of the last cell that failed."""
-        self.exit_code: int | None = None
-        """What the script has left with, if it has."""
-
-    async def prepare(self, code: str, screen: Screen) -> None:
-        """Runs code that is no cell of the file; says what its result, and no later one, tells of a loss."""
-        result = await self.gateway.execute(self.session, code, silent=True)
-        if result.loss:
-            screen.note(result.loss)
-
-    async def cells(self, screen: Screen) -> int:
-        """Runs the cells; returns how many have failed."""
-        failed = 0
-        places = [index for index, cell in enumerate(self._source.cells) if cell.runs]
-        for number, index in enumerate(places, 1):
-            cell = self._source.cells[index]
-            screen.begin(number, cell.source)
-            finished = await self._cell_or_interrupt(index, cell, screen)
-            if self._options.is_script and finished.status == "error":
-                self.exit_code = exit_code(finished.error)
-            if self.exit_code == 0:
-                screen.end(number, structs.replace(finished, status="ok", error=None))
-                break
-            screen.end(number, finished)
-            if self.exit_code is not None and finished.error is not None:
-                if text := farewell(finished.error):
-                    screen.note(printed(text))
-                return failed + 1
-            if finished.status == "ok" or (finished.status == "error" and cell.may_fail):
-                continue
-            failed += 1
-            self.error = finished.error
-            if not self._options.keep_going:
-                break
-        return failed
-
-    async def _cell_or_interrupt(self, index: int, cell: Cell, screen: Screen) -> Finished:
-        """Runs one cell. When cancelled (Ctrl-C), it interrupts the cell, shows its end, then raises."""
-        task = asyncio.create_task(self._cell(index, cell, screen))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if execution := self._executions[index]:
-                await self._cancel(execution, task)
-            raise
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _cancel(self, execution: str, task: asyncio.Task[Finished]) -> None:
-        """Stops the execution and lets `task` show its end; after `_GRACE` the connection is closed."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE):
-                try:
-                    await self.gateway.cancel(self.session, execution)
-                except GatewayError as error:
-                    if error.status != 409:  # it has ended by itself in the meantime
-                        raise
-                await task
-
-    async def _cell(self, index: int, cell: Cell, screen: Screen) -> Finished:
-        stream = self.gateway.stream_execute(
-            self.session,
-            cell.source,
-            timeout=self._options.timeout,
-            stdin=[] if self._options.answers is None else None,
-            on_disconnect="interrupt",
-            language=self._options.language,
-        )
-        widgets = LastWidgets()
-        async with AsyncExitStack() as stack:
-            events = await stack.enter_async_context(aclosing(stream))
-            answers = self._options.answers
-            if answers is not None:
-                await stack.enter_async_context(answers)
-            async for event in events:
-                self._executions[index] = event.execution
-                if not self._leaves(event):
-                    for shown in widgets.passed(event):
-                        screen.event(shown)
-                if answers is not None and isinstance(event, InputRequest):
-                    answers.ask(event)
-                if isinstance(event, Finished):
-                    return event
-        raise GatewayError(0, "connection_lost", "The gateway ended the stream before the cell was finished")
-
-    def _leaves(self, event: Event) -> bool:
-        """Whether a script leaves by this event, which is no error to show."""
-        return self._options.is_script and isinstance(event, ErrorRaised) and event.ename == "SystemExit"
-
-    async def reports(self) -> list[CellReport]:
-        """What has come of the cells that were run, in their order."""
-        return [
-            CellReport(index, cell.may_fail, await self.gateway.result(self.session, execution, max_text=0))
-            for index, (cell, execution) in enumerate(zip(self._source.cells, self._executions, strict=True))
-            if execution is not None
-        ]
-
-    @property
-    def last_execution(self) -> str | None:
-        """The id of the execution that was begun last."""
-        return next((execution for execution in reversed(self._executions) if execution is not None), None)
-
-    async def write(self, output: Path) -> None:
-        """Writes the notebook, or a page of it: the file's cells with the outputs that the gateway recorded.
-
-        The gateway's own exports have no Markdown cells: nobody has sent it those.
-        """
-        with tempfile.TemporaryDirectory(prefix="cellgate-") as folder:
-            exported = Path(folder) / "exported.ipynb"
-            await self.gateway.notebook(self.session, exported)
-            await asyncio.to_thread(self._weave, exported, output)
-
-    def _weave(self, exported: Path, output: Path) -> None:
-        reader: Any = nbformat  # untyped
-        notebook = weave(self._source, reader.read(exported, as_version=4), self._executions)
-        try:
-            if output.suffix == ".html":
-                output.write_bytes(converted(reader.writes(notebook).encode(), "html"))
-            else:
-                reader.write(notebook, output)
-        except OSError as error:
-            raise InvalidInput(f"{output} can't be written: {in_words(error, file=False)}") from error

@@ -21,7 +21,7 @@ _STYLE = """
   --add: #16351f; --del: #431d1b; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 2rem 1rem 4rem; }
+main { max-width: 62rem; margin: 0 auto; padding: 2rem 1rem 4rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
 p { margin: .3rem 0; } .soft { color: var(--soft); }
 .sum { font-size: 1.15rem; font-weight: 600; }

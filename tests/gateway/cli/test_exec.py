@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,40 @@ from tests.gateway.cli.conftest import Shell
 from tests.support.commands import INSTALLED
 from tests.support.nightly import mostly_nightly
 from tests.support.server import GatewayProcess
+
+NOT_NEEDED = frozenset(
+    {
+        "IPython",
+        "PIL",
+        "cryptography",
+        "jsonschema",
+        "jupyter_client",
+        "jupyter_core",
+        "markdown_it",
+        "nbformat",
+    }
+    | {"packaging", "prompt_toolkit", "pygments", "rich", "structlog", "tornado", "zmq"}
+    | {f"cellgate.{room}" for room in ("execution", "files", "http", "jobs", "server", "sessions")}
+)
+"""What other commands need, and `exec` would only wait for: importing is most of a short command's time."""
+
+
+@pytest.mark.parametrize("words", [("--session", "quick"), (), ("--json",)])
+def test_a_cell_waits_for_no_module_that_other_commands_need(shell: Shell, words: Sequence[str]) -> None:
+    done = subprocess.run(
+        [INSTALLED, "exec", "6 * 7", *words],
+        cwd=shell.folder,
+        env={**shell.environment, "PYTHONPROFILEIMPORTTIME": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    assert "42" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "cellgate.cli.exec" in imported
+    assert imported & NOT_NEEDED == set()
 
 
 def test_code_runs_with_its_output_alone_on_stdout(shell: Shell, gateway: GatewayProcess) -> None:
@@ -353,3 +388,21 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other side has closed: Linux's way to say so
         return b""
+
+
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (("-o", "it.html"), "<!DOCTYPE html>"),
+        (("-o", "it.md"), "```python\n"),
+        (("-o", "it.html", "--to", "ipynb"), "{"),
+        (("-o", "it.ipynb"), "{"),
+        (("-o", "it"), "{"),
+    ],
+)
+def test_an_export_is_what_its_name_says(
+    shell: Shell, session: str, words: Sequence[str], begins: str
+) -> None:
+    shell.lines("exec", "6 * 7", "--session", session)
+    shell.lines("export", session, *words)
+    assert (shell.folder / words[1]).read_text().lstrip().startswith(begins)

@@ -8,10 +8,13 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from cellgate.console.assets import STATIC
 from cellgate_kernels.specs import uv_command
@@ -113,6 +116,16 @@ def test_the_tour_runs_from_the_wheel_beside_others_of_the_same_names(
         assert gateway.stop() == 0, gateway.log.read_text()
     finally:
         gateway.kill()
+
+
+def test_the_client_alone_has_no_package_that_only_the_server_needs(client: Path) -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    server = {Requirement(text).name.lower() for text in project["optional-dependencies"]["server"]}
+    site = next(client.glob("lib/python*/site-packages"))
+    found = {each.name.lower() for each in distributions(path=[str(site)])}
+    assert {"cellgate", "httpcore2"} <= found
+    # The client's HTTP has these two, too.
+    assert found & server == {"h11", "idna"}
 
 
 def test_the_client_alone_talks_to_a_gateway(

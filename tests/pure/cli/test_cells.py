@@ -10,7 +10,8 @@ import nbformat
 import pytest
 from nbformat import v3, v4
 
-from cellgate.cli.notebook_files import Cell, CellFile, CellKind, read_cells, weave
+from cellgate.cli.cells import Cell, CellFile, CellKind
+from cellgate.cli.notebook_files import read_cells, weave
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language
 

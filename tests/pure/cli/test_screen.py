@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from cellgate.cli.images import Handling, Pictures
-from cellgate.cli.screen import Live, Plain, Seen, describe, describe_data, make_screen, summary
+from cellgate.cli.live_screen import Live, make_screen
+from cellgate.cli.screen import Plain, Seen, describe, describe_data, summary
 from cellgate.client import (
     DisplayData,
     ErrorInfo,
