@@ -409,7 +409,7 @@ class WorkspaceStore:
         folder = self._root / name
         all_kept = True
         if name.endswith(BRANCHES):
-            all_kept = await self._rescue_branches(folder, left)
+            all_kept = await self._rescue_branches(folder, left, living)
         elif name in left:
             all_kept = await self._rescue(folder, left[name], used=name in living)
         if name.removesuffix(BRANCHES) in living or not all_kept:
@@ -421,19 +421,23 @@ class WorkspaceStore:
         if place is not None:
             logger.warning("The folder %s belongs to no recorded session; it is now %s", name, place)
 
-    async def _rescue_branches(self, folder: Path, left: Mapping[str, Sequence[str]]) -> bool:
+    async def _rescue_branches(
+        self, folder: Path, left: Mapping[str, Sequence[str]], living: Collection[str]
+    ) -> bool:
         """Keep the workspaces of branches in one sandbox, or of kernels in a shared container with their
-        branches. Returns as `_rescue`.
+        branches. Returns whether that is done, and the folder is nobody's now: a living kernel of another
+        sandbox may work in one of them.
         """
         all_kept = True
         with storage("The folder of branches can't be looked through"):
             names = await asyncio.to_thread(trees.names_in, folder)
         for name in names:
             if name in left:
-                all_kept &= await self._rescue(folder / name, left[name], used=False)
+                all_kept &= await self._rescue(folder / name, left[name], used=name in living)
             elif name.endswith(BRANCHES) and not folder.parent.name.endswith(BRANCHES):
-                all_kept &= await self._rescue_branches(folder / name, left)
+                all_kept &= await self._rescue_branches(folder / name, left, living)
                 await asyncio.to_thread(_remove_empty, folder / name)
+            all_kept &= name not in living
         return all_kept
 
     async def _rescue(self, folder: Path, sessions: Sequence[str], *, used: bool) -> bool:
