@@ -258,6 +258,14 @@ class KeptFolder:
         """Whether other sessions use a kernel's folder too."""
         return self._users.others_use(folder)
 
+    @asynccontextmanager
+    async def alone(self, folder: Path) -> AsyncGenerator[bool, None]:
+        """Yields whether no other session uses a kernel's folder; those that would `enter` it wait until the
+        exit. Nobody can leave the folder in between.
+        """
+        async with self._home.turn:
+            yield not self.is_shared(folder)
+
     async def has_any(self, folder: Path) -> bool:
         """Whether there is anything in this folder of a kernel."""
         with storage("The session's files can't be looked at"):
