@@ -75,6 +75,11 @@ def folder_of(row: SessionRow) -> str:
     return folder_name(row.id, row.folder)
 
 
+def snapshots_of(row: SessionRow) -> str:
+    """The name of a session's snapshots: its own, also where several sessions have one kept folder."""
+    return f"{folder_of(row)}.{row.id}"
+
+
 def folder_name(session_id: int, folder: str) -> str:
     """Like `folder_of`. A session of an older record has no random id, so its number is used."""
     return f"{KEPT}{folder or session_id}"
@@ -356,7 +361,7 @@ class WorkspaceStore:
         return KeptFolder(self._root, name, self._leftovers, self._tasks, home, self.patience)
 
     async def snapshots(self, name: str, most_bytes: int) -> Snapshots:
-        """The snapshots of a session's files, by the name of its kept folder. Raises StorageError."""
+        """The snapshots that a session made of its files, by its `snapshots_of`. Raises StorageError."""
         folder = self._root / f"{name}{SNAPSHOTS}"
         return await self._tasks.complete(
             patiently(Snapshots, folder, most_bytes, reserve=self._reserve, stop=self.patience.is_over),
@@ -397,15 +402,17 @@ class WorkspaceStore:
                 await self._complete_rollback(name.removesuffix(SNAPSHOTS), known)
 
     async def _complete_rollback(self, name: str, known: Collection[str]) -> None:
-        """Bring back the files that a rollback had not yet, when its gateway ended.
+        """Bring back the files that a rollback had not yet, when its gateway ended. `name`: see `snapshots`;
+        older gateways named them as the kept folder alone.
 
         The snapshots are of no use then. They stay until that works.
         """
         folder = self._root / f"{name}{SNAPSHOTS}"
+        kept = name if name in known else name.rpartition(".")[0]
         try:
-            if name in known and await asyncio.to_thread(is_unfinished, folder):
+            if kept in known and await asyncio.to_thread(is_unfinished, folder):
                 snapshots = await self.snapshots(name, 0)
-                await self._tasks.complete(patiently(snapshots.recover, self._root / name), name)
+                await self._tasks.complete(patiently(snapshots.recover, self._root / kept), name)
         except (CellgateError, OSError) as error:
             logger.error("A rollback of %s could not be completed: %s", name, in_words(error))
             return

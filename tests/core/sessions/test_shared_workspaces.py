@@ -285,6 +285,28 @@ def test_nobody_gets_the_workspace_in_the_middle_of_a_rollback(world: Pair, step
     assert world.workspace("b") == world.workspace("a")
 
 
+def test_each_has_checkpoints_of_its_own(world: Pair) -> None:
+    second = world.sharing()
+    world.end("b")
+    first = world.live("a")
+    assert first is not None
+    world.run(first.checkpoint("before", anyway=False))
+    second = world.again("b")
+    world.kernels_wanted = fails_to_start()
+    with pytest.raises(KernelStartFailed):
+        world.run(_restart(first))
+    world.kernels_wanted = at_once
+    world.run(second.checkpoint("before", anyway=False))
+    world.end("a")
+    (world.workspace("b") / "a.txt").write_text("later")
+
+    async def go_back() -> None:
+        await second.roll_back("before")
+
+    world.run(go_back())
+    assert world.files("b") == {"a.txt": "a"}
+
+
 def test_a_branch_with_the_same_files_gets_a_copy_when_it_leaves(world: Pair) -> None:
     world.sharing()
     spec = BranchSpec(BranchWorkspace.SHARED)
