@@ -75,6 +75,11 @@ def folder_of(row: SessionRow) -> str:
     return folder_name(row.id, row.folder)
 
 
+def snapshots_of(row: SessionRow) -> str:
+    """The name of a session's snapshots: its own, also where several sessions have one kept folder."""
+    return f"{folder_of(row)}.{row.id}"
+
+
 def folder_name(session_id: int, folder: str) -> str:
     """Like `folder_of`. A session of an older record has no random id, so its number is used."""
     return f"{KEPT}{folder or session_id}"
@@ -258,6 +263,14 @@ class KeptFolder:
         """Whether other sessions use a kernel's folder too."""
         return self._users.others_use(folder)
 
+    @asynccontextmanager
+    async def alone(self, folder: Path) -> AsyncGenerator[bool, None]:
+        """Yields whether no other session uses a kernel's folder; those that would `enter` it wait until the
+        exit. Nobody can leave the folder in between.
+        """
+        async with self._home.turn:
+            yield not self.is_shared(folder)
+
     async def has_any(self, folder: Path) -> bool:
         """Whether there is anything in this folder of a kernel."""
         with storage("The session's files can't be looked at"):
@@ -348,7 +361,7 @@ class WorkspaceStore:
         return KeptFolder(self._root, name, self._leftovers, self._tasks, home, self.patience)
 
     async def snapshots(self, name: str, most_bytes: int) -> Snapshots:
-        """The snapshots of a session's files, by the name of its kept folder. Raises StorageError."""
+        """The snapshots that a session made of its files, by its `snapshots_of`. Raises StorageError."""
         folder = self._root / f"{name}{SNAPSHOTS}"
         return await self._tasks.complete(
             patiently(Snapshots, folder, most_bytes, reserve=self._reserve, stop=self.patience.is_over),
@@ -389,15 +402,17 @@ class WorkspaceStore:
                 await self._complete_rollback(name.removesuffix(SNAPSHOTS), known)
 
     async def _complete_rollback(self, name: str, known: Collection[str]) -> None:
-        """Bring back the files that a rollback had not yet, when its gateway ended.
+        """Bring back the files that a rollback had not yet, when its gateway ended. `name`: see `snapshots`;
+        older gateways named them as the kept folder alone.
 
         The snapshots are of no use then. They stay until that works.
         """
         folder = self._root / f"{name}{SNAPSHOTS}"
+        kept = name if name in known else name.rpartition(".")[0]
         try:
-            if name in known and await asyncio.to_thread(is_unfinished, folder):
+            if kept in known and await asyncio.to_thread(is_unfinished, folder):
                 snapshots = await self.snapshots(name, 0)
-                await self._tasks.complete(patiently(snapshots.recover, self._root / name), name)
+                await self._tasks.complete(patiently(snapshots.recover, self._root / kept), name)
         except (CellgateError, OSError) as error:
             logger.error("A rollback of %s could not be completed: %s", name, in_words(error))
             return
@@ -409,7 +424,7 @@ class WorkspaceStore:
         folder = self._root / name
         all_kept = True
         if name.endswith(BRANCHES):
-            all_kept = await self._rescue_branches(folder, left)
+            all_kept = await self._rescue_branches(folder, left, living)
         elif name in left:
             all_kept = await self._rescue(folder, left[name], used=name in living)
         if name.removesuffix(BRANCHES) in living or not all_kept:
@@ -421,19 +436,23 @@ class WorkspaceStore:
         if place is not None:
             logger.warning("The folder %s belongs to no recorded session; it is now %s", name, place)
 
-    async def _rescue_branches(self, folder: Path, left: Mapping[str, Sequence[str]]) -> bool:
+    async def _rescue_branches(
+        self, folder: Path, left: Mapping[str, Sequence[str]], living: Collection[str]
+    ) -> bool:
         """Keep the workspaces of branches in one sandbox, or of kernels in a shared container with their
-        branches. Returns as `_rescue`.
+        branches. Returns whether that is done, and the folder is nobody's now: a living kernel of another
+        sandbox may work in one of them.
         """
         all_kept = True
         with storage("The folder of branches can't be looked through"):
             names = await asyncio.to_thread(trees.names_in, folder)
         for name in names:
             if name in left:
-                all_kept &= await self._rescue(folder / name, left[name], used=False)
+                all_kept &= await self._rescue(folder / name, left[name], used=name in living)
             elif name.endswith(BRANCHES) and not folder.parent.name.endswith(BRANCHES):
-                all_kept &= await self._rescue_branches(folder / name, left)
+                all_kept &= await self._rescue_branches(folder / name, left, living)
                 await asyncio.to_thread(_remove_empty, folder / name)
+            all_kept &= name not in living
         return all_kept
 
     async def _rescue(self, folder: Path, sessions: Sequence[str], *, used: bool) -> bool:

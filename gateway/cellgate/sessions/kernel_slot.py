@@ -304,8 +304,6 @@ class SessionKernel:
             former = self.current
             if former is None:
                 raise KernelDied("The session has no kernel now, and its checkpoints ended with it")
-            if self.shares_files:
-                raise Conflict("Another session uses the same files, which a rollback would change for it")
 
             async def end_former() -> None:
                 await self._detach()
@@ -319,7 +317,12 @@ class SessionKernel:
                     ending.result()
 
             try:
-                found = await undo.roll_back(point, former, end_former)
+                async with self._files.alone(former.workspace) as alone:
+                    if not alone:
+                        raise Conflict(
+                            "Another session uses the same files, which a rollback would change for it"
+                        )
+                    found = await undo.roll_back(point, former, end_former)
             except BaseException:
                 if self.current is None:
                     await self._give_back(former, keep_files=True)

@@ -29,7 +29,7 @@ from cellgate.errors import Conflict, NotRecorded, ShuttingDown
 from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
-from cellgate.files.workspace import folder_of
+from cellgate.files.workspace import folder_of, snapshots_of
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
 from cellgate.ports.table import SessionPorts
@@ -156,7 +156,7 @@ class Session:
         self.undo = SessionUndo(
             UndoParts(
                 parts.pool,
-                partial(parts.workspaces.snapshots, folder_of(spec.row)),
+                partial(parts.workspaces.snapshots, snapshots_of(spec.row)),
                 self.account,
                 spec.limits.resources,
                 spec.checkpoints,

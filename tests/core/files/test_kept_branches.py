@@ -48,6 +48,23 @@ async def test_files_of_branches_go_to_their_sessions(root: Path) -> None:
     assert orphan.endswith("/unknown-ended/data")
 
 
+@pytest.mark.parametrize("others", [[], ["session-two"]])
+async def test_a_branch_s_files_stay_where_another_sandbox_s_kernel_uses_them(
+    tmp_path: Path, others: list[str]
+) -> None:
+    """Both the branch and the sandbox that it was in have ended."""
+    folder = tmp_path / f"ended{BRANCHES}" / "branch"
+    folder.mkdir(parents=True)
+    (folder / "data").write_text("branch")
+    store = WorkspaceStore(tmp_path)
+    await store.tidy({"session-one", *others}, {"branch": others}, {"elsewhere", "branch"})
+    copies = {f"{each}/data" for each in others}
+    assert files_below(tmp_path) == {f"ended{BRANCHES}/branch/data", *copies}
+    # It leaves like any other.
+    await store.of("session-one").keep(folder)
+    assert files_below(tmp_path) == {"session-one/data", *copies}
+
+
 async def test_files_of_kernels_of_a_shared_container_and_of_their_branches_go_to_their_sessions(
     tmp_path: Path,
 ) -> None:

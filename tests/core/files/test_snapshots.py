@@ -14,6 +14,8 @@ import pytest
 from cellgate.errors import NotFound
 from cellgate.files.snapshots import Snapshots
 from cellgate.files.tree import scan
+from cellgate.files.workspace import WorkspaceStore
+from cellgate_kernels.limits import MIB
 
 SETTLED = 0.1
 """Seconds after which an unchanged file is known by its inode and times, and is not read again."""
@@ -158,3 +160,16 @@ def test_what_was_dropped_after_a_check_is_not_there(workspace: Path, snapshots:
     snapshots.drop(taken.snapshot)
     with pytest.raises(NotFound):
         snapshots.restore(taken.snapshot, workspace)
+
+
+@pytest.mark.parametrize("name", ["session-1.7", "session-1"])
+async def test_a_start_completes_a_rollback(tmp_path: Path, name: str) -> None:
+    """Also one of a gateway that named the folder after the files alone."""
+    (kept := tmp_path / "session-1").mkdir()
+    (kept / "a.txt").write_text("before")
+    taken = (await WorkspaceStore(tmp_path).snapshots(name, MIB)).take(kept)
+    (kept / "a.txt").write_text("later")
+    (tmp_path / f"{name}.snapshots" / "restoring").write_text(str(taken.snapshot))
+    await WorkspaceStore(tmp_path).tidy({"session-1"}, {}, ())
+    assert (kept / "a.txt").read_text() == "before"
+    assert not (tmp_path / f"{name}.snapshots").exists()
