@@ -380,7 +380,7 @@ class KernelConnection:
             self._deliver(message)
         else:
             self._tell(message)
-        if self._questions:
+        if self._questions.waiting:
             self._questions.go_on(self._recent)
 
     def _quiet(self) -> float:
@@ -473,7 +473,7 @@ class KernelConnection:
                 self._tell(message)
             else:
                 self._tell(future.result(), is_masked=reading.is_masked)
-            if self._questions:
+            if self._questions.waiting:
                 self._questions.go_on(self._recent)
         except MalformedMessage as error:
             self._note_malformed(error)

@@ -37,37 +37,35 @@ class WaitingQuestions:
     """Questions that came before what was shown before them.
 
     `deliver` takes a question whose turn has come. `quiet`: for how many seconds nothing has come from the
-    kernel; 0 while its output is left unread. Use it on the loop's thread.
+    kernel; 0 while its output is left unread. `waiting`: the questions, each behind the id that it waits for.
+    Use it on the loop's thread.
     """
 
     def __init__(self, deliver: Callable[[Message], None], quiet: Callable[[], float]) -> None:
         self._deliver = deliver
         self._quiet = quiet
-        self._waiting: deque[tuple[str, Message]] = deque()
+        self.waiting: deque[tuple[str, Message]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
 
     def takes(self, question: Message, received: Container[str]) -> bool:
         """Whether the question waits here now. `received`: the ids of the latest messages on iopub."""
         after = _after(question)
-        if not after or after in received or len(self._waiting) == _MOST:
+        if not after or after in received or len(self.waiting) == _MOST:
             return False
-        self._waiting.append((after, question))
+        self.waiting.append((after, question))
         self._wait(PATIENCE)
         return True
 
     def go_on(self, received: Container[str]) -> None:
         """Deliver the questions whose turn has come, now that more was received."""
-        while self._waiting and self._waiting[0][0] in received:
-            self._deliver(self._waiting.popleft()[1])
-        if not self._waiting:
+        while self.waiting and self.waiting[0][0] in received:
+            self._deliver(self.waiting.popleft()[1])
+        if not self.waiting:
             self.close()
 
     def close(self) -> None:
         """Forget all."""
-        self._waiting.clear()
+        self.waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -83,7 +81,7 @@ class WaitingQuestions:
         if left > 0:
             self._wait(left)
             return
-        waiting = [question for _, question in self._waiting]
+        waiting = [question for _, question in self.waiting]
         self.close()
         for question in waiting:
             self._deliver(question)

@@ -307,7 +307,8 @@ class World:
         )
         assert [kernel.id for kernel in self.launcher.kernels if kernel.discards != 1] == []
         findings = list(check_record(self.folder / "record.sqlite3"))
-        assert [str(finding) for finding in findings if finding.problem is not None] == []
+        problems = [str(finding) for finding in findings if finding.problem is not None]
+        assert problems == [], problems
         recorded: set[str] = set()
         for events in self.events().values():
             recorded |= check_session(events)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -80,14 +80,16 @@ class _Opening:
     """A session that is being opened. `made`: the session, before it has a kernel. `reserved`: its room.
 
     `waiting`: how many requests wait for it; `abandoned`: the last one has left, and the task is cancelled.
-    `without_disk`: the disk of its workspace is reserved for another session.
+    `folder`: its workspace, as soon as that is known and may be another session's too. `disk`: what is
+    reserved for that; 0 if it was already.
     `position`: in line for a kernel, as it was told last; `told`: those of the requests that want to know.
     """
 
     task: asyncio.Task[Session]
     made: asyncio.Future[Session]
     reserved: Reservation
-    without_disk: bool = False
+    folder: str | None = None
+    disk: int = 0
     waiting: int = 0
     abandoned: bool = False
     position: int | None = None
@@ -159,14 +161,10 @@ class SessionManager:
         rows = await self._journal.unfinished_sessions()
         known = await self._folders()
         reserved: dict[int, Reservation] = {}
-        counted: dict[str, int] = {}
 
         def adopt(spec: SessionSpec) -> Session:
             session = self._make_session(spec)
-            first = counted.setdefault(folder_of(spec.row), spec.row.id)
-            reserved[spec.row.id] = session.account.adopt_session(
-                spec.limits.resources, without_disk=first != spec.row.id
-            )
+            reserved[spec.row.id] = session.account.adopt_session(spec.limits.resources)
             return session
 
         recovery = Recovery(
@@ -177,8 +175,12 @@ class SessionManager:
         await self._journal.commit()
         for session in found:
             if session is not None:
-                first = counted[folder_of(session.row)]
-                self._add(session, reserved.pop(session.row.id), without_disk=first != session.row.id)
+                # Only now is it known who goes on.
+                reserved.pop(session.row.id).release()
+                resources = session.limits.resources
+                without_disk = self._is_counted(session.row.folder)
+                again = session.account.adopt_session(resources, without_disk=without_disk)
+                self._add(session, again, 0 if without_disk else None)
         for left_over in reserved.values():
             left_over.release()
         adopted = {session.kernel.id for session in found if session is not None and session.kernel}
@@ -198,16 +200,16 @@ class SessionManager:
         self._shared.update(name for name, count in counts.items() if count > 1)
         return set(counts)
 
-    def _add(self, session: Session, reserved: Reservation, *, without_disk: bool = False) -> None:
+    def _add(self, session: Session, reserved: Reservation, disk: int | None = None) -> None:
         """Register a live session until it ends, and then release what was reserved for it.
 
-        A session may also end itself. `without_disk`: see `_Opening`.
+        A session may also end itself. `disk`: see `_Opening`; by default its own.
         """
-        self._live[session.row.principal, session.row.key] = session
+        row = session.row
+        self._live[row.principal, row.key] = session
+        kept = session.limits.resources.disk if disk is None else disk
         session.over.add_done_callback(lambda _: self._forget(session))
-        session.over.add_done_callback(
-            lambda _: self._give_back(session, reserved, without_disk=without_disk)
-        )
+        session.over.add_done_callback(lambda _: self._give_back(row.principal, row.folder, reserved, kept))
 
     def _make_session(self, spec: SessionSpec) -> Session:
         return Session(spec, self._parts, self.settings.session)
@@ -348,7 +350,11 @@ class SessionManager:
             raise InvalidInput("checkpoint: sessions with one workspace can't be rolled back")
         if (opening := self._opening.get(other)) is not None:
             await asyncio.wait([opening.task])
+        if (purge := self._purges.get(other)) is not None:
+            await asyncio.wait([purge])
         live = self._live.get(other)
+        if live is not None and live.is_deleted:
+            raise CannotShare(f"The session {key!r} is being deleted")
         row = await self._journal.session(*other) if live is None else live.row
         if row is None:
             raise NotFound(f"No session {key!r}")
@@ -466,15 +472,18 @@ class SessionManager:
         account = self._usage.account(owned[0])
         reserved = account.reserve_session(limits.resources, without_disk=without_disk)
         task = self._tasks.share(open_it(made), f"open {key}", session=key)
-        opening = self._opening[owned] = _Opening(task, made, reserved, without_disk)
+        opening = self._opening[owned] = _Opening(
+            task, made, reserved, folder, 0 if without_disk else limits.resources.disk
+        )
         task.add_done_callback(lambda _: self._opened(owned, opening))
         return opening
 
     def _opened(self, owned: Owned, opening: _Opening) -> None:
-        if opening.task.cancelled() or opening.task.exception() is not None:
-            opening.reserved.release()
         if self._opening.get(owned) is opening:
             del self._opening[owned]
+        if opening.task.cancelled() or opening.task.exception() is not None:
+            disk, opening.disk = opening.disk, 0
+            self._give_back(owned[0], opening.folder, opening.reserved, disk)
 
     async def _outcome(self, opening: _Opening, until: float | None, moved: Moved | None) -> Session:
         """The opened session. Whoever leaves the line as the last one who waits for it ends the opening."""
@@ -722,7 +731,7 @@ class SessionManager:
         session = self._make_session(spec)
         made.set_result(session)
         await session.open(executions, moved=self._opening[owned].moved)
-        self._add(session, self._opening[owned].reserved, without_disk=self._opening[owned].without_disk)
+        self._add(session, self._opening[owned].reserved, self._opening[owned].disk)
         return session
 
     def _reserve_again(
@@ -730,10 +739,14 @@ class SessionManager:
     ) -> None:
         """Reserve what a resumed session gets: it was `asked` for before its record was read."""
         opening = self._opening[owned]
-        without_disk = opening.without_disk or self._is_counted(former.folder)
-        if limits.resources != asked.resources or without_disk != opening.without_disk:
-            account = self._usage.account(owned[0])
-            opening.without_disk = without_disk
+        account = self._usage.account(owned[0])
+        if opening.folder is None:
+            without_disk = self._is_counted(former.folder)
+            opening.folder = former.folder
+        else:
+            without_disk = not opening.disk
+        if limits.resources != asked.resources or without_disk == bool(opening.disk):
+            opening.disk = 0 if without_disk else limits.resources.disk
             opening.reserved = account.replace_session(
                 opening.reserved, limits.resources, without_disk=without_disk
             )
@@ -768,28 +781,31 @@ class SessionManager:
             branched_from=former.branched_from,
         )
 
-    def _sharing(self, folder: str) -> Iterator[Session]:
-        """The live sessions with this workspace, if several have, or had, it."""
-        if folder_name(0, folder) in self._shared:
-            for session in self._live.values():
-                if session.row.folder == folder:
-                    yield session
-
     def _is_counted(self, folder: str | None) -> bool:
-        """Whether the disk of this workspace is reserved already: it counts once."""
-        return folder is not None and any(True for _ in self._sharing(folder))
+        """Whether the disk of this workspace is reserved already: it counts once.
 
-    def _give_back(self, session: Session, reserved: Reservation, *, without_disk: bool) -> None:
-        """The session is over. Its workspace's disk stays reserved as long as others have it."""
+        For a session that is live or being opened, or since one of them ended before the others.
+        """
+        if folder is None or folder_name(0, folder) not in self._shared:
+            return False
+        having = (
+            *(each.row.folder for each in self._live.values()),
+            *(each.folder for each in self._opening.values()),
+        )
+        return folder in having
+
+    def _give_back(self, principal: str, folder: str | None, reserved: Reservation, disk: int) -> None:
+        """A session is over, or was not opened after all. The disk of its workspace stays reserved as long
+        as others have it.
+        """
         reserved.release()
-        folder = session.row.folder
-        if folder_name(0, folder) not in self._shared:
+        if folder is None:
             return
-        if all(each is session for each in self._sharing(folder)):
-            if (disk := self._disks.pop(folder, None)) is not None:
-                disk.release()
-        elif not without_disk:
-            self._disks[folder] = session.account.adopt_disk(session.limits.resources.disk)
+        if not self._is_counted(folder):
+            if (last := self._disks.pop(folder, None)) is not None:
+                last.release()
+        elif disk and folder not in self._disks:
+            self._disks[folder] = self._usage.account(principal).adopt_disk(disk)
 
     async def _is_held(self, row: SessionRow) -> bool:
         """Whether a session's files are another one's too, which has not been deleted."""
@@ -1050,13 +1066,20 @@ class SessionManager:
         self._end_in_background(session, cause, keep_files=keep_files, keep_kernel=False)
 
     def end_with(self, session: Session, other: Session) -> None:
-        """End a session when another one is over, whose workspace it has; the files stay as that one's end
-        left them.
+        """End a session when another one is over, whose workspace it has; delete it if that one was deleted.
+        Otherwise the files stay as that one's end left them.
         """
+        owned = (session.row.principal, session.row.key)
 
         def end(_: object) -> None:
-            if not session.ending:
+            if session.ending:
+                return
+            if not other.is_deleted:
                 self.end_later(session, "end_of_other", keep_files=True)
+                return
+            # Begun here, not in the task: a cell that came in between would be ended with the session.
+            session.begin_end("deleted", keep_files=True, keep_kernel=False)
+            self._tasks.start(self.delete(*owned), f"delete {owned[1]}", session=owned[1])
 
         other.over.add_done_callback(guarded(end, "end of a session with another", session=session.row.key))
 

@@ -235,6 +235,43 @@ def test_others_sessions_are_not_found(world: Pair) -> None:
         world.run(world.manager.get_or_create("eve", body))
 
 
+def test_who_ends_with_another_is_deleted_with_it(world: Pair) -> None:
+    first = world.live("a")
+    assert first is not None
+    for key in ("b", "c"):
+        world.manager.end_with(world.sharing(key), first)
+    world.delete("a")
+    assert [world.live(key) for key in ("a", "b", "c")] == [None] * 3
+    assert world.folders() == set()
+
+
+def test_who_ends_with_another_keeps_the_files_that_it_keeps(world: Pair) -> None:
+    first = world.live("a")
+    assert first is not None
+    world.manager.end_with(world.sharing(), first)
+    world.end("a")
+    assert world.live("b") is None
+    world.again("a")
+    assert world.files("a") == {"a.txt": "a"}
+
+
+def test_no_workspace_is_shared_while_it_is_deleted(world: Pair) -> None:
+    first = world.live("a")
+    assert first is not None
+    deleting = world.loop.create_task(world.manager.delete(PRINCIPAL, "a"))
+    world.do(lambda: None)
+    assert first.is_deleted
+    assert world.refused(CannotShare) == "cannot_share"
+    world.run(deleting)
+
+
+def test_a_workspace_is_not_shared_while_it_is_purged(world: Pair) -> None:
+    purging = world.loop.create_task(world.manager.purge(PRINCIPAL, "a", by="somebody"))
+    world.do(lambda: None)
+    world.refused(NotFound)
+    world.run(purging)
+
+
 def test_its_disk_counts_once(world: Pair) -> None:
     one = world.reserved()
     world.sharing()
@@ -247,6 +284,39 @@ def test_its_disk_counts_once(world: Pair) -> None:
     world.end("c")
     assert world.reserved() == one
     world.end("a")
+    assert world.reserved() == 0
+
+
+def test_its_disk_counts_once_for_two_who_come_back_at_once(world: Pair) -> None:
+    one = world.reserved()
+    world.sharing()
+    world.end("a")
+    world.end("b")
+
+    async def both() -> None:
+        await asyncio.gather(world.session("a"), world.session("b"))
+
+    world.run(both())
+    assert world.reserved() == one
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_its_disk_counts_when_one_ends_while_the_other_opens(world: Pair, opens: bool) -> None:
+    one = world.reserved()
+    world.kernels_wanted = gate = Gate()
+    body = SessionBody(session="b", workspace_of="a")
+    second = world.loop.create_task(world.manager.get_or_create(PRINCIPAL, body))
+    world.pass_time(1)
+    world.end("a")
+    assert world.reserved() == one
+    if opens:
+        world.run(gate.detach())
+        world.run(asyncio.wait_for(second, 5))
+        assert world.reserved() == one
+        return
+    second.cancel()
+    world.do(gate.waiting.popleft().set_exception, KernelStartFailed("It did not come up"))
+    world.pass_time(1)
     assert world.reserved() == 0
 
 
