@@ -10,10 +10,12 @@ import pytest
 
 from cellgate.channels.frames import FrameFormat, Subprotocol
 from cellgate.channels.requests import received
+from cellgate.execution.request import ExecuteRequest
+from cellgate.sessions.registry import Accepted
 from cellgate_kernels.branch_request import REQUEST as BRANCH_REQUEST
 from cellgate_kernels.messages import Channel, new_message
 from cellgate_kernels.testing import Cell, virtual_time
-from tests.core.world import CELL_TIMEOUT, GRACE, SETTLE, World
+from tests.core.world import CELL_TIMEOUT, GRACE, PRINCIPAL, SETTLE, World
 
 
 @pytest.fixture
@@ -191,3 +193,39 @@ def test_an_idle_session_is_ending_as_soon_as_that_is_decided(world: World) -> N
     after = world.ask("s", "after")
     world.pass_time(1)
     assert after.told
+
+
+def test_two_requests_with_one_key_are_one_execution_though_their_session_ends_just_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them has looked for the other in the life that ends; the cell is run in the next one."""
+    world.ask("s", "hello")
+    world.pass_time(1)
+    session = world.live("s")
+    assert session is not None
+    known, looked = session.known, asyncio.Event()
+
+    async def slowly(key: str, request_hash: str) -> object:
+        found = await known(key, request_hash)
+        await looked.wait()
+        return found
+
+    monkeypatch.setattr(session, "known", slowly)
+
+    async def twice() -> list[Accepted]:
+        asked = ExecuteRequest("again")
+        both = [
+            asyncio.ensure_future(world.manager.execute(PRINCIPAL, "s", asked, idempotency=("key", "hash")))
+            for _ in range(2)
+        ]
+        await asyncio.sleep(0)
+        session.record.idle_since -= 2 * session.limits.idle_timeout
+        await world.manager._cull()
+        assert session.ending
+        looked.set()
+        return await asyncio.gather(*both)
+
+    first, second = world.run(twice())
+    world.pass_time(1)
+    assert first.session is second.session is not session
+    assert first.execution is second.execution

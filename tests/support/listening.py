@@ -33,11 +33,12 @@ async def listening(
     **services: Any,
 ) -> AsyncIterator[tuple[int, Listener]]:
     """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
-    parts = SimpleNamespace(access=OPEN, usage=Usage(), tracer=Untraced(), **services)
+    usual = {"access": OPEN, "usage": Usage(), "tracer": Untraced()}
+    parts = SimpleNamespace(**{**usual, **services})
     given = {"services": cast(Services, parts)}
     routes = [(path, handler, given) for path, handler in handlers.items()]
     listener = Listener(
-        Application(cast(Any, routes), log_function=lambda _: None),
+        Application(cast(Any, routes), log_function=lambda _: None, paths={}),
         settings=settings or ListenerSettings(),
         closed_by_us=closed_by_us,
     )

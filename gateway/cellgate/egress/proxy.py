@@ -86,13 +86,17 @@ class Refused(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A connection of the kernel's: what is known of it so far. `address`: set once it is open."""
+    """A connection of the kernel's: what is known of it so far. `address`: set once it is open.
+
+    `own`: the address is this machine's, which only policies with `allow_private` admit.
+    """
 
     begun: float
     during: str | None
     active_at: float
     request: ProxyRequest | None = None
     address: Address | None = None
+    own: bool = False
     allowed: bool = False
     cause: Cause | None = None
     sent: int = 0
@@ -256,7 +260,12 @@ class SessionProxy:
         dialed = await self._egress.ways.dial(admitted, request.port)
         if dialed is None:
             raise Refused(Cause.UNREACHABLE, f"{where} does not answer")
-        upstream, connection.address = dialed
+        upstream, address = dialed
+        own = self._egress.ways.is_own(address, request.port)
+        if not _allows(self._egress.policy_of(self._principal), request, address, own=own):
+            upstream.close()
+            raise Refused(Cause.POLICY_CHANGED, f"this session may not reach {where} any more")
+        connection.address, connection.own = address, own
         connection.active_at = self._time()
         return upstream
 
@@ -373,7 +382,14 @@ def _still_allowed(policy: EgressPolicy | None, connection: _Connection) -> bool
     request = connection.request
     if request is None or connection.address is None:
         return True
-    return policy is not None and policy.admits(request.host, request.port, connection.address)
+    return _allows(policy, request, connection.address, own=connection.own)
+
+
+def _allows(policy: EgressPolicy | None, request: ProxyRequest, address: Address, *, own: bool) -> bool:
+    """Whether a policy allows a connection to an address, which may be our machine's `own`."""
+    if policy is None or (own and not policy.allow_private):
+        return False
+    return policy.admits(request.host, request.port, address)
 
 
 def _named(policy: EgressPolicy) -> str:

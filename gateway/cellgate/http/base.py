@@ -174,7 +174,7 @@ class BaseHandler(RequestHandler):
                 return None
             login = self._authenticate()
             if not isinstance(login, Login):
-                self._check_attempts()
+                self._check_attempts(login)
                 return self._prepare_later(login)
             self._check_request(login)
         except CellgateError as error:
@@ -251,11 +251,14 @@ class BaseHandler(RequestHandler):
             return error
         return _too_many(wait, error)
 
-    def _check_attempts(self) -> None:
+    def _check_attempts(self, ask: Ask | None = None) -> None:
         """Check this before somebody else is asked about a token. Raises TooManyAttempts.
 
-        Who sent too many wrong ones does not make us ask about the next one.
+        Who sent too many wrong ones does not make us ask about the next one. `ask`: the question; one about a
+        token that was good lately is asked in any case, as others may come from the same address.
         """
+        if ask is not None and ask.known:
+            return
         wait = self.services.attempts.waiting(origin_of((self.client_address,)))
         if wait is not None:
             raise _too_many(wait)

@@ -160,7 +160,7 @@ class _Entrance(BaseHandler):
         found = self.services.access.authenticate(f"Bearer {token}", None)
         if isinstance(found, Login):
             return found
-        self._check_attempts()
+        self._check_attempts(found)
         return await found()
 
     async def refuse(self, error: NotAuthenticated) -> CellgateError:

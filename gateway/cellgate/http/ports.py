@@ -225,7 +225,7 @@ class ProgramHandler(BaseHandler):
         if isinstance(found, Login):
             login = found
         else:
-            self._check_attempts()
+            self._check_attempts(found)
             login = await found()
         path = None if self._at_own_name else parse_path(self._uri)
         if path is None:

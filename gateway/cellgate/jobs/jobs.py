@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from cellgate.errors import JobFailed, QueueFull
-from cellgate.jobs.job_files import JobFile
+from cellgate.jobs.job_files import PART, JobFile
 from cellgate.record.admission import Turns
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB
@@ -29,6 +29,8 @@ MOST_WAITING = 16
 DEADLINE = 300.0
 MEMORY = 4 * GIB
 NICE = 10
+MOST_SAID = 2000
+"""Bytes of the end of what a job says that the log shows."""
 
 
 class Jobs:
@@ -75,7 +77,9 @@ class Jobs:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
             async with asyncio.timeout(self._deadline):
-                _, said = await process.communicate()
+                assert process.stderr is not None
+                said = await _end_of(process.stderr)
+                await process.wait()
         except TimeoutError as error:
             raise JobFailed(f"This took more than {self._deadline:g} s and was given up") from error
         finally:
@@ -86,7 +90,7 @@ class Jobs:
             raise made.explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         if process.returncode:
             logger.warning(
-                "Job %s failed (%d): %s", module, process.returncode, said[-2000:].decode(errors="replace")
+                "Job %s failed (%d): %s", module, process.returncode, said.decode(errors="replace")
             )
             raise JobFailed("What this session shows can't be converted; the gateway's log says why")
 
@@ -109,3 +113,11 @@ class Jobs:
                 "HOME": "/nonexistent",
             },
         )
+
+
+async def _end_of(stream: asyncio.StreamReader) -> bytes:
+    """The end of what comes, however much that is: hostile outputs may make a job say anything."""
+    said = b""
+    while part := await stream.read(PART):
+        said = (said + part)[-MOST_SAID:]
+    return said

@@ -27,6 +27,10 @@ from cellgate_kernels import trees
 TREE = "tree"
 META = "meta.json"
 CACHED = "__pycache__"
+MOST_LOCKS = 10_000
+"""Locks that are kept; above that those that were made first are dropped."""
+LOOK_AFTER = 500
+"""Locks that are made between two looks at how many there are."""
 _KEY = re.compile(r"[0-9a-f]{64}-[0-9]{2,5}", re.ASCII)
 _COPY_INSTEAD = {errno.EXDEV, errno.EMLINK, errno.EPERM}
 
@@ -81,6 +85,7 @@ class WheelCache:
         self._locks = root / "locks"
         self._most = most
         self._lock_life = lock_life
+        self._unlooked = 0
         for folder in (self._wheels, self._locks):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -150,10 +155,14 @@ class WheelCache:
         self._drop_old_locks()
 
     def _drop_old_locks(self) -> None:
+        self._unlooked = 0
         oldest = time.time() - self._lock_life
-        for path in self._locks.iterdir():
-            if path.stat().st_mtime < oldest:
-                path.unlink()
+        made = sorted((path.stat().st_mtime, path) for path in self._locks.iterdir())
+        surplus = len(made) - MOST_LOCKS
+        for number, (at, path) in enumerate(made):
+            if at >= oldest and number >= surplus:
+                break
+            path.unlink()
 
     def lock(self, digest: str) -> list[Wheel] | None:
         """The wheels of a lock, if it is recent enough and complete."""
@@ -172,6 +181,10 @@ class WheelCache:
         draft = self._locks / f"{digest}.new"
         draft.write_bytes(msgspec.json.encode(Lock(list(wheels))))
         draft.replace(self._locks / digest)
+        self._unlooked += 1
+        if self._unlooked >= LOOK_AFTER:
+            # Requirements for wheels that are all there are written in any number of ways, and evict nothing.
+            self._drop_old_locks()
 
     def link(self, wheel: Wheel, site: Path, but: Collection[str] = ()) -> list[str]:
         """Link the wheel's files, except those in `but`, into the folder `site`; returns relative names.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -81,7 +81,10 @@ class Installer:
         refusal = "Too many installs are in progress or wait already; try again later"
         self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, PATIENCE, refusal, retry_after=10)
         self._compiling = asyncio.Semaphore(1)
-        self._same: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._same: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """Of each principal's identical requests, of which one at most waits for a turn."""
+        self._installing: dict[str, asyncio.Event] = {}
+        """Requests that have their turn, whoever's they are, and when they are over."""
         self._changing = asyncio.Lock()
         self._tasks = Supervisor()
 
@@ -116,15 +119,40 @@ class Installer:
         wanted = replace(change, install=tuple(unmet))
         kept = {name: version for name, version in installed.items() if name not in wanted.names}
         digest = self._digest(wanted, kept, target)
-        same = self._same.setdefault(digest, asyncio.Lock())
-        async with same:
-            wheels = None if change.upgrade else await asyncio.to_thread(self.cache.lock, digest)
-            if wheels is None:
+        async with self._same.setdefault((principal, digest), asyncio.Lock()):
+            while True:
+                # Only one that has its turn is waited for: another principal's may not get one for long.
+                if (running := self._installing.get(digest)) is not None:
+                    await running.wait()
+                wheels = await self._cached(change, digest)
+                if wheels is not None:
+                    return wheels
+                if digest in self._installing:
+                    continue
                 async with self._turn(principal) as work:
-                    wheels = await self._get(wanted, {**kept, **target.packages}, target, work)
-                    wheels.sort(key=lambda wheel: wheel.name)
-                await self._locked(self.cache.keep_lock, digest, wheels)
-        return wheels
+                    if digest in self._installing:
+                        continue  # it got its turn while this one was waiting for its own
+                    with self._telling(digest):
+                        wheels = await self._cached(change, digest)
+                        if wheels is None:
+                            wheels = await self._get(wanted, {**kept, **target.packages}, target, work)
+                            wheels.sort(key=lambda wheel: wheel.name)
+                            await self._locked(self.cache.keep_lock, digest, wheels)
+                        return wheels
+
+    async def _cached(self, change: Change, digest: str) -> list[Wheel] | None:
+        """The wheels of a request that was resolved lately; an upgrade is resolved each time."""
+        return None if change.upgrade else await asyncio.to_thread(self.cache.lock, digest)
+
+    @contextmanager
+    def _telling(self, digest: str) -> Iterator[None]:
+        """Let identical requests know that this one has its turn, until it is over."""
+        over = self._installing[digest] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._installing[digest]
+            over.set()
 
     def _digest(self, wanted: Change, kept: Mapping[str, str], target: Target) -> str:
         """A hash of everything a lock depends on: the same request for the same kernel can reuse the lock."""

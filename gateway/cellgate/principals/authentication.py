@@ -90,7 +90,7 @@ class Authentication:
                 if isinstance(found, Login):
                     return self.admitted(found)
                 if found is not None:
-                    return partial(self._later, found, given)
+                    return Ask(partial(self._later, found, given), found.known)
             raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
 
     @property

@@ -4,6 +4,9 @@ The Hub is asked about a token with the token itself (`GET /user` of its API), a
 answers with the user and the token's scopes; one of them must be access to this service. Its answer counts
 for some seconds, so a token that was revoked soon opens nothing; the tokens of open connections are asked
 about again and again for as long as they are open. Tokens are kept in memory for that, and nowhere else.
+
+Anybody can send tokens that nobody knows. What those cost must not be paid by users: the Hub is asked about
+tokens that it knew by connections of their own, however many questions about others wait.
 """
 
 from __future__ import annotations
@@ -40,9 +43,12 @@ REFUSED_SECONDS = 5.0
 """How long a refusal counts."""
 LOOK_SECONDS = 5.0
 MOST_LOGINS = 10_000
+MOST_OF_ONE = 1000
+"""Tokens of one user whose logins are remembered. With any number, they would have others' be forgotten."""
 MOST_REFUSED = 1000
 MOST_ASKING = 100
-"""Tokens that the Hub is asked about at once; a request with one more is to come again."""
+"""Tokens that the Hub is asked about at once, of those that it knew and of others; a request with one more is
+to come again."""
 MOST_ANSWER = 256 * 1024
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
@@ -102,6 +108,24 @@ class _Entry:
     asked_at: float
 
 
+class _Questions:
+    """Questions to the Hub that wait for connections of their own."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.fetcher = fetcher
+        self._asking: dict[bytes, asyncio.Task[HubLogin]] = {}
+
+    def ask(self, given: bytes, begin: Callable[[], asyncio.Task[HubLogin]]) -> asyncio.Task[HubLogin]:
+        """The question about a token, which is begun unless it is being asked. Raises IdentityUnavailable."""
+        task = self._asking.get(given)
+        if task is None:
+            if len(self._asking) >= MOST_ASKING:
+                raise IdentityUnavailable(f"{HUB} is being asked about too many tokens; try again later")
+            task = self._asking[given] = begin()
+            task.add_done_callback(lambda _: self._asking.pop(given, None))
+        return task
+
+
 class HubAuthenticator:
     """An Authenticator, for any other token: only the Hub can tell whether one is its own."""
 
@@ -113,12 +137,15 @@ class HubAuthenticator:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._fetcher = fetcher or Fetcher(HUB)
+        self._of_known = _Questions(fetcher or Fetcher(HUB))
+        self._of_others = _Questions(fetcher or Fetcher(HUB))
         self._monotonic = monotonic
         self._entries: dict[bytes, _Entry] = {}
         self._by_id: dict[str, bytes] = {}
+        # Digests of tokens that the Hub knew when it was asked last, however long ago.
+        self._known: dict[bytes, None] = {}
+        self._of_one: dict[str, dict[bytes, None]] = {}
         self._refused: dict[bytes, tuple[float, _Refusal]] = {}
-        self._asking: dict[bytes, asyncio.Task[HubLogin]] = {}
         self._tasks = Supervisor()
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
@@ -135,7 +162,7 @@ class HubAuthenticator:
             del self._refused[given]
         if not _TOKEN.fullmatch(token):
             return None
-        return partial(self._current, token, given)
+        return Ask(partial(self._current, token, given), given in self._known)
 
     async def _current(self, token: str, given: bytes) -> HubLogin:
         """The login as the Hub has it now or, while it gives no answer, as it had it a moment ago."""
@@ -149,39 +176,57 @@ class HubAuthenticator:
 
     async def _ask(self, token: str, given: bytes) -> HubLogin:
         """Ask the Hub, together with whoever else asks about this token."""
-        task = self._asking.get(given)
-        if task is None:
-            if len(self._asking) >= MOST_ASKING:
-                raise IdentityUnavailable(f"{HUB} is being asked about too many tokens; try again later")
-            task = self._tasks.share(self._answer(token, given), "question to the Hub")
-            self._asking[given] = task
-            task.add_done_callback(lambda _: self._asking.pop(given, None))
+        questions = self._of_known if given in self._known else self._of_others
+
+        def begin() -> asyncio.Task[HubLogin]:
+            return self._tasks.share(self._answer(token, given, questions.fetcher), "question to the Hub")
+
+        task = questions.ask(given, begin)
         return await outcome(task, lambda: ShuttingDown("The gateway is shutting down"))
 
-    async def _answer(self, token: str, given: bytes) -> HubLogin:
+    async def _answer(self, token: str, given: bytes, fetcher: Fetcher) -> HubLogin:
         try:
-            login = self._login(await self._user(token), f"hub:{given.hex()[:16]}")
+            login = self._login(await self._user(token, fetcher), f"hub:{given.hex()[:16]}")
         except (InvalidToken, Forbidden) as error:
             self._forget(given)
+            self._known.pop(given, None)
             if len(self._refused) >= MOST_REFUSED:
                 del self._refused[next(iter(self._refused))]
             self._refused[given] = (self._monotonic(), error)
             raise
+        self._remember(given, _Entry(token, login, self._monotonic()))
+        return login
+
+    def _remember(self, given: bytes, entry: _Entry) -> None:
         self._forget(given)
+        name = entry.login.principal.name
+        if len(own := self._of_one.get(name, {})) >= MOST_OF_ONE:
+            oldest = next(iter(own))
+            self._forget(oldest)
+            self._known.pop(oldest, None)
         if len(self._entries) >= MOST_LOGINS:
             self._forget(next(iter(self._entries)))
-        self._entries[given] = _Entry(token, login, self._monotonic())
-        self._by_id[login.id] = given
-        return login
+        self._entries[given] = entry
+        self._by_id[entry.login.id] = given
+        self._of_one.setdefault(name, {})[given] = None
+        self._known.pop(given, None)
+        if len(self._known) >= MOST_LOGINS:
+            del self._known[next(iter(self._known))]
+        self._known[given] = None
 
     def _forget(self, given: bytes) -> None:
         entry = self._entries.pop(given, None)
-        if entry is not None:
-            del self._by_id[entry.login.id]
+        if entry is None:
+            return
+        del self._by_id[entry.login.id]
+        name = entry.login.principal.name
+        del self._of_one[name][given]
+        if not self._of_one[name]:
+            del self._of_one[name]
 
-    async def _user(self, token: str) -> _User:
+    async def _user(self, token: str, fetcher: Fetcher) -> _User:
         headers = {"Authorization": f"token {token}"}
-        answer = await self._fetcher.get(f"{self._settings.api_url}/user", most=MOST_ANSWER, headers=headers)
+        answer = await fetcher.get(f"{self._settings.api_url}/user", most=MOST_ANSWER, headers=headers)
         if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
             raise InvalidToken(
                 "This token is known neither to the gateway nor to the Hub", cause="unknown_token"
@@ -241,4 +286,5 @@ class HubAuthenticator:
     async def close(self) -> None:
         """As Authenticator."""
         await self._tasks.cancel()
-        await self._fetcher.close()
+        for questions in (self._of_known, self._of_others):
+            await questions.fetcher.close()

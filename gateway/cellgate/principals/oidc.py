@@ -46,7 +46,7 @@ class OidcAuthenticator:
         if key is not None:
             return self._verified(token, given, header, key)
         if self._keys.may_renew:
-            return partial(self._with_new_keys, token, given, header)
+            return Ask(partial(self._with_new_keys, token, given, header))
         raise self._unknown()
 
     async def _with_new_keys(self, token: str, given: bytes, header: Header) -> Login:

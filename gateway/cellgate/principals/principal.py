@@ -171,5 +171,17 @@ class Login:
 DEFAULT = Login.of(Principal("default", Role.ADMIN))
 """The administrator who is everybody, if there is at most one token."""
 
-Ask = Callable[[], Awaitable[Login]]
-"""Asks somebody else for a login; until it is called, nothing has begun."""
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question to somebody else for a login; until it is called, nothing has begun.
+
+    `known`: the answer was a login when they were asked last, so whoever shows the token guesses nothing.
+    """
+
+    question: Callable[[], Awaitable[Login]]
+    known: bool = False
+
+    def __call__(self) -> Awaitable[Login]:
+        """The login. The errors are those of `Authentication.login`."""
+        return self.question()

@@ -100,6 +100,9 @@ def _look(path: Path, known: State | None) -> tuple[State | None, Policy | str |
         found: Policy | str = read_quotas(path)
     except InvalidInput as error:
         found = error.message
+        if isinstance(error.__cause__, OSError):
+            # Too many open files, for one: it can be read once that is over, without having changed.
+            return None, found
     return (state if _settled(state) else None), found
 
 

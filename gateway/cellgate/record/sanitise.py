@@ -48,6 +48,8 @@ _OF_SHAPES = _words("""
     stroke-miterlimit stop-color stop-opacity opacity clip-path clip-rule text-anchor dominant-baseline
     font-family font-size font-style font-weight letter-spacing textLength lengthAdjust visibility
 """)
+_LINK = re.compile(r"#|(?:https?|mailto):", re.IGNORECASE)
+"""How a link begins. What browsers pass over before and in a scheme, such as a blank, would hide another."""
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp|avif|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
 
 # Functions that CSS may call. None of them loads anything, unlike url, image-set, src and future ones.
@@ -99,7 +101,7 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
     if name == "src":
         return value if _PICTURE.fullmatch(value) else None
     if name == "href":
-        return value if value.startswith("#") or not value.lower().startswith("data:") else None
+        return value if _LINK.match(value) else None
     if tag in _SHAPES and name not in _EVERYWHERE:
         return value if _harmless(_OWN_PART.sub("", value)) else None
     return value

@@ -63,6 +63,8 @@ COPY_SECONDS = 20.0
 """How long a gateway that shuts down waits for copies of files that sessions share."""
 PURGE_PATIENCE = 5.0
 """Seconds that a purge request waits for the last bytes to be gone."""
+_LIVES = 2
+"""Of a session, that a request tries when it ends just then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,16 +532,18 @@ class SessionManager:
         """
         arrived = self._now()
         until = _deadline(arrived, request)
-        session = await self._session_for(principal, key, language, until, moved)
-        request = self.in_language(session, request, language)
-        if idempotency is not None:
-            known = await session.known(*idempotency)
-            if known is not None:
-                return Accepted(session, known)
-        if session.ending:
-            # It was culled just as this request arrived: a new session takes its place.
+        for _ in range(_LIVES):
             session = await self._session_for(principal, key, language, until, moved)
-        return Accepted(session, session.submit(request, idempotency=idempotency, arrived=arrived))
+            asked = self.in_language(session, request, language)
+            if idempotency is not None:
+                # In each life anew: another request with this key may have been the first in the next one.
+                known = await session.known(*idempotency)
+                if known is not None:
+                    return Accepted(session, known)
+            if not session.ending:
+                break
+            # It was culled just as this request arrived: a new session takes its place.
+        return Accepted(session, session.submit(asked, idempotency=idempotency, arrived=arrived))
 
     async def start_process(
         self, principal: str, key: str, request: ProcessRequest, *, moved: Moved | None = None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import threading
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from cellgate.egress import ledger, proxy
+from cellgate.egress.policy import Address
 from cellgate.egress.requests import MOST_HEAD
 from cellgate.egress.resolver import THREADS, Lookups
 from cellgate.egress.shared import PIECES_A_TURN, EgressLimits
@@ -245,6 +248,32 @@ async def test_a_policy_that_is_withdrawn_ends_open_connections() -> None:
             assert await reader.read() == b""
         writer.close()
         assert (await made.recorded())[0]["cause"] == "policy_changed"
+
+
+async def test_the_end_of_allow_private_ends_connections_to_this_machine() -> None:
+    """Also to a public address of its own, which any policy seems to allow."""
+    async with world(echo, given=policy("h.example:443", allow_private=True)) as made:
+        made.own = {PUBLIC}
+        reader, writer = await made.tunnel()
+        made.policy = policy("h.example:443")
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.read() == b""
+        writer.close()
+        assert (await made.recorded())[0]["cause"] == "policy_changed"
+
+
+async def test_a_policy_that_is_withdrawn_while_a_host_is_called_counts() -> None:
+    async with world(echo) as made:
+        dial = made.egress.ways.dial
+
+        async def withdrawn(addresses: Sequence[Address], port: int) -> tuple[socket.socket, Address] | None:
+            made.policy = None
+            return await dial(addresses, port)
+
+        made.egress.ways = replace(made.egress.ways, dial=withdrawn)
+        answer = await made.ask(CONNECT)
+        assert (await made.recorded())[0]["cause"] == "policy_changed"
+    assert answer.startswith(b"HTTP/1.1 403 Forbidden (policy_changed)\r\n")
 
 
 async def test_idle_connections_end() -> None:

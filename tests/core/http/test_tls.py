@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -18,6 +19,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from cellgate.client import ConnectionFailed, Gateway
+from cellgate.http.listener import certificate
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
@@ -314,6 +316,27 @@ async def test_what_can_t_be_used_is_logged_once_and_changes_nothing(
         async with asyncio.timeout(60):
             await secure.renewals.acquire()
         assert await shown(secure, authority) == serial_in(secure.files[0]) != first
+
+
+async def test_what_could_not_be_read_is_tried_again(
+    authority: Authority, lane: Lane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files whose rights are put right do not look changed; nor when too many files were open before."""
+    caplog.set_level(logging.WARNING)
+
+    def refuse(path: Path, most: int) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    async with listening(authority, lane) as secure:
+        with monkeypatch.context() as patched:
+            patched.setattr(certificate, "read_regular", refuse)
+            replace(secure.files, authority.issue("renewed"))
+            await asyncio.to_thread(until, lambda: caplog.records, "nothing is logged")
+            await asyncio.sleep(0.1)  # for many more looks
+        async with asyncio.timeout(60):
+            await secure.renewals.acquire()
+        assert await shown(secure, authority) == serial_in(secure.files[0])
+        assert len(caplog.records) == 1
 
 
 # ---- files

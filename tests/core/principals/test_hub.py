@@ -6,11 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken
+from cellgate.http import attempts
+from cellgate.http.access import AccessPolicy
+from cellgate.http.attempts import LoginAttempts
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import requires
 from cellgate.principals import hub
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.directory import PrincipalDirectory
@@ -24,10 +30,11 @@ from cellgate.principals.hub import (
     HubAuthenticator,
     hub_settings,
 )
-from cellgate.principals.principal import DEFAULT, Login, Permission, Principal, Reach, Role
+from cellgate.principals.principal import DEFAULT, Ask, Login, Permission, Principal, Reach, Role
 from cellgate.principals.store import opened
 from cellgate.principals.tokens import digest
 from cellgate_kernels.errors import InvalidInput
+from tests.support.listening import listening
 
 ACCESS = "access:services!service=cellgate"
 SERVICE = {"JUPYTERHUB_API_URL": "http://hub:8081/hub/api/", "JUPYTERHUB_SERVICE_NAME": "cellgate"}
@@ -225,6 +232,97 @@ async def test_a_flood_of_tokens_does_not_pile_up(service: Service) -> None:
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in outcomes].count(IdentityUnavailable) == 20
     assert [type(each) for each in outcomes].count(InvalidToken) == MOST_ASKING
+
+
+async def test_a_flood_of_tokens_is_not_in_the_way_of_those_that_the_hub_knew(service: Service) -> None:
+    """Even after a time in which nobody used them."""
+    await service.login()
+    service.now += PATIENCE_SECONDS
+    await service.logins._look(service)
+    service.api.gate.clear()
+    strangers = [asyncio.ensure_future(service.login(f"x{number}")) for number in range(MOST_ASKING)]
+    asked = asyncio.ensure_future(service.login())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    service.api.gate.set()
+    assert (await asked).principal.name == "ada"
+    await asyncio.gather(*strangers, return_exceptions=True)
+
+
+async def test_whose_token_was_good_lately_guesses_nothing(service: Service) -> None:
+    def ask(token: str) -> Ask:
+        found = service.logins.login(token, digest(token))
+        assert isinstance(found, Ask)
+        return found
+
+    assert not ask("t").known
+    await service.login()
+    service.now += 1000 * PATIENCE_SECONDS
+    await service.logins._look(service)
+    assert ask("t").known
+    del service.api.users["t"]
+    with pytest.raises(InvalidToken):
+        await ask("t")()
+    service.now += REFUSED_SECONDS
+    assert not ask("t").known
+
+
+class Whoami(BaseHandler):
+    """Tells who asks."""
+
+    @requires(Permission.READ)
+    async def get(self) -> None:
+        self.check()
+        self.answer({"name": self.principal.name})
+
+
+async def test_wrong_tokens_of_an_address_do_not_lock_out_others_at_it(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a proxy that everybody comes from."""
+    monkeypatch.setattr(attempts, "HOLD_SECONDS", 0.0)
+    both = Authentication(PrincipalDirectory(tmp_path / "principals.sqlite", "own"), (service.logins,))
+    await both.directory.refresh()
+    services = {
+        "access": AccessPolicy(both),
+        "attempts": LoginAttempts(2, clock=lambda: service.now),
+        "trail": SimpleNamespace(refused=lambda *_, **__: None),
+        "base_url": "",
+    }
+    async with listening({"/v1/whoami": Whoami}, **services) as (port, _):
+
+        async def status(token: str) -> int:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(
+                b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                b"Authorization: token %s\r\n\r\n" % token.encode()
+            )
+            answer = await reader.read()
+            writer.close()
+            return int(answer.split()[1])
+
+        assert await status("t") == 200
+        assert [await status(f"x{number}") for number in range(4)] == [401, 401, 429, 429]
+        service.now += FRESH_SECONDS
+        service.api.users["new"] = user("new")
+        while await status(f"y{len(service.api.asked)}") != 429:
+            pass
+        assert await status("t") == 200
+        assert await status("new") == 429, "it might be a guess"
+    assert "new" not in service.api.asked
+
+
+async def test_one_users_tokens_do_not_have_others_be_forgotten(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "MOST_LOGINS", 10)
+    monkeypatch.setattr(hub, "MOST_OF_ONE", 3)
+    login = await service.login()
+    for number in range(20):
+        service.api.users[f"e{number}"] = user("eve")
+        await service.login(f"e{number}")
+    assert service.logins.is_valid(login)
+    assert service.at_once() is login
 
 
 async def test_what_is_remembered_has_limits(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import tracemalloc
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
-from cellgate.errors import QueueFull, StorageError, StorageFull
+from cellgate.errors import JobFailed, QueueFull, StorageError, StorageFull
 from cellgate.jobs.job_files import PART, JobFile
 from cellgate.jobs.jobs import Jobs
+from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
 
 
@@ -54,6 +56,25 @@ async def test_a_job_that_can_t_be_started_now_can_be_asked_for_again(
     jobs = Jobs(tmp_path, 0, lane)
     with jobs.file() as given, jobs.file() as made, pytest.raises(QueueFull, match="open files"):
         await jobs.run("ada", "cellgate.jobs.convert", "markdown", given=given, made=made)
+
+
+async def test_what_a_job_says_without_end_takes_no_memory(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "talkative.py").write_text(
+        "import os\nfor _ in range(64):\n    os.write(2, bytes(1 << 20))\nos.write(2, b'over')\nos._exit(1)"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    jobs = Jobs(tmp_path, 0, lane)
+    tracemalloc.start()
+    try:
+        with jobs.file() as given, jobs.file() as made, pytest.raises(JobFailed):
+            await jobs.run("ada", "talkative", given=given, made=made)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * MIB
+    assert caplog.records[0].getMessage().endswith("over")
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_the_storage(tmp_path: Path, lane: Lane) -> None:

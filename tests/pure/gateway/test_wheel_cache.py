@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,18 @@ def test_of_a_wheel_that_is_not_linked_whole_nothing_is_left(
             wheels.link(wheel, site)
     assert [path.name for path in site.rglob("*") if path.is_file()] == ["other.py"]
     assert len(wheels.link(wheel, site)) == 3
+
+
+def test_locks_are_limited_and_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for one package in ever other words gets a lock each time, though nothing is added."""
+    monkeypatch.setattr(cache, "MOST_LOCKS", 10)
+    monkeypatch.setattr(cache, "LOOK_AFTER", 5)
+    wheels = WheelCache(tmp_path, 10**6, 1000.0)
+    kept = tmp_path / "locks"
+    now = time.time()
+    for number in range(100):
+        wheels.keep_lock(f"{number:064x}", [])
+        os.utime(kept / f"{number:064x}", (now, now - 100 + number))
+    assert len(list(kept.iterdir())) < 10 + 5
+    assert wheels.lock(f"{99:064x}") == []
+    assert wheels.lock(f"{0:064x}") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.principals import quotas_file
 from cellgate.principals.quotas import Policy
 from cellgate.principals.quotas_file import LARGEST_FILE, QuotasFile, read_quotas
 from cellgate_kernels.errors import InvalidInput
@@ -80,6 +82,30 @@ async def test_a_bad_file_is_logged_once_and_changes_nothing(
     await file.look()
     assert seen == []
     assert caplog.records[-1].getMessage() == f"The quotas of {path} are as before"
+
+
+async def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has changed long before, and does not change again."""
+    path = tmp_path / "q.toml"
+    write(path, "[roles.user]\nsessions = 1")
+    seen: list[Policy] = []
+    file = QuotasFile(path, read_quotas(path), seen.append, lane)
+    write(path, "[roles.user]\nsessions = 2")
+
+    def refuse(_path: Path, _most: int) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quotas_file, "read_regular", refuse)
+        patched.setattr(quotas_file, "SETTLED_SECONDS", -1.0)
+        for _ in range(3):
+            await file.look()
+    assert seen == []
+    assert len(caplog.records) == 1
+    await file.look()
+    assert [policy.of("ada", "user").sessions for policy in seen] == [2]
 
 
 async def test_a_watched_file_is_looked_at(tmp_path: Path, lane: Lane) -> None:

@@ -46,6 +46,8 @@ ALIVE = [
     "<p style='background: url(HOST/attribute); list-style: \\75rl(HOST/escaped)'>text</p>",
     "<table background='HOST/background'><tr><td>x</td></tr></table>",
     "<a href=\"javascript:document.title = 'ran'\" id=j target=_top ping='HOST/ping'>j</a>",
+    "<a href=' data:text/html,<script>1</script>'>k</a><a href='da&#9;ta:text/html,l'>l</a>"
+    "<a href='&#1;DATA:text/html,m'>m</a><a href='&#10;javascript:1'>n</a><a href='file:///etc/passwd'>o</a>",
     "<video src='HOST/video' autoplay></video><audio src='HOST/audio'></audio><input type=image src='HOST/i'>",
     "<picture><source srcset='HOST/srcset'><img srcset='HOST/set2'></picture><video poster='HOST/poster'></video>",
     '<math><mtext><table><mglyph><style><!--</style><img title="--><img src=HOST/mxss>">',

@@ -2,7 +2,8 @@
 
 Each reading makes a new TLS context, for new connections only: loading into the one in use would leave it
 without a key if the files don't fit, as they do for a moment while both are replaced. So a change counts once
-two looks in a row have seen the same, and files that can't be used are logged once and change nothing. It
+two looks in a row have seen the same. Files that can't be used change nothing and are logged once, but tried
+again at each look: what hindered may have been their permissions, or that no more files could be opened. It
 knows no sockets: ``listener.server`` uses the context.
 """
 
@@ -54,8 +55,9 @@ class Certificate:
     def __init__(self, files: TlsFiles, lane: Lane, marks: tuple[Mark, Mark], loaded: _Loaded) -> None:
         self._files = files
         self._lane = lane
-        self._tried = self._seen = marks
+        self._used = self._seen = marks
         self._loaded = loaded
+        self._told: tuple[tuple[Mark, Mark], str] | None = None
         self._tasks = Supervisor()
 
     @classmethod
@@ -93,14 +95,17 @@ class Certificate:
         marks = await self._lane.run(_marks, self._files)
         settled = marks == self._seen
         self._seen = marks
-        if marks == self._tried or not settled:
+        if marks == self._used or not settled:
             return False
-        self._tried = marks
         try:
             self._loaded = await self._lane.run(_load, self._files)
         except InvalidInput as error:
-            logger.error("The certificate stays as it was: %s", error.message)
+            if self._told != (marks, error.message):
+                logger.error("The certificate stays as it was: %s", error.message)
+                self._told = marks, error.message
             return False
+        self._used = marks
+        self._told = None
         logger.info("The certificate was renewed from %s", self._files.certificate)
         return True
 
