@@ -7,8 +7,11 @@ On a terminal the cell's output passes through ``terminal``, elsewhere it is wri
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import shlex
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -27,6 +30,9 @@ from cellgate.cli.tables import as_json
 from cellgate.cli.terminal import CellOutput
 from cellgate.client import Event, Finished
 from cellgate_kernels.errors import InvalidInput
+
+_RUNNABLE = frozenset({".py", ".ipynb", ".md"})
+"""Extensions of files that people give to `exec`, and that are for `run`."""
 
 
 class ExecApp(SessionOptions):
@@ -102,8 +108,9 @@ class ExecApp(SessionOptions):
         try:
             with output:
                 failed = await run.cells(output)
-                if (hint := wants_a_person(run.error)) is not None:
-                    output.note(hint)
+                for hint in (wants_a_person(run.error), _meant_file(code) if failed else None):
+                    if hint is not None:
+                        output.note(hint)
             if self.json:
                 self.print(as_json(await gateway.result(session, str(run.last_execution), max_text=0)))
             return 1 if failed else 0
@@ -116,6 +123,15 @@ class ExecApp(SessionOptions):
             return OnlyPrompts()
         pictures = self.pictures(self.session or "exec")
         return OnTerminal(pictures) if sys.stdout.isatty() else Piped(pictures)
+
+
+def _meant_file(code: str) -> str | None:
+    """What to say of a cell that failed because it is the name of a file."""
+    name = code.strip()
+    # Path's own is_file raises for what is too long to be a name.
+    if Path(name).suffix.lower() not in _RUNNABLE or not os.path.isfile(name):  # noqa: PTH113
+        return None
+    return f"{name} is a file here: cellgate run {shlex.quote(name)}"
 
 
 def _read_stdin() -> str:

@@ -209,6 +209,7 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["expotr"], "cellgate: there is no command 'expotr'; did you mean export?"),
         (["help", "rnu"], "cellgate: there is no command 'rnu'; did you mean run?"),
         (["zzz"], "cellgate: there is no command 'zzz'; see cellgate --help"),
+        (["version"], "cellgate: there is no command 'version'; did you mean --version?"),
         (["--bogus", "run"], "cellgate: there is no option --bogus"),
         (
             ["--RunApp.url=x", "run"],
@@ -241,6 +242,29 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["run", "a.py", "-o", "no/x.ipynb"], "cellgate: --output no/x.ipynb: there is no folder no"),
         (["export"], "cellgate: SESSION is missing: cellgate export SESSION [options]"),
         (["export", ""], "cellgate: a session's name can't be empty"),
+        (
+            ["export", "s", "-o", "-"],
+            "cellgate: - is no name of a file, and nothing goes to stdout: name one, such as ./-",
+        ),
+        (
+            ["export", "s", "-o", "s.pdf"],
+            (
+                "cellgate: --output s.pdf: a notebook's name ends in .ipynb, a page's in .html, Markdown's"
+                " in .md, a script's in .py, a bundle's in .zip; else --to says what to write"
+            ),
+        ),
+        (
+            ["export", "s", "--bundle", "-o", "s.ipynb"],
+            "cellgate: --output s.ipynb: a bundle's name ends in .zip; or leave out --bundle",
+        ),
+        (
+            ["export", "s", "--bundle", "--to", "html"],
+            "cellgate: a bundle has the notebook as .ipynb; leave out --bundle or --to",
+        ),
+        (
+            ["export", "s", "-o", "s.zip", "--no-outputs"],
+            "cellgate: a bundle always has the outputs; leave out --no-outputs",
+        ),
         (["sessions", "x"], "cellgate: unexpected argument 'x': cellgate sessions [options]"),
         (
             ["sessions", "--url", "ftp://x"],
@@ -274,6 +298,18 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     captured = capsys.readouterr()
     assert captured.err == f"{line}\n"
     assert captured.out == ""
+
+
+def test_a_data_folder_without_a_gateway_is_named(
+    capsys: pytest.CaptureFixture[str], free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address is a guess then, and who has mistyped the folder would look for a mistake in it."""
+    monkeypatch.setattr(CommandApp, "address", lambda _: f"http://127.0.0.1:{free_port}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sessions", "--data-dir", "d5"]) == 2
+    assert capsys.readouterr().err.endswith(f" None serves with the data folder {tmp_path}/d5.\n")
+    assert main(["sessions"]) == 2
+    assert "data folder" not in capsys.readouterr().err
 
 
 def test_no_gateway_is_one_line_that_says_how_to_start_one(
