@@ -73,8 +73,8 @@ class ServeApp(IdentityOptions, PackageOptions):
         "which each port of each session has an origin of its own."
     ).tag(config=True, metavar="URL")
     token = Unicode(
-        help="The administrator's token, at least 8 printable ASCII characters, no spaces; default: a new one at"
-        " each start, which gateway.json in the data folder has. Users have theirs."
+        help="The administrator's token, at least 8 printable ASCII characters, no spaces; default: a new one"
+        " at each start, which gateway.json in the data folder has. Users have theirs."
     ).tag(config=True, metavar="TOKEN")
     no_auth = Bool(False, help="Ask for no token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(
