@@ -13,11 +13,12 @@ def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def choose_action(
-    command: str, usage: str, actions: Mapping[str, str], words: Sequence[str]
+    command: str, usage: str, actions: Mapping[str, str], words: Sequence[str], forms: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
     """The action and its arguments. `[NAME]` may be left out, `NAME...` may be several; ``--`` is none.
 
-    Raises UsageError for an action that is not there, and for too many or too few arguments.
+    `forms` are the usages in full, where they have more than the arguments. Raises UsageError for an action
+    that is not there, and for too many or too few arguments.
     """
     if not words:
         raise UsageError(f"usage: {command} {usage}")
@@ -29,5 +30,6 @@ def choose_action(
     least = sum(not name.startswith("[") for name in names)
     many = bool(names) and names[-1].rstrip("]").endswith("...")
     if len(rest) < least or (len(rest) > len(names) and not many):
-        raise UsageError(f"usage: {command} {action} {actions[action]}".rstrip())
+        form = next((form for form in forms if form.split()[0] == action), f"{action} {actions[action]}")
+        raise UsageError(f"usage: {command} {form}".rstrip())
     return action, rest

@@ -74,7 +74,7 @@ class ServeApp(IdentityOptions, PackageOptions):
     ).tag(config=True, metavar="URL")
     token = Unicode(
         help="The administrator's token, at least 8 printable ASCII characters, no spaces; default: a new one"
-        " at each start, which gateway.json in the data folder has. Users have theirs."
+        " at each start, in gateway.json in the data folder. Users have theirs."
     ).tag(config=True, metavar="TOKEN")
     no_auth = Bool(False, help="Ask for no token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -280,6 +281,12 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         ),
         (["user"], "cellgate: usage: cellgate user add|list|role|disable|enable|remove [NAME] [options]"),
         (["token", "ls"], "cellgate: cellgate token does not know 'ls'; did you mean list?"),
+        (["token", "create", "alice"], "cellgate: usage: cellgate token create --user USER"),
+        (["secret", "set", "KEY", "value"], "cellgate: usage: cellgate secret set NAME --user USER"),
+        (
+            ["verify", "."],
+            "cellgate: . is a folder; the record of a data folder is checked by --data-dir .",
+        ),
         (["completion"], "cellgate: usage: cellgate completion bash|zsh|fish [options]"),
         (["record", "stats", "x"], "cellgate: usage: cellgate record stats"),
         (["record", "backup"], "cellgate: usage: cellgate record backup FILE|FOLDER"),
@@ -298,6 +305,17 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     captured = capsys.readouterr()
     assert captured.err == f"{line}\n"
     assert captured.out == ""
+
+
+def test_a_backup_is_no_export_that_is_not_valid(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    backup = tmp_path / "monday.sqlite3"
+    with closing(sqlite3.connect(backup)) as db:
+        db.execute("CREATE TABLE t (n)")
+        db.commit()
+    assert main(["verify", str(backup)]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err[:10]) == ("", "cellgate: ")
+    assert "restore checks a backup" in told.err
 
 
 def test_a_data_folder_without_a_gateway_is_named(
