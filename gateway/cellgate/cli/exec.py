@@ -6,7 +6,6 @@ On a terminal the cell's output passes through ``terminal``, elsewhere it is wri
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import shlex
@@ -29,7 +28,6 @@ from cellgate.cli.script import wants_a_person
 from cellgate.cli.tables import as_json
 from cellgate.cli.terminal import CellOutput
 from cellgate.client import Event, Finished
-from cellgate_kernels.errors import InvalidInput
 
 _RUNNABLE = frozenset({".py", ".ipynb", ".md"})
 """Extensions of files that people give to `exec`, and that are for `run`."""
@@ -79,7 +77,8 @@ class ExecApp(SessionOptions):
         (code,) = self.arguments("CODE")
         lines = Lines(sys.stdin.fileno()) if sys.stdin is not None and code != "-" else None
         if code == "-":
-            code = await asyncio.to_thread(_read_stdin)
+            # Not by a thread, whose end Ctrl-C would wait for.
+            code = "" if sys.stdin is None else await Lines(sys.stdin.fileno()).rest()
         if not code.strip():
             raise UsageError("there is no code to run")
         gateway = self.gateway()
@@ -132,13 +131,6 @@ def _meant_file(code: str) -> str | None:
     if Path(name).suffix.lower() not in _RUNNABLE or not os.path.isfile(name):  # noqa: PTH113
         return None
     return f"{name} is a file here: cellgate run {shlex.quote(name)}"
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"stdin is not text: {error}") from error
 
 
 class Output(Screen, Protocol):
