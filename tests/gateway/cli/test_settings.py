@@ -231,6 +231,14 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["run", "--tiemout", "1"], "cellgate: there is no option --tiemout; did you mean --timeout?"),
         (["run", "a.txt"], "cellgate: a.txt: only .ipynb, .py and .md files can be run"),
         (["run", "absent.py"], "cellgate: absent.py can't be read: No such file or directory"),
+        (
+            ["run", "absent.py", "-o", "A.HTML"],
+            "cellgate: absent.py can't be read: No such file or directory",
+        ),
+        (
+            ["replay", "absent.ipynb", "-o", "A.JSON"],
+            "cellgate: absent.ipynb can't be read: No such file or directory",
+        ),
         (["run", "a.py", "--timeout", "0"], "cellgate: --timeout must be a number of seconds above 0, not 0"),
         (
             ["run", "a.py", "--timeout", "inf"],
