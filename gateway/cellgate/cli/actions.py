@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from cellgate.cli.base import UsageError, did_you_mean
 
+_ALIKE = (
+    frozenset({"delete", "remove", "rm", "del", "end", "stop", "kill", "revoke"}),
+    frozenset({"put", "upload"}),
+    frozenset({"get", "download"}),
+    frozenset({"add", "create", "new", "set"}),
+    frozenset({"info", "show", "status"}),
+)
+"""What other programs call an action, and we do."""
+
 
 def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
     """The usages in full of a command with these actions, each with the names of its arguments."""
@@ -24,7 +33,10 @@ def choose_action(
         raise UsageError(f"usage: {command} {usage}")
     action, *rest = words
     if action not in actions:
-        hint = did_you_mean(action, list(actions)) or f": {command} {usage}"
+        other = next(
+            (known for words in _ALIKE if action in words for known in actions if known in words), ""
+        )
+        hint = did_you_mean(other or action, list(actions)) or f": {command} {usage}"
         raise UsageError(f"{command} does not know {action!r}{hint}")
     names = [name for name in actions[action].split() if name != "--"]
     least = sum(not name.startswith("[") for name in names)

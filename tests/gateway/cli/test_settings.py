@@ -289,6 +289,12 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         ),
         (["user"], "cellgate: usage: cellgate user add|list|role|disable|enable|remove [NAME] [options]"),
         (["token", "ls"], "cellgate: cellgate token does not know 'ls'; did you mean list?"),
+        (
+            ["user", "delete", "alice"],
+            "cellgate: cellgate user does not know 'delete'; did you mean remove?",
+        ),
+        (["session", "delete", "s"], "cellgate: cellgate session does not know 'delete'; did you mean end?"),
+        (["files", "upload", "s", "x"], "cellgate: cellgate files does not know 'upload'; did you mean put?"),
         (["token", "create", "alice"], "cellgate: usage: cellgate token create --user USER"),
         (["secret", "set", "KEY", "value"], "cellgate: usage: cellgate secret set NAME --user USER"),
         (
