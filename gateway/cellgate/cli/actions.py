@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from cellgate.cli.base import UsageError, did_you_mean
 
 _ALIKE = (
-    frozenset({"delete", "remove", "rm", "del", "end", "stop", "kill", "revoke"}),
+    frozenset({"delete", "remove", "rm", "del", "end", "stop", "kill", "revoke", "uninstall"}),
     frozenset({"put", "upload"}),
     frozenset({"get", "download"}),
-    frozenset({"add", "create", "new", "set"}),
+    frozenset({"add", "create", "new", "set", "install"}),
     frozenset({"info", "show", "status"}),
 )
 """What other programs call an action, and we do."""
@@ -33,10 +33,10 @@ def choose_action(
         raise UsageError(f"usage: {command} {usage}")
     action, *rest = words
     if action not in actions:
-        other = next(
-            (known for words in _ALIKE if action in words for known in actions if known in words), ""
+        meant = next(
+            (known for known in actions if any({action, known} <= alike for alike in _ALIKE)), action
         )
-        hint = did_you_mean(other or action, list(actions)) or f": {command} {usage}"
+        hint = did_you_mean(meant, list(actions)) or f": {command} {usage}"
         raise UsageError(f"{command} does not know {action!r}{hint}")
     names = [name for name in actions[action].split() if name != "--"]
     least = sum(not name.startswith("[") for name in names)
