@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from cellgate.cli.base import UsageError, did_you_mean
 
+_ALIKE = (
+    frozenset({"delete", "remove", "rm", "del", "end", "stop", "kill", "revoke", "uninstall"}),
+    frozenset({"put", "upload"}),
+    frozenset({"get", "download"}),
+    frozenset({"add", "create", "new", "set", "install"}),
+    frozenset({"info", "show", "status"}),
+)
+"""What other programs call an action, and we do."""
+
 
 def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
     """The usages in full of a command with these actions, each with the names of its arguments."""
@@ -13,21 +22,26 @@ def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def choose_action(
-    command: str, usage: str, actions: Mapping[str, str], words: Sequence[str]
+    command: str, usage: str, actions: Mapping[str, str], words: Sequence[str], forms: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
     """The action and its arguments. `[NAME]` may be left out, `NAME...` may be several; ``--`` is none.
 
-    Raises UsageError for an action that is not there, and for too many or too few arguments.
+    `forms` are the usages in full, where they have more than the arguments. Raises UsageError for an action
+    that is not there, and for too many or too few arguments.
     """
     if not words:
         raise UsageError(f"usage: {command} {usage}")
     action, *rest = words
     if action not in actions:
-        hint = did_you_mean(action, list(actions)) or f": {command} {usage}"
+        meant = next(
+            (known for known in actions if any({action, known} <= alike for alike in _ALIKE)), action
+        )
+        hint = did_you_mean(meant, list(actions)) or f": {command} {usage}"
         raise UsageError(f"{command} does not know {action!r}{hint}")
     names = [name for name in actions[action].split() if name != "--"]
     least = sum(not name.startswith("[") for name in names)
     many = bool(names) and names[-1].rstrip("]").endswith("...")
     if len(rest) < least or (len(rest) > len(names) and not many):
-        raise UsageError(f"usage: {command} {action} {actions[action]}".rstrip())
+        form = next((form for form in forms if form.split()[0] == action), f"{action} {actions[action]}")
+        raise UsageError(f"usage: {command} {form}".rstrip())
     return action, rest

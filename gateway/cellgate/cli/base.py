@@ -505,7 +505,15 @@ class CommandApp(BaseApp):
         try:
             raise SystemExit(asyncio.run(self.run_command()))
         except GatewayError as error:
-            raise UsageError(error.message) from error
+            raise UsageError(error.message + self._where_it_was_sought(error.reason)) from error
+
+    def _where_it_was_sought(self, reason: str) -> str:
+        """What to add if the user names a data folder without a running gateway: the URL was a guess."""
+        if reason != "unreachable" or self.url or self.data_path == users_folder():
+            return ""
+        if self._running_gateway() is not None:
+            return ""
+        return f" None serves with the data folder {self.data_path}."
 
     async def run_command(self) -> int:
         """The command's work; returns its exit code."""

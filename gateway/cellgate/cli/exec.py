@@ -6,9 +6,11 @@ On a terminal the cell's output passes through ``terminal``, elsewhere it is wri
 
 from __future__ import annotations
 
-import asyncio
+import os
 import secrets
+import shlex
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -26,7 +28,9 @@ from cellgate.cli.script import wants_a_person
 from cellgate.cli.tables import as_json
 from cellgate.cli.terminal import CellOutput
 from cellgate.client import Event, Finished
-from cellgate_kernels.errors import InvalidInput
+
+_RUNNABLE = frozenset({".py", ".ipynb", ".md"})
+"""Extensions of files that people give to `exec`, and that are for `run`."""
 
 
 class ExecApp(SessionOptions):
@@ -73,7 +77,8 @@ class ExecApp(SessionOptions):
         (code,) = self.arguments("CODE")
         lines = Lines(sys.stdin.fileno()) if sys.stdin is not None and code != "-" else None
         if code == "-":
-            code = await asyncio.to_thread(_read_stdin)
+            # Not by a thread, whose end Ctrl-C would wait for.
+            code = "" if sys.stdin is None else await Lines(sys.stdin.fileno()).rest()
         if not code.strip():
             raise UsageError("there is no code to run")
         gateway = self.gateway()
@@ -102,8 +107,9 @@ class ExecApp(SessionOptions):
         try:
             with output:
                 failed = await run.cells(output)
-                if (hint := wants_a_person(run.error)) is not None:
-                    output.note(hint)
+                for hint in (wants_a_person(run.error), _meant_file(code) if failed else None):
+                    if hint is not None:
+                        output.note(hint)
             if self.json:
                 self.print(as_json(await gateway.result(session, str(run.last_execution), max_text=0)))
             return 1 if failed else 0
@@ -118,11 +124,13 @@ class ExecApp(SessionOptions):
         return OnTerminal(pictures) if sys.stdout.isatty() else Piped(pictures)
 
 
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"stdin is not text: {error}") from error
+def _meant_file(code: str) -> str | None:
+    """What to say of a cell that failed because it is the name of a file."""
+    name = code.strip()
+    # Path's own is_file raises for what is too long to be a name.
+    if Path(name).suffix.lower() not in _RUNNABLE or not os.path.isfile(name):  # noqa: PTH113
+        return None
+    return f"{name} is a file here: cellgate run {shlex.quote(name)}"
 
 
 class Output(Screen, Protocol):

@@ -10,11 +10,15 @@ from typing import Any
 
 from traitlets import Bool, Enum, Unicode
 
-from cellgate.cli.base import CommandApp, UsageError, expanded
-from cellgate.cli.transfer import transfer
+from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.transfer import target_of, transfer
+from cellgate.client.calls import FORM_BY_EXTENSION
 from cellgate_kernels.errors import InvalidInput, in_words
 
 _EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ".py"}
+_BUNDLE = ".zip"
+_FORMATS = {".ipynb": "ipynb", **FORM_BY_EXTENSION}
+"""What a file with such a name holds."""
 
 
 class ExportApp(CommandApp):
@@ -25,6 +29,9 @@ class ExportApp(CommandApp):
     description = """
         Writes a session's record as a notebook (.ipynb): all cells that ran in it, whichever client sent
         them, with their outputs. The session may be running, or have ended long ago.
+
+        What is written is what the name of FILE says: a notebook (.ipynb), a page (.html), Markdown (.md), a
+        script (.py), or a bundle (.zip).
     """
     examples = """
         cellgate export my-session -o my-session.ipynb
@@ -40,8 +47,8 @@ class ExportApp(CommandApp):
         tuple(_EXTENSIONS),
         None,
         allow_none=True,
-        help="What to write: ipynb, html, markdown or script; a page runs no scripts. Default: what the "
-        "extension of FILE says, otherwise ipynb.",
+        help="What to write: ipynb, html, markdown or script; a page runs no scripts. Default: what the name "
+        "of FILE says, ipynb for one without an extension.",
     ).tag(config=True, metavar="FORMAT")
     bundle = Bool(
         False, help="Write a zip file with the notebook, its files, its packages' versions and the record."
@@ -73,12 +80,7 @@ class ExportApp(CommandApp):
     async def run_command(self) -> int:
         """Streams the notebook or the bundle to its file."""
         (session,) = self.arguments("SESSION")
-        if self.bundle and self.no_outputs:
-            raise UsageError("a bundle always has the outputs; leave out --no-outputs")
-        if self.bundle and self.no_inherited:
-            raise UsageError("a bundle always has what its session inherited; leave out --no-inherited")
-        if self.bundle and self.no_undone:
-            raise UsageError("a bundle always has the cells that were undone; leave out --no-undone")
+        self._check_bundle()
         path = self._path(session)
         try:
             await self._download(session, path)
@@ -87,15 +89,33 @@ class ExportApp(CommandApp):
         self.print(str(path))
         return 0
 
+    def _check_bundle(self) -> None:
+        """Refuses what a bundle can't be. Raises UsageError."""
+        if not self._is_bundle:
+            return
+        if self.no_outputs:
+            raise UsageError("a bundle always has the outputs; leave out --no-outputs")
+        if self.no_inherited:
+            raise UsageError("a bundle always has what its session inherited; leave out --no-inherited")
+        if self.no_undone:
+            raise UsageError("a bundle always has the cells that were undone; leave out --no-undone")
+        if self.to:
+            raise UsageError("a bundle has the notebook as .ipynb; leave out --bundle or --to")
+        if self._extension in _FORMATS:
+            raise UsageError(
+                f"--output {self.output}: a bundle's name ends in {_BUNDLE}; or leave out --bundle"
+            )
+
     async def _download(self, session: str, path: Path) -> None:
-        form = None if self._format == "ipynb" else self._format
+        bundle = self._is_bundle
+        form = None if bundle or self._format == "ipynb" else self._format
         making = None
-        if self.bundle:
+        if bundle:
             making = "making the bundle"
         elif form is not None:
             making = f"converting to {form}"
         with transfer(path.name, making) as progress:
-            if self.bundle:
+            if bundle:
                 await self.gateway().bundle(session, path, progress=progress)
             else:
                 await self.gateway().notebook(
@@ -109,15 +129,29 @@ class ExportApp(CommandApp):
                 )
 
     @property
+    def _extension(self) -> str:
+        return Path(self.output).suffix.lower()
+
+    @property
+    def _is_bundle(self) -> bool:
+        return self.bundle or (not self.to and self._extension == _BUNDLE)
+
+    @property
     def _format(self) -> str:
-        """What was asked for: a page that is no page would be of no use to anybody."""
-        by_extension = {extension: name for name, extension in _EXTENSIONS.items()}
-        return str(self.to or by_extension.get(Path(self.output).suffix.lower(), "ipynb"))
+        """What was asked for: a page that is no page would be of no use to anybody. Raises UsageError."""
+        if self.to:
+            return str(self.to)
+        if self._extension and self._extension not in _FORMATS:
+            raise UsageError(
+                f"--output {self.output}: a notebook's name ends in .ipynb, a page's in .html, Markdown's"
+                f" in .md, a script's in .py, a bundle's in {_BUNDLE}; else --to says what to write"
+            )
+        return _FORMATS.get(self._extension, "ipynb")
 
     def _path(self, session: str) -> Path:
+        extension = _BUNDLE if self._is_bundle else _EXTENSIONS[self._format]
         if self.output:
-            return expanded(self.output)
-        extension = ".zip" if self.bundle else _EXTENSIONS[self._format]
+            return target_of(self.output)
         path = Path(f"{session.replace('/', '-')}{extension}")
         if path.exists():
             raise UsageError(f"{path} exists; name a file with -o to replace it")

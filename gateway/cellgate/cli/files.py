@@ -14,7 +14,7 @@ from traitlets import Unicode
 from cellgate.cli.actions import choose_action, forms_of
 from cellgate.cli.base import CommandApp, UsageError, expanded
 from cellgate.cli.escaping import printed_line
-from cellgate.cli.transfer import transfer
+from cellgate.cli.transfer import target_of, transfer
 from cellgate.client import Files
 from cellgate_kernels.errors import InvalidInput, in_words
 
@@ -32,6 +32,7 @@ class FilesApp(CommandApp):
         folder; without a name to write to, the file keeps its own.
 
         put replaces an existing file. get writes a whole file or none, and replaces one only if you name it.
+        For FILE get takes a folder, too, and PATH of put may end with a slash: the file keeps its name there.
     """
     examples = """
         cellgate files put my-session data.csv
@@ -74,13 +75,19 @@ class FilesApp(CommandApp):
         source = _local(name)
         try:
             with transfer(source.name) as tell:
-                model = await files.put(path or source.name, source, tell)
+                model = await files.put(_named(path or "", source.name), source, tell)
         except OSError as error:
             raise InvalidInput(f"{source} can't be read: {in_words(error, file=False)}") from error
         self.print(f"{model.path}  {model.size} bytes  sha256 {model.sha256}")
 
     async def _get(self, files: Files, path: str, name: str | None = None) -> None:
-        target = _local(name) if name is not None else _unused(path.rpartition("/")[2])
+        own = path.rpartition("/")[2]
+        if name is None:
+            target = _unused(Path(own))
+        else:
+            target = target_of(name)
+            if target.is_dir():
+                target = _unused(target / own)
         try:
             with transfer(target.name) as tell:
                 await files.save(path, target, tell)
@@ -93,8 +100,12 @@ def _local(name: str) -> Path:
     return expanded(name)
 
 
-def _unused(name: str) -> Path:
-    path = Path(name)
-    if not name or path.exists():
+def _named(path: str, own: str) -> str:
+    """A path in a session; one that is empty or ends with a slash gets the file's own name."""
+    return path if path.rpartition("/")[2] else f"{path}{own}"
+
+
+def _unused(path: Path) -> Path:
+    if path.exists():
         raise UsageError(f"{path} exists; name a file to replace it")
     return path

@@ -57,6 +57,19 @@ class Lines:
         except UnicodeDecodeError as error:
             raise InvalidInput("stdin is not UTF-8 text") from error
 
+    async def rest(self) -> str:
+        """All that is left, at a terminal until Ctrl-D, with plain ends of lines. Raises InvalidInput."""
+        pieces = [bytes(self._read)]
+        self._read = bytearray()
+        while not self._ended:
+            await self._wait()
+            pieces.append(os.read(self.descriptor, _PIECE))
+            self._ended = not pieces[-1]
+        try:
+            return b"".join(pieces).decode().replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"stdin is not text: {error}") from error
+
     async def _wait(self) -> None:
         """Return when a read would not wait, which one from a file never does."""
         loop = asyncio.get_running_loop()

@@ -105,7 +105,7 @@ class CellgateApp(BaseApp):
             words = (get_argcomplete_cwords() or [])[1:]
         word = next(iter(words[1:] if words[:1] == ["help"] else words), "")
         if word and not word.startswith("-") and word not in self.subcommands:
-            hint = did_you_mean(word, list(self.subcommands)) or "; see cellgate --help"
+            hint = did_you_mean(word, [*self.subcommands, "--version"]) or "; see cellgate --help"
             raise UsageError(f"there is no command {word!r}{hint}")
         super().initialize(list(words))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,9 @@ class McpApp(KernelOption):
             checkpoint=wanted.checkpoint,
         )
         told = await ask_for_briefing(gateway, wanted)
+        if sys.stdin is not None and sys.stdin.isatty():
+            # What reads there does not end at Ctrl-C.
+            sys.stderr.write("A language model's program starts this, not a person. Ctrl-D ends it.\n")
         async with session:
             await SessionTools(session, folder, self.max_text).server(self.version, told).run_stdio_async()
         return 0

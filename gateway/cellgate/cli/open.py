@@ -45,6 +45,8 @@ class OpenApp(CommandApp):
 
     async def run_command(self) -> int:
         """Opens or prints the address."""
+        from cellgate.client.transport import without_version  # noqa: PLC0415 - keeps --help quick
+
         if len(self.extra_args) > 1:
             raise UsageError(f"unexpected argument {self.extra_args[1]!r}: {self._short_usage()}")
         session = self.extra_args[0] if self.extra_args else ""
@@ -52,7 +54,7 @@ class OpenApp(CommandApp):
             raise UsageError(f"{session!r} can't be the name of a session")
         opened = await self.gateway().console_url()
         # At the address by which we have reached it: a proxy in between may have told it another.
-        url = f"{self.address().rstrip('/')}/?{urlsplit(opened.url).query}"
+        url = f"{without_version(self.address())}/?{urlsplit(opened.url).query}"
         if session:
             url += f"#/sessions/{quote(session)}"
         shown = not self.no_browser and has_browser(sys.platform, self.environment)

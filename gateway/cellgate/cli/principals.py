@@ -34,7 +34,7 @@ class PrincipalsApp(BaseApp):
     def start(self) -> NoReturn:
         """Run the action of the first argument."""
         command = self.name.replace("-", " ", 1)
-        action, words = choose_action(command, self.usage, self.actions, self.extra_args)
+        action, words = choose_action(command, self.usage, self.actions, self.extra_args, self.forms)
         self.run_action(action, *words)
         sys.stdout.flush()
         raise SystemExit(0)

@@ -96,7 +96,7 @@ class ReplayApp(CommandApp):
         notebook, source = await asyncio.to_thread(open_source, path)
         report = await self._replay(path, notebook, source)
         if output is not None:
-            await asyncio.to_thread(_write, output, write(report, output.suffix.removeprefix(".")))
+            await asyncio.to_thread(_write, output, write(report, output.suffix.lower().removeprefix(".")))
         self._print_report(report, output)
         if report.different:
             return DIFFERS
@@ -107,7 +107,7 @@ class ReplayApp(CommandApp):
         if not self.output:
             return Path(name), None
         output = expanded(self.output)
-        if output.suffix not in {".html", ".json"}:
+        if output.suffix.lower() not in {".html", ".json"}:
             raise UsageError(f"--output {self.output}: a report's name ends in .html or .json")
         if not output.parent.is_dir():
             raise UsageError(f"--output {self.output}: there is no folder {output.parent}")

@@ -219,9 +219,9 @@ class RunApp(SessionOptions):
         if not self.output:
             return Path(name), None
         output = expanded(self.output)
-        if output.suffix not in {".ipynb", ".html"}:
+        if output.suffix.lower() not in {".ipynb", ".html"}:
             raise UsageError(f"--output {self.output}: a notebook's name ends in .ipynb, a page's in .html")
-        if output.suffix == ".html":
+        if output.suffix.lower() == ".html":
             from cellgate.jobs.convert import missing  # noqa: PLC0415 - keeps other runs quick
 
             if absent := missing():
@@ -265,7 +265,7 @@ def _weave(run: Run, exported: Path, output: Path) -> None:
     reader: Any = nbformat  # untyped
     notebook = weave(run.source, reader.read(exported, as_version=4), run.executions)
     try:
-        if output.suffix == ".html":
+        if output.suffix.lower() == ".html":
             output.write_bytes(converted(reader.writes(notebook).encode(), "html"))
         else:
             reader.write(notebook, output)

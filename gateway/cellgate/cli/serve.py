@@ -73,8 +73,8 @@ class ServeApp(IdentityOptions, PackageOptions):
         "which each port of each session has an origin of its own."
     ).tag(config=True, metavar="URL")
     token = Unicode(
-        help="The administrator's token, at least 8 printable ASCII characters; default: a new one at each"
-        " start, which gateway.json in the data folder has. Users have theirs."
+        help="The administrator's token, at least 8 printable ASCII characters, no spaces; default: a new one"
+        " at each start, in gateway.json in the data folder. Users have theirs."
     ).tag(config=True, metavar="TOKEN")
     no_auth = Bool(False, help="Ask for no token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(
@@ -465,8 +465,10 @@ class ServeApp(IdentityOptions, PackageOptions):
         if self.no_auth:
             self._refuse_exposed("serve without a token", allowed=False)
             return None
-        if self.token and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
-            raise UsageError("the token must have at least 8 printable ASCII characters")
+        # All that clients can send, in every form: with a space our own commands refuse it.
+        fits = self.token.isascii() and self.token.isprintable() and " " not in self.token
+        if self.token and (len(self.token) < 8 or not fits):
+            raise UsageError("the token must have at least 8 printable ASCII characters, and no spaces")
         return self.token or secrets.token_urlsafe(24)
 
     def _settings(self, backend: Backend, token: str | None) -> Any:

@@ -19,6 +19,7 @@ from cellgate.cli.alternatives import alternative_lines
 from cellgate.cli.base import UsageError
 from cellgate.cli.branch_tree import tree_lines
 from cellgate.cli.escaping import printed, printed_line
+from cellgate.cli.input import Lines
 from cellgate.cli.sessions import ENDED, ListOptions
 from cellgate.cli.setting_checks import Duration
 from cellgate.cli.tables import as_json
@@ -27,7 +28,6 @@ from cellgate.cli.variables import print_variables
 from cellgate.cli.watching import watch
 from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
 from cellgate.wire.models import MOST_SEED
-from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import GIB, MIB
 
 CONFLICT = 409
@@ -235,7 +235,7 @@ class SessionApp(ListOptions):
     async def _end(self, *names: str) -> int:
         gateway = self.gateway()
         models = [await gateway.get_session(name) for name in names]
-        if sys.stdin.isatty() and not self.yes and not await asyncio.to_thread(_agreed, models):
+        if sys.stdin.isatty() and not self.yes and not await _agreed(models):
             sys.stderr.write("Nothing was ended.\n")
             return 1
         for model in models:
@@ -387,15 +387,14 @@ async def _live(gateway: Gateway, name: str) -> SessionModel:
     return model
 
 
-def _agreed(models: list[SessionModel]) -> bool:
+async def _agreed(models: list[SessionModel]) -> bool:
     """Whether the user says yes. Raises InvalidInput for input that is not text."""
     names = ", ".join(printed(model.session) for model in models)
     sys.stderr.write(f"End {names}? Variables and files are removed, the record stays. [y/N] ")
     sys.stderr.flush()
-    try:
-        return sys.stdin.readline().strip().lower() in {"y", "yes"}
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"the answer is not text: {error}") from error
+    # Not by a thread, whose end Ctrl-C would wait for.
+    answer = await Lines(sys.stdin.fileno()).next()
+    return (answer or "").strip().lower() in {"y", "yes"}
 
 
 def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:

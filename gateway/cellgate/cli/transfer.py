@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import (
@@ -18,10 +19,18 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from cellgate.cli.base import UsageError, expanded
 from cellgate.client.calls import Progress as Teller
 from cellgate.client.calls import ignore_progress
 
 LARGE = 8 * 1024 * 1024
+
+
+def target_of(name: str) -> Path:
+    """The file to write that a user names. Raises UsageError for ``-``, by which others mean stdout."""
+    if name == "-":
+        raise UsageError("- is no name of a file, and nothing goes to stdout: name one, such as ./-")
+    return expanded(name)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 VALID, NOT_VALID, NO_SEAL = 0, 1, 3
 """Exit codes; 2 is a usage error, as in all commands."""
+_RECORD = b"SQLite format 3\0"
+"""How the file of a record begins."""
 
 
 class VerifyApp(BaseApp):
@@ -89,9 +91,17 @@ class VerifyApp(BaseApp):
 def _check_file(path: Path) -> Finding:
     from cellgate.record import imported, verify  # noqa: PLC0415
 
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; the record of a data folder is checked by --data-dir {path}")
     try:
         with path.open("rb") as file:
-            is_archive = file.read(2) == b"PK" or path.suffix == ".zip"
+            head = file.read(len(_RECORD))
+        is_archive = head.startswith(b"PK") or path.suffix == ".zip"
+        if head == _RECORD:
+            raise UsageError(
+                f"{path} is a record, and no export: cellgate record restore checks a backup,"
+                " and --data-dir the record of a data folder"
+            )
         if is_archive:
             return verify.check_bundle(path)
         return verify.check_notebook(imported.read_file(path), path.name)

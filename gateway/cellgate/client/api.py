@@ -20,6 +20,7 @@ import msgspec
 
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import (
+    FORM_BY_EXTENSION,
     IDLE_TIMEOUT,
     REQUEST_TIMEOUT,
     RETRY_PAUSE,
@@ -938,8 +939,10 @@ class Session(Asynchronous):
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
 
     async def save_notebook(self, path: Path | str, *, form: str | None = None) -> None:
-        """Writes its record to a file; see `Gateway.notebook`."""
-        await self._gateway.notebook(self.name, Path(path), form=form)
+        """Writes its record to a file; see `Gateway.notebook`. Without `form` its name says what it is."""
+        path = Path(path)
+        form = form or FORM_BY_EXTENSION.get(path.suffix.lower())
+        await self._gateway.notebook(self.name, path, form=form)
 
     async def end(self) -> None:
         """Ends its kernel and removes its files; its record stays. It is no error if it has gone already.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -26,6 +27,19 @@ from cellgate.wire.models import CellKeywords, SessionKeywords
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
 _PIECE = 1024 * 1024  # bytes written at once
+FORM_BY_EXTENSION: Final = MappingProxyType(
+    {
+        ".html": "html",
+        ".htm": "html",
+        ".md": "markdown",
+        ".markdown": "markdown",
+        ".py": "script",
+        ".sh": "script",
+        ".js": "script",
+        ".ts": "script",
+    }
+)
+"""What a notebook is converted to for a file with such a name."""
 RETRY_PAUSE = 0.2  # seconds before the first retry; doubled for each further one
 
 Progress = Callable[[int, int | None], object]
@@ -99,6 +113,8 @@ class Calls:
 
     async def download(self, target: str, path: Path, progress: Progress | None = None) -> None:
         """Streams the body to a file beside `path`, then replaces `path` with it. Raises OSError."""
+        # Before the gateway has made anything.
+        await asyncio.to_thread(_check_replaceable, path)
         async with self.open(target) as answer:
             await _save(answer, path, progress or ignore_progress)
 
@@ -133,6 +149,21 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(os.unlink, name)
         raise
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raises OSError for a folder, and for a device, a pipe, or a link to one such as /dev/stdout.
+
+    Root's file would take the place of these.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode) or (path.is_symlink() and path.readlink().is_relative_to("/proc")):
+        raise OSError(errno.EINVAL, "It is no file, but a device or a pipe", str(path))
 
 
 def _keep_mode(descriptor: int, path: Path) -> None:

@@ -73,9 +73,9 @@ class Files(Asynchronous):
                 raise
             return b""
 
-    async def save(self, path: str, target: Path, progress: Progress | None = None) -> None:
+    async def save(self, path: str, target: Path | str, progress: Progress | None = None) -> None:
         """Writes the file to `target`, whole or not at all. Raises OSError if `target` can't be written."""
-        await self._calls.download(self._path(path), target, progress)
+        await self._calls.download(self._path(path), Path(target), progress)
 
     async def make_folder(self, path: str) -> None:
         """Makes a folder and those above it; it is no error if it exists."""

@@ -677,7 +677,10 @@ class NotFoundHandler(BaseHandler):
     def _check_body(self) -> None:
         """Refuse, but only after the access checks: a stranger can't probe for paths."""
         super()._check_body()
-        raise NotFound("There is nothing at this path")
+        base_url = self.services.base_url
+        beside = base_url and not self.request.path.startswith(f"{base_url}/")
+        hint = f"; this gateway serves below {base_url}/" if beside else ""
+        raise NotFound(f"There is nothing at this path{hint}")
 
     async def _nothing(self, *_: str) -> None:
         self.check()

@@ -23,9 +23,13 @@ from cellgate.integrations.tools import Answer, Picture, SessionTools, tool_sche
 T = TypeVar("T")
 
 
+_Arguments = str | dict[str, object] | None
+"""JSON, as OpenAI's own models have them; of others also an object, or nothing for a tool without any."""
+
+
 class _Function(msgspec.Struct):
     name: str
-    arguments: str = ""
+    arguments: _Arguments = ""
 
 
 class _ChatCall(msgspec.Struct):
@@ -41,7 +45,7 @@ class _Item(msgspec.Struct):
     type: str = ""
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: _Arguments = ""
 
 
 class OpenAITools(SessionTools):
@@ -69,7 +73,7 @@ class OpenAITools(SessionTools):
         answered: list[dict[str, Any]] = []
         pictures: list[dict[str, Any]] = []
         for each in _read(tool_calls or (), _ChatCall):
-            answer = await self.answer(each.function.name, each.function.arguments)
+            answer = await self.answer(each.function.name, each.function.arguments or "")
             text = answer.text
             if answer.pictures:
                 text += f"\n[cellgate: pictures: {len(answer.pictures)}, in the user's next message]"
@@ -92,7 +96,7 @@ class OpenAITools(SessionTools):
             {
                 "type": "function_call_output",
                 "call_id": each.call_id,
-                "output": _parts(await self.answer(each.name, each.arguments)),
+                "output": _parts(await self.answer(each.name, each.arguments or "")),
             }
             for each in calls
         ]

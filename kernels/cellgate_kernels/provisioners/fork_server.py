@@ -322,7 +322,8 @@ class ForkServer:
             why = in_words(error) if error.args else f"it was not ready within {_START_TIMEOUT:g} s"
             if zygote is not None:
                 zygote.retire(why)
-            self._tell(why, logging.WARNING)
+            if not self._closed:
+                self._tell(why, logging.WARNING)
             line.why = why
             line.retry_at = loop.time() + _RETRY_AFTER
             raise NotForked(why) from error

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import uuid
@@ -169,6 +170,18 @@ def test_what_fails_leaves_with_1_and_says_why(shell: Shell, session: str) -> No
     dead = shell.call("exec", "import os; os._exit(3)", "--session", session)
     assert dead.returncode == 1
     assert "\nKernelDied: The kernel exited with code 3.\n" in dead.stderr
+
+
+@pytest.mark.parametrize("name", ["analysis.py", "two words.ipynb"])
+def test_who_gives_it_a_file_is_told_what_runs_files(shell: Shell, name: str) -> None:
+    unknown = shell.call("exec", name)
+    assert "cellgate run" not in unknown.stderr
+    (shell.folder / name).write_text("x = 1\n")
+    done = shell.call("exec", name)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"{name} is a file here: cellgate run {shlex.quote(name)}\n")
+    too_long = shell.call("exec", f"{'x' * 5000}.py")
+    assert (too_long.returncode, too_long.stderr) == (1, "")
 
 
 def test_stdin_answers_input_line_by_line_and_its_end_is_the_end_of_input(shell: Shell, session: str) -> None:
@@ -339,6 +352,34 @@ def test_files_go_in_and_out(shell: Shell, session: str) -> None:
     assert not (shell.folder / "other.bin").exists()
 
 
+def test_a_file_may_be_put_and_got_into_a_folder(shell: Shell, session: str) -> None:
+    (shell.folder / "data.bin").write_bytes(b"1")
+    assert shell.lines("files", "put", session, "data.bin", "raw/")[0].startswith("raw/data.bin  1 bytes")
+    (shell.folder / "got").mkdir()
+    assert shell.lines("files", "get", session, "raw/data.bin", "got") == ["got/data.bin"]
+    refused = shell.call("files", "get", session, "raw/data.bin", "got/")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "cellgate: got/data.bin exists; name a file to replace it\n",
+    )
+
+
+def test_what_is_no_file_is_not_replaced(shell: Shell, session: str) -> None:
+    """Root would replace /dev/stdout for everybody."""
+    shell.lines("exec", "open('data.bin', 'w').close()", "--session", session)
+    os.mkfifo(shell.folder / "pipe")
+    (shell.folder / "stdout").symlink_to("/proc/self/fd/1")
+    for name in ("pipe", "stdout"):
+        for words in (("export", session, "-o", name), ("files", "get", session, "data.bin", name)):
+            done = shell.call(*words)
+            assert (done.returncode, done.stdout) == (2, ""), words
+            assert (
+                done.stderr == f"cellgate: {name} can't be written: It is no file, but a device or a pipe\n"
+            )
+    assert (shell.folder / "pipe").is_fifo()
+    assert (shell.folder / "stdout").is_symlink()
+
+
 def on_terminal(shell: Shell, *argv: str) -> bytes:
     """What a command that succeeds shows on a terminal."""
     ours, theirs = pty.openpty()
@@ -393,16 +434,19 @@ def _read(terminal: int) -> bytes:
 @pytest.mark.parametrize(
     ("words", "begins"),
     [
-        (("-o", "it.html"), "<!DOCTYPE html>"),
-        (("-o", "it.md"), "```python\n"),
-        (("-o", "it.html", "--to", "ipynb"), "{"),
-        (("-o", "it.ipynb"), "{"),
-        (("-o", "it"), "{"),
+        (("-o", "it.html"), b"<!DOCTYPE html>"),
+        (("-o", "it.htm"), b"<!DOCTYPE html>"),
+        (("-o", "it.md"), b"```python\n"),
+        (("-o", "it.zip"), b"PK"),
+        (("-o", "it.html", "--to", "ipynb"), b"{"),
+        (("-o", "it.ipynb"), b"{"),
+        (("-o", "it"), b"{"),
+        (("-o", "it.pdf", "--to", "ipynb"), b"{"),
     ],
 )
 def test_an_export_is_what_its_name_says(
-    shell: Shell, session: str, words: Sequence[str], begins: str
+    shell: Shell, session: str, words: Sequence[str], begins: bytes
 ) -> None:
     shell.lines("exec", "6 * 7", "--session", session)
     shell.lines("export", session, *words)
-    assert (shell.folder / words[1]).read_text().lstrip().startswith(begins)
+    assert (shell.folder / words[1]).read_bytes().lstrip().startswith(begins)

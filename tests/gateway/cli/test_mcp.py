@@ -17,6 +17,7 @@ from mcp_types import ImageContent, TextContent
 
 from tests.support.commands import INSTALLED, cellgate, environment
 from tests.support.server import TOKEN, GatewayProcess, until
+from tests.support.terminal import Terminal
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SHOW = f"display({{'image/png': '{PNG}', 'text/plain': '<a picture>'}}, raw=True)"
@@ -339,3 +340,13 @@ def test_wrong_usage_is_told(gateway: GatewayProcess, tmp_path: Path, words: tup
     done = cellgate("mcp", "--url", gateway.url, *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("cellgate: ")
+
+
+def test_whoever_types_it_is_told_what_starts_it_and_how_it_ends(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    variables = environment(CELLGATE_URL=gateway.url, CELLGATE_TOKEN=TOKEN)
+    with Terminal([str(INSTALLED), "mcp"], tmp_path, variables) as terminal:
+        terminal.until("Ctrl-D ends it")
+        terminal.send("\x04")
+        assert terminal.ended() == 0

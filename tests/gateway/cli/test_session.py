@@ -259,6 +259,10 @@ def test_an_end_is_asked_for_on_a_terminal_and_not_elsewhere(
     assert (state(session), state(other)) == ("idle", "idle")
     with shell.terminal("session", "end", session) as terminal:
         terminal.until(r"\[y/N\] ")
+        terminal.send("\x03")
+        assert terminal.ended() == 130
+    with shell.terminal("session", "end", session) as terminal:
+        terminal.until(r"\[y/N\] ")
         terminal.send("y\n")
         terminal.until(f"ended: {session}; the record stays: cellgate export {session}")
         assert terminal.ended() == 0

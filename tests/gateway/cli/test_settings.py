@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -209,6 +210,7 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["expotr"], "cellgate: there is no command 'expotr'; did you mean export?"),
         (["help", "rnu"], "cellgate: there is no command 'rnu'; did you mean run?"),
         (["zzz"], "cellgate: there is no command 'zzz'; see cellgate --help"),
+        (["version"], "cellgate: there is no command 'version'; did you mean --version?"),
         (["--bogus", "run"], "cellgate: there is no option --bogus"),
         (
             ["--RunApp.url=x", "run"],
@@ -229,6 +231,14 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["run", "--tiemout", "1"], "cellgate: there is no option --tiemout; did you mean --timeout?"),
         (["run", "a.txt"], "cellgate: a.txt: only .ipynb, .py and .md files can be run"),
         (["run", "absent.py"], "cellgate: absent.py can't be read: No such file or directory"),
+        (
+            ["run", "absent.py", "-o", "A.HTML"],
+            "cellgate: absent.py can't be read: No such file or directory",
+        ),
+        (
+            ["replay", "absent.ipynb", "-o", "A.JSON"],
+            "cellgate: absent.ipynb can't be read: No such file or directory",
+        ),
         (["run", "a.py", "--timeout", "0"], "cellgate: --timeout must be a number of seconds above 0, not 0"),
         (
             ["run", "a.py", "--timeout", "inf"],
@@ -241,6 +251,29 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["run", "a.py", "-o", "no/x.ipynb"], "cellgate: --output no/x.ipynb: there is no folder no"),
         (["export"], "cellgate: SESSION is missing: cellgate export SESSION [options]"),
         (["export", ""], "cellgate: a session's name can't be empty"),
+        (
+            ["export", "s", "-o", "-"],
+            "cellgate: - is no name of a file, and nothing goes to stdout: name one, such as ./-",
+        ),
+        (
+            ["export", "s", "-o", "s.pdf"],
+            (
+                "cellgate: --output s.pdf: a notebook's name ends in .ipynb, a page's in .html, Markdown's"
+                " in .md, a script's in .py, a bundle's in .zip; else --to says what to write"
+            ),
+        ),
+        (
+            ["export", "s", "--bundle", "-o", "s.ipynb"],
+            "cellgate: --output s.ipynb: a bundle's name ends in .zip; or leave out --bundle",
+        ),
+        (
+            ["export", "s", "--bundle", "--to", "html"],
+            "cellgate: a bundle has the notebook as .ipynb; leave out --bundle or --to",
+        ),
+        (
+            ["export", "s", "-o", "s.zip", "--no-outputs"],
+            "cellgate: a bundle always has the outputs; leave out --no-outputs",
+        ),
         (["sessions", "x"], "cellgate: unexpected argument 'x': cellgate sessions [options]"),
         (
             ["sessions", "--url", "ftp://x"],
@@ -256,6 +289,18 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         ),
         (["user"], "cellgate: usage: cellgate user add|list|role|disable|enable|remove [NAME] [options]"),
         (["token", "ls"], "cellgate: cellgate token does not know 'ls'; did you mean list?"),
+        (
+            ["user", "delete", "alice"],
+            "cellgate: cellgate user does not know 'delete'; did you mean remove?",
+        ),
+        (["session", "delete", "s"], "cellgate: cellgate session does not know 'delete'; did you mean end?"),
+        (["files", "upload", "s", "x"], "cellgate: cellgate files does not know 'upload'; did you mean put?"),
+        (["token", "create", "alice"], "cellgate: usage: cellgate token create --user USER"),
+        (["secret", "set", "KEY", "value"], "cellgate: usage: cellgate secret set NAME --user USER"),
+        (
+            ["verify", "."],
+            "cellgate: . is a folder; the record of a data folder is checked by --data-dir .",
+        ),
         (["completion"], "cellgate: usage: cellgate completion bash|zsh|fish [options]"),
         (["record", "stats", "x"], "cellgate: usage: cellgate record stats"),
         (["record", "backup"], "cellgate: usage: cellgate record backup FILE|FOLDER"),
@@ -274,6 +319,29 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     captured = capsys.readouterr()
     assert captured.err == f"{line}\n"
     assert captured.out == ""
+
+
+def test_a_backup_is_no_export_that_is_not_valid(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    backup = tmp_path / "monday.sqlite3"
+    with closing(sqlite3.connect(backup)) as db:
+        db.execute("CREATE TABLE t (n)")
+        db.commit()
+    assert main(["verify", str(backup)]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err[:10]) == ("", "cellgate: ")
+    assert "restore checks a backup" in told.err
+
+
+def test_a_data_folder_without_a_gateway_is_named(
+    capsys: pytest.CaptureFixture[str], free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address is a guess then, and who has mistyped the folder would look for a mistake in it."""
+    monkeypatch.setattr(CommandApp, "address", lambda _: f"http://127.0.0.1:{free_port}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sessions", "--data-dir", "d5"]) == 2
+    assert capsys.readouterr().err.endswith(f" None serves with the data folder {tmp_path}/d5.\n")
+    assert main(["sessions"]) == 2
+    assert "data folder" not in capsys.readouterr().err
 
 
 def test_no_gateway_is_one_line_that_says_how_to_start_one(

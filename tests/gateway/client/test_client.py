@@ -148,6 +148,8 @@ async def test_files_go_in_and_out(client: Gateway, session: str, tmp_path: Path
     await files.save("a b/ü.bin", tmp_path / "out.bin", tell)
     assert (tmp_path / "out.bin").read_bytes() == data
     assert told[-1] == (len(data), len(data))
+    await files.save("a b/ü.bin", str(tmp_path / "named.bin"))
+    assert (tmp_path / "named.bin").read_bytes() == data
     assert await files.get("text") == "grüße".encode()
     parts = [await files.get("text", start=at, length=size) for at, size in ((0, 2), (5, 9), (7, 1), (0, 0))]
     assert parts == [b"gr", b"\x9fe", b"", b""]
@@ -182,6 +184,8 @@ async def test_blocks_notebook_and_replay(client: Gateway, session: str, tmp_pat
     ]
     await work.save_notebook(tmp_path / "saved.ipynb")
     assert json.loads((tmp_path / "saved.ipynb").read_text())["cells"] == notebook["cells"]
+    await work.save_notebook(tmp_path / "saved.html")
+    assert (tmp_path / "saved.html").read_text().startswith("<!DOCTYPE html>")
     report = await work.replay(anyway=True)
     assert report.same + report.different == 3
 

@@ -38,6 +38,13 @@ def test_without_a_browser_the_address_alone_is_printed(gateway: GatewayProcess)
     assert browser.me() == "default"
 
 
+def test_the_address_of_the_api_leads_to_the_console_too(gateway: GatewayProcess) -> None:
+    """All other commands take it; the console is not below it."""
+    words = ("open", "--no-browser", "--url", f"{gateway.url}/v1", "--token", gateway.token)
+    done = cellgate(*words, env=without_display())
+    assert done.stdout.startswith(f"{gateway.url}/?ticket=")
+
+
 def test_a_session_is_opened_at_once(gateway: GatewayProcess) -> None:
     words = ("open", "my~session.1", "--no-browser", "--url", gateway.url, "--token", gateway.token)
     done = cellgate(*words, env=without_display(BROWSER="false %s"))

@@ -513,7 +513,7 @@ def test_kernels_without_isolation_are_served_to_others_when_one_insists(tmp_pat
         assert announced(data, process)["url"].startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize("token", ["short", "with\nnewline", "ümläut-token"])
+@pytest.mark.parametrize("token", ["short", "with\nnewline", "with a space", "ümläut-token"])
 def test_a_token_that_no_header_carries_is_refused(tmp_path: Path, token: str) -> None:
     code, error = refusal(*starting(tmp_path / "data", "--backend=process", f"--token={token}"))
     assert code == 2

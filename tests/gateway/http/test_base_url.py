@@ -92,6 +92,14 @@ def test_everything_is_below_it_and_nothing_beside_it(below: GatewayProcess, pat
         assert below.get(elsewhere).status == 404, elsewhere
 
 
+def test_who_leaves_it_out_is_told_where_the_gateway_serves(below: GatewayProcess) -> None:
+    url = below.url.removesuffix(BASE)
+    done = cellgate("sessions", "--url", url, "--token", TOKEN)
+    assert done.stderr == f"cellgate: There is nothing at this path; this gateway serves below {BASE}/\n"
+    nothing = cellgate("sessions", "--url", f"{below.url}/nowhere", "--token", TOKEN)
+    assert nothing.stderr == "cellgate: There is nothing at this path\n"
+
+
 def test_the_base_url_without_its_last_slash_is_redirected(below: GatewayProcess) -> None:
     answer = below.get(BASE)
     assert (answer.status, answer.headers["Location"]) == (302, f"{BASE}/")

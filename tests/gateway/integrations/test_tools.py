@@ -62,6 +62,15 @@ async def test_chat_completions(client: Gateway) -> None:
         assert "ZeroDivisionError: division by zero" in raised
         assert refused.startswith("not_found: ")
         assert unknown.startswith("bad_request: there is no tool 'other'")
+        # Of servers that only speak as OpenAI's do.
+        odd = [
+            {"id": "f", "function": {"name": "list_files", "arguments": None}},
+            {"id": "g", "function": {"name": "run_code", "arguments": {"code": "x"}}},
+            {"id": "h", "function": {"name": "run_code", "arguments": "{code: x}"}},
+        ]
+        listed, ran, wrong = (each["content"] for each in await tools.messages(odd))
+        assert (listed, ran) == ("[no files]", "6")
+        assert wrong.startswith("bad_request: the arguments of run_code can't be used")
         with pytest.raises(InvalidInput, match="no tool calls of OpenAI's"):
             await tools.messages([{"function": "run_code"}])
         assert await tools.messages(None) == []

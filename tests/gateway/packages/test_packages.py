@@ -18,6 +18,7 @@ from cellgate.mcp.tools import SessionTools
 from tests.conftest import NO_ENGINE, StartGateway, serving, stop_cleanly
 from tests.gateway.record.test_storage import mount
 from tests.support.channels import channels, text
+from tests.support.commands import INSTALLED
 from tests.support.nightly import at_night
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, Response, together, until
@@ -114,6 +115,25 @@ def nothing_left(gateway: GatewayProcess) -> None:
 
 
 # ---- on every backend --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["process", "sandbox"])
+def test_a_data_folder_that_is_named_from_where_one_stands_has_packages_too(
+    backend: str,
+    index: Index,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """uv and kernels begin in folders of their own, where such a name would lead elsewhere."""
+    if backend == "sandbox":
+        request.getfixturevalue("sandbox")
+    monkeypatch.chdir(tmp_path)
+    with serving(
+        Path("d5"), backend, command=INSTALLED, docker_url=NO_ENGINE, packages="*", package_index=index.url
+    ) as process:
+        assert versions(install(process, "s", "apple==1.0"), "installed") == {"apple": "1.0"}
+        assert imported(process, "s", "apple") == "1.0"
 
 
 def test_installed_packages_are_there_at_once_and_after_a_restart(
