@@ -207,9 +207,11 @@ class SessionCheckpoints:
 
     async def thin(self) -> bool:
         """End what is too much, off the way of any answer; returns whether one was asked for."""
-        measured = await asyncio.gather(*[self._measured(each) for each in self.alive])
-        found = {each.held.id: each for each in measured}
-        self._points = [found.get(each.held.id, each) for each in self._points]
+        looked_at = self.alive
+        measured = await asyncio.gather(*map(self._measured, looked_at))
+        found = dict(zip((each.held.id for each in looked_at), measured, strict=True))
+        # One may have been moved since.
+        self._points = [replace(each, memory=found.get(each.held.id, each.memory)) for each in self._points]
         ending = surplus(self.alive, self._most_bytes)
         for each in ending:
             await self._end(each)
@@ -217,15 +219,15 @@ class SessionCheckpoints:
         return any(not each.automatic for each in ending)
 
     @staticmethod
-    async def _measured(point: Checkpoint) -> Checkpoint:
+    async def _measured(point: Checkpoint) -> int:
         try:
             async with asyncio.timeout(MEASURED_WITHIN):
-                return replace(point, memory=await point.held.memory())
+                return await point.held.memory()
         except KernelDied:
-            return replace(point, memory=0)
+            return 0
         except TimeoutError:
             # A cell may have stopped it.
-            return point
+            return point.memory
 
     async def roll_back(
         self, point: Checkpoint, cells: int, kernel: Kernel, end_kernel: Callable[[], Awaitable[object]]

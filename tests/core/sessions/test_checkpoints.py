@@ -268,6 +268,21 @@ def test_automatic_ones_are_thinned_with_age_and_named_ones_stay(bench: Bench) -
     assert len(bench.snapshots.ids) == len(kept)
 
 
+def test_one_that_is_moved_while_its_memory_is_looked_at_stays_moved(bench: Bench) -> None:
+    point = bench.make("auto-1", automatic=True)
+    fake(point).bytes = MIB
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(bench.points.thin())
+            await asyncio.sleep(0)
+            bench.points.move(point, Position(70, 7))
+
+    bench.run(both())
+    [found] = bench.points.alive
+    assert (found.at, found.memory) == (Position(70, 7), MIB)
+
+
 def test_the_oldest_automatic_ones_go_when_memory_is_short(bench: Bench) -> None:
     named = bench.make("named")
     fake(named).bytes = 40 * MIB
