@@ -15,14 +15,16 @@ from typing import Final
 
 import msgspec
 
-from cellgate_kernels.messages import Message
+from cellgate_kernels.limits import KIB
+from cellgate_kernels.messages import Message, size_of
 from cellgate_kernels.policy import SMALL_BYTES
 from cellgate_kernels.tasks import guarded
 
 PATIENCE: Final = 5.0
 """Seconds in which the kernel sends nothing, after which a message counts as lost."""
 _MOST: Final = 16
-"""Questions that wait at once; a kernel with more loses the order, and nothing else."""
+_MOST_BYTES: Final = 64 * KIB
+"""Questions that wait at once, and the size of all; a kernel with more loses the order, and nothing else."""
 _LONGEST_ID: Final = 200
 
 
@@ -51,6 +53,8 @@ class WaitingQuestions:
         """Whether the question waits here now. `received`: the ids of the latest messages on iopub."""
         after = _after(question)
         if not after or after in received or len(self.waiting) == _MOST:
+            return False
+        if size_of(question) + sum(size_of(other) for _, other in self.waiting) > _MOST_BYTES:
             return False
         self.waiting.append((after, question))
         self._wait(PATIENCE)

@@ -162,8 +162,18 @@ def _check_replaceable(path: Path) -> None:
         return
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode) or (path.is_symlink() and path.readlink().is_relative_to("/proc")):
+    if not stat.S_ISREG(mode) or _leads_into_proc(path):
         raise OSError(errno.EINVAL, "It is no file, but a device or a pipe", str(path))
+
+
+def _leads_into_proc(path: Path) -> bool:
+    """Whether a link, or one that it leads to, points to a process's descriptor, as /dev/stdout does."""
+    # `stat` has followed them all, so they end.
+    while path.is_symlink():
+        path = path.parent.resolve() / path.readlink()
+        if path.is_relative_to("/proc"):
+            return True
+    return False
 
 
 def _keep_mode(descriptor: int, path: Path) -> None:

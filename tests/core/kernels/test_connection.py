@@ -1051,9 +1051,9 @@ async def test_the_output_of_a_cell_is_heard_before_its_reply_or_question(
 # ---- questions, which have a socket of their own
 
 
-def question(peer: Peer, identity: bytes, metadata: dict[str, Any]) -> None:
+def question(peer: Peer, identity: bytes, metadata: dict[str, Any], prompt: str = "?") -> None:
     """A question of the kernel's. The metadata of ours name the output before it."""
-    message = peer.session.msg("input_request", {"prompt": "?"}, metadata=metadata)
+    message = peer.session.msg("input_request", {"prompt": prompt}, metadata=metadata)
     peer.sockets[Channel.STDIN].send_multipart([identity, *peer.session.serialize(message)])
 
 
@@ -1108,6 +1108,17 @@ async def test_questions_are_not_lost_with_what_was_shown_before_them(
     for number in range(30):
         question(peer, identity, {"cellgate_after": f"lost {number}"})
     await until(lambda: len(messages) == 30)
+
+
+async def test_long_questions_do_not_pile_up(connection: KernelConnection, peer: Peer) -> None:
+    messages = collect(connection)
+    identity = await met(peer, connection)
+    connection.pause()
+    for letter in "abc":
+        question(peer, identity, {"cellgate_after": "what comes later"}, letter * 30_000)
+    # Two of them are all that is kept; the third is delivered at once.
+    await until(lambda: messages)
+    assert [message.content()["prompt"][0] for message in messages] == ["c"]
 
 
 @pytest.mark.parametrize("named", [None, "", 3, "x" * 201, "\x00"])

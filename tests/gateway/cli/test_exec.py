@@ -378,6 +378,22 @@ def test_what_is_no_file_is_not_replaced(shell: Shell, session: str) -> None:
             )
     assert (shell.folder / "pipe").is_fifo()
     assert (shell.folder / "stdout").is_symlink()
+    # Where stdout is a file, a link to such a link leads to one.
+    (shell.folder / "link").symlink_to("stdout")
+    command = [INSTALLED, "export", session, "-o", "link"]
+    with (shell.folder / "printed").open("w") as file:
+        done = subprocess.run(
+            command,
+            cwd=shell.folder,
+            env=shell.environment,
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+    assert (done.returncode, "It is no file, but a device or a pipe" in done.stderr) == (2, True)
+    assert (shell.folder / "link").is_symlink()
 
 
 def on_terminal(shell: Shell, *argv: str) -> bytes:
