@@ -116,7 +116,7 @@ def folder() -> Iterator[Path]:
             leftovers.remove(place)
 
 
-@pytest.mark.parametrize("how", mostly_nightly([CTRL_C, ENDED, *OTHERS], [CTRL_C, ENDED], str))
+@pytest.mark.parametrize("how", mostly_nightly([CTRL_C, ENDED, *OTHERS], [ENDED], str))
 def test_no_gateway_and_no_kernel_outlives_the_run(folder: Path, how: Interrupt) -> None:
     running = Running(folder, how.processes)
     try:
