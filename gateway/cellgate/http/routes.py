@@ -198,6 +198,8 @@ def routes(services: Services) -> list[Route]:
         for path, handler in TABLE
     ]
     found = own + [(pattern(path), handler, given) for path, handler in (*JUPYTER, *CONSOLE)]
+    # Paths are tried in turn, and most requests bring a cell.
+    found.sort(key=lambda route: route[1] is not ExecuteHandler)
     if not base_url:
         return found
     prefix = re.escape(base_url)
