@@ -573,19 +573,25 @@ def session_class():
     return KeepingSession
 
 
+@cache
+def json_encoder():
+    """What writes JSON, and what turns all else into what that can write."""
+    from jupyter_client.jsonutil import json_clean, json_default  # noqa: PLC0415
+
+    return json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False).encode, json_clean
+
+
 def packed(message):
     """A part of a message as JSON. What JSON does not know is shown in words, such as a NaN by its name.
 
     jupyter_client's own does the same, with a warning that would be in the output of the cell; and it fails
     at surrogates, which are half of a letter each.
     """
-    from jupyter_client.jsonutil import json_clean, json_default  # noqa: PLC0415
-
-    as_json = partial(json.dumps, default=json_default, ensure_ascii=False, allow_nan=False)
+    as_json, clean = json_encoder()
     try:
         text = as_json(message)
     except (TypeError, ValueError):
-        text = as_json(json_clean(message))
+        text = as_json(clean(message))
     try:
         return text.encode()
     except UnicodeEncodeError:

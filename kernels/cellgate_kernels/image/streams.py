@@ -8,9 +8,11 @@ lost when the kernel dies before it is sent; ``unsent`` keeps it.
 """
 
 import codecs
+import fcntl
 import os
 import select
 import sys
+import termios
 import threading
 import time
 
@@ -34,14 +36,16 @@ def mend(stream_class):
     stream_class.unsent = None
     stream_class.pipe = None
     stream_class.written_for = None
-    if hasattr(stream_class, "_watch_pipe_fd"):
-        stream_class._watch_pipe_fd = watch
-        stream_class.flush = flush_with_pipe(stream_class.flush)
-        stream_class._setup_stream_redirects = use_pipes(pairs)
     names = ("_rotate_buffers", "_schedule_flush", "_is_master_process")
-    if all(hasattr(stream_class, name) for name in names):
+    is_known = all(hasattr(stream_class, name) for name in names)
+    if is_known:
         stream_class.write = write_and_keep(stream_class.write)
         stream_class._rotate_buffers = take_all(stream_class._rotate_buffers)
+    if hasattr(stream_class, "_watch_pipe_fd"):
+        sends = is_known and watch_sender(sys.modules[stream_class.__module__])
+        stream_class._watch_pipe_fd = watch
+        stream_class.flush = flush_with_pipe(stream_class.flush, send_all if sends else stream_class.flush)
+        stream_class._setup_stream_redirects = use_pipes(pairs)
 
 
 def write_and_keep(write):
@@ -81,6 +85,8 @@ def take_all(rotate):
         with self._buffer_lock:
             if self.unsent is not None:
                 self.unsent.take(self.name)
+            if self._buffers and self.pub_thread is not None:
+                self.pub_thread.taken = object()
             return rotate(self)
 
     return rotate_kept
@@ -101,8 +107,52 @@ def use_pipes(pairs):
     return redirect
 
 
-def flush_with_pipe(flush):
-    """The method `flush` of a stream, which also sends what is in the pipe.
+def watch_sender(module):
+    """Have the thread that sends for all streams note what it is given, and return whether it can.
+
+    `given` and `taken` change with each thing to do and each text that is taken to be sent; `given_sent` and
+    `taken_sent` are what they were when all before that had been sent.
+    """
+    sender_class = getattr(module, "IOPubThread", None)
+    if not hasattr(sender_class, "schedule"):
+        return False
+    schedule = sender_class.schedule_unnoted = sender_class.schedule
+
+    def schedule_noted(self, action):
+        schedule(self, action)
+        # Not before: a flush in another thread might see it and come first.
+        self.given = object()
+
+    sender_class.schedule = schedule_noted
+    sender_class.given = sender_class.given_sent = sender_class.taken = sender_class.taken_sent = None
+    return True
+
+
+def send_all(stream):
+    """Have all that was written to a stream sent, and all that was given to its thread before.
+
+    ipykernel flushes both streams, several times in a cell, and each time waits until another thread had its
+    turn. Where that has nothing left to do, this does not.
+    """
+    sender = stream.pub_thread
+    with stream._buffer_lock:
+        is_given = sender.given is not sender.given_sent
+        if not (stream._buffers or is_given or sender.taken is not sender.taken_sent):
+            return
+    given, is_sent = sender.given, threading.Event()
+
+    def note():
+        sender.given_sent, sender.taken_sent = given, sender.taken
+        is_sent.set()
+
+    sender.schedule_unnoted(stream._flush)
+    sender.schedule_unnoted(note)
+    if not is_sent.wait(stream.flush_timeout):
+        print("IOStream.flush timed out", file=sys.__stderr__)
+
+
+def flush_with_pipe(flush, send):
+    """The method `flush` of a stream, which also sends what is in the pipe, by `send` where there is one.
 
     ipykernel flushes before it sends an answer, an error or something displayed.
     """
@@ -110,9 +160,15 @@ def flush_with_pipe(flush):
     def flush_all(self):
         pipe = self.pipe
         # In a fork, of a cell's or a branch, it is the parent's.
-        if pipe is not None and pipe.thread is self.watch_fd_thread and self._is_master_process():
-            pipe.drain()
-        flush(self)
+        if pipe is None or pipe.thread is not self.watch_fd_thread or not self._is_master_process():
+            flush(self)
+            return
+        pipe.drain()
+        sender = self.pub_thread and self.pub_thread.thread
+        if sender and sender.is_alive() and sender is not threading.current_thread() and self.echo is None:
+            send(self)
+        else:
+            flush(self)
 
     return flush_all
 
@@ -150,6 +206,13 @@ class Pipe:
         poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(milliseconds))
 
+    def holds_some(self):
+        """Whether there is something to read."""
+        try:
+            return any(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)))
+        except OSError:
+            return False  # it is closed
+
     def take(self):
         """Pass on to the stream what is in the pipe; returns False once there are no more writers."""
         with self.lock:
@@ -169,7 +232,7 @@ class Pipe:
         """Return once what is in the pipe has been passed on: in another thread than the one that does it."""
         # One that has begun may have read before the last of it came.
         enough = self.times + 2
-        while self.wait(0) and self.times < enough and self.thread.is_alive():
+        while self.holds_some() and self.times < enough and self.thread.is_alive():
             time.sleep(PAUSE)
         # A piece that was read is written while this is held. The handler of a signal may flush while its own
         # thread writes, and the other thread then waits for that.
