@@ -162,8 +162,11 @@ export function Dialog({ onClose, label, class: given = "", children }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
-    element.current?.showModal();
+    const own = element.current;
+    own?.showModal();
     return () => {
+      // As long as it is open, nothing else takes the focus.
+      own?.close();
       if (before?.isConnected) before.focus();
     };
   }, []);
@@ -422,7 +425,9 @@ export function useRows(box, rows) {
     // A row that is taken away loses the focus before it has gone.
     const leave = () =>
       setTimeout(() => {
-        if (held.current.row?.isConnected && !own.contains(document.activeElement)) held.current.row = null;
+        const now = document.activeElement;
+        // A question about a row is asked in front of the list.
+        if (held.current.row?.isConnected && !own.contains(now) && !now?.closest("dialog")) held.current.row = null;
       });
     own.addEventListener("focusin", come);
     own.addEventListener("focusout", leave);
@@ -433,7 +438,7 @@ export function useRows(box, rows) {
   }, []);
   useLayoutEffect(() => {
     const { row, place } = held.current;
-    if (row === null || row.isConnected) return;
+    if (row === null || row.isConnected || document.activeElement?.closest("dialog")) return;
     held.current.row = null;
     if (document.activeElement !== document.body) return;
     const left = all();
