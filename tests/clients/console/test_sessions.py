@@ -278,20 +278,6 @@ def test_a_question_is_over_when_somebody_goes_elsewhere(page: Any, console: Gat
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_the_focus_stays_in_the_list_when_its_row_goes(page: Any, console: GatewayProcess) -> None:
-    for name in ("row-1", "row-2", "row-3"):
-        console.post("/v1/sessions", {"session": name})
-    page.get_by_label("Search sessions").fill("row-")
-    page.get_by_role("button", name="Session", exact=True).click()
-    expect(page.get_by_role("rowheader")).to_have_text(["row-1", "row-2", "row-3"])
-    page.get_by_role("button", name="Actions for row-2").focus()
-    page.keyboard.press("Enter")
-    page.get_by_role("menuitem", name="End…").press("Enter")
-    page.get_by_role("dialog").get_by_role("button", name="End session").press("Enter")
-    expect(row(page, "row-2")).to_have_count(0)
-    expect(row(page, "row-3").get_by_role("link")).to_be_focused()
-
-
 def test_a_session_that_was_shown_goes_on_being_listed(page: Any, console: GatewayProcess) -> None:
     console.execute("to-and-fro", "print('seen')")
     show(page, "to-and-fro")

@@ -5,7 +5,7 @@
 import { api } from "./api.js";
 import { may } from "./me.js";
 import { saved } from "./session_actions.js";
-import { Ago, ask, attempt, copy, Failed, Icon, IconButton, Menu, say, Spinner, useLoaded, useRows } from "./ui.js";
+import { Ago, ask, attempt, copy, Failed, Icon, IconButton, Menu, say, Spinner, useLoaded } from "./ui.js";
 import { bytes, counted, seen } from "./words.js";
 import { html, signal, useRef, useState } from "../vendor/preact.js";
 
@@ -149,8 +149,6 @@ function Uploads({ log }) {
 export function Files({ log }) {
   const [folder, setFolder] = useState("");
   const [over, setOver] = useState(false);
-  const box = useRef(/** @type {HTMLElement | null} */ (null));
-  useRows(box, ".entries > li");
   const chooser = useRef(/** @type {HTMLInputElement | null} */ (null));
   const changed = log.filesChanged.value;
   const [listing, problem, again] = useLoaded(
@@ -209,7 +207,7 @@ export function Files({ log }) {
   };
   const steps = folder.split("/").filter(Boolean);
   return html`
-    <div class="files ${over ? "dropping" : ""}" ref=${box} tabindex="-1" onDragEnter=${drag} onDragOver=${drag} onDragLeave=${leave} onDrop=${drop}>
+    <div class="files ${over ? "dropping" : ""}" onDragEnter=${drag} onDragOver=${drag} onDragLeave=${leave} onDrop=${drop}>
       <div class="panel-tools">
         <nav class="crumbs" aria-label="Folder">
           <button type="button" class="crumb" onClick=${() => setFolder("")} aria-current=${steps.length ? undefined : "true"}>workspace</button>

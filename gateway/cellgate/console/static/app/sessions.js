@@ -11,7 +11,7 @@ import { cellsOf, cpuOf, fits, identity, LIVE, memoryOf, sorted, UPWARDS, withPr
 import { info, isAdmin, languageOf, may, me, seesOthers } from "./me.js";
 import { go, sessionHref, sessionPath } from "./router.js";
 import { create, end, interrupt, nameOf, purge, restart, sender } from "./session_actions.js";
-import { Ago, attempt, Failed, Icon, Menu, Spinner, State, useRows } from "./ui.js";
+import { Ago, attempt, Failed, Icon, Menu, Spinner, State } from "./ui.js";
 import { because, bytes, counted } from "./words.js";
 import { computed, effect, html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
 
@@ -196,11 +196,9 @@ const ROWS = 200;
 function Table() {
   const [most, setMost] = useState(ROWS);
   const rows = shown.value;
-  const box = useRef(/** @type {HTMLElement | null} */ (null));
-  useRows(box, "tbody tr");
   const others = seesOthers.value && everybody.value;
   return html`
-    <div class="table-box" ref=${box} tabindex="0" role="region" aria-label="Sessions">
+    <div class="table-box" tabindex="0" role="region" aria-label="Sessions">
       <table class="sessions ${others ? "with-owners" : ""}">
         <thead>
           <tr>

@@ -4,7 +4,7 @@
 
 import { now as gatewayTime } from "./api.js";
 import { ago, moment } from "./words.js";
-import { effect, html, signal, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { effect, html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
 
 // ---- icons ------------------------------------------------------------------------------------------------
 
@@ -404,47 +404,6 @@ export function Tabs({ label, tabs, chosen, onChoose, extra }) {
       </div>
     </div>
   `;
-}
-
-// ---- lists --------------------------------------------------------------------------------------------------
-
-/**
- * Keeps the focus in a list: when the row that has it goes, the one that takes its place gets it.
- * @param {{current: HTMLElement | null}} box
- * @param {string} rows  a selector
- */
-export function useRows(box, rows) {
-  const held = useRef({ row: /** @type {Element | null} */ (null), place: 0 });
-  const all = () => [...(box.current?.querySelectorAll(rows) ?? [])];
-  useEffect(() => {
-    const own = /** @type {HTMLElement} */ (box.current);
-    const come = (/** @type {any} */ event) => {
-      const row = event.target.closest(rows);
-      held.current = { row, place: all().indexOf(row) };
-    };
-    // A row that is taken away loses the focus before it has gone.
-    const leave = () =>
-      setTimeout(() => {
-        const now = document.activeElement;
-        // A question about a row is asked in front of the list.
-        if (held.current.row?.isConnected && !own.contains(now) && !now?.closest("dialog")) held.current.row = null;
-      });
-    own.addEventListener("focusin", come);
-    own.addEventListener("focusout", leave);
-    return () => {
-      own.removeEventListener("focusin", come);
-      own.removeEventListener("focusout", leave);
-    };
-  }, []);
-  useLayoutEffect(() => {
-    const { row, place } = held.current;
-    if (row === null || row.isConnected || document.activeElement?.closest("dialog")) return;
-    held.current.row = null;
-    if (document.activeElement !== document.body) return;
-    const left = all();
-    const next = /** @type {HTMLElement | undefined} */ (left[Math.min(place, left.length - 1)]);
-    (next?.querySelector("a, button") ?? box.current)?.focus();
-  });
 }
 
 // ---- waiting and failing ------------------------------------------------------------------------------------
