@@ -95,6 +95,40 @@ def test_the_same_mischief_works_in_a_page_without_a_policy(
         until(lambda: expected <= set(paths), "the browser has not asked for all of it", PATIENCE)
 
 
+COVER = "position: {}; inset: -3000px; z-index: 99; background: red"
+COVERS = [
+    f"<div style='{COVER.format('fixed')}'>fixed</div>",
+    f"<div style='{COVER.format('absolute')}; contain: none'>absolute</div>",
+    "<div style='margin: -2000px; padding: 2000px; background: red'>margins</div>",
+    f"<style>.cover {{ {COVER.format('fixed')} }}</style><div class='cover'>by a rule</div>",
+    f"<style>.jp-OutputArea-output {{ {COVER.format('fixed')} }}</style><p>its place</p>",
+    "<style>body, .jp-Cell, .jp-InputArea { display: none !important }</style><p>all</p>",
+    "<style>* { contain: none !important } .jp-Cell { position: fixed; inset: 0 }</style><p>around</p>",
+    "<style>.mine { color: rgb(1, 2, 3) }</style><p class='mine'>its own</p>",
+]
+SEEN = """() => [...document.querySelectorAll(".jp-InputArea-editor")].map((code) => {
+  code.scrollIntoView({ block: "center" });
+  const { left, top, width, height } = code.getBoundingClientRect();
+  return code.contains(document.elementFromPoint(left + Math.min(40, width / 2), top + height / 2));
+})"""
+
+
+def test_what_a_cell_shows_covers_no_code_and_no_other_cell(tmp_path: Path) -> None:
+    file = tmp_path / "exported.html"
+    file.write_text(exported(*COVERS))
+    browsers = Browsers()
+    try:
+        with page_opened(browsers.get()) as page:
+            page.goto(file.as_uri())
+            seen = page.evaluate(SEEN)
+            assert len(seen) > len(COVERS)
+            assert set(seen) == {True}
+            colour = "getComputedStyle(document.querySelector('p.mine')).color"
+            assert page.evaluate(colour) == "rgb(1, 2, 3)"
+    finally:
+        browsers.close()
+
+
 def test_a_replay_fits_on_a_phone(tmp_path: Path) -> None:
     """Even where it names what has no place to break, such as the moment at which it was made."""
     file = tmp_path / "replayed.html"

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clients.console.using import answer, cells, ended, expect, run, show, tab
-from tests.support.server import GatewayProcess
+from tests.conftest import serving
+from tests.support.browser import link, opened
+from tests.support.server import TOKEN, GatewayProcess
+from tests.support.users import add_user, create_token
 
 pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.fixture(scope="module")
+def others(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway with users."""
+    with serving(tmp_path_factory.mktemp("others") / "data", "sandbox", pool_size=1) as gateway:
+        yield gateway
+
 
 DROP = """
 (element, files) => {
@@ -46,6 +58,53 @@ def test_files_are_dropped_and_read_by_a_cell(page: Any, console: GatewayProcess
     cell = run(page, "print(open('a b.csv').read(), open('ü#?.txt').read())")
     ended(cell)
     expect(cell).to_contain_text("second")
+
+
+MANY = """async () => {
+  const { contentsOf } = await import(new URL("console/app/files.js", document.baseURI).href);
+  const file = { isFile: true, name: "x", file: (done) => done(new File([], "x")) };
+  const batches = [Array(1001).fill(file), []];
+  const reader = { readEntries: (done) => done(batches.shift()) };
+  const folder = { isDirectory: true, name: "d", createReader: () => reader };
+  const dropped = { items: [{ webkitGetAsEntry: () => folder }], files: [] };
+  return contentsOf(dropped).catch((error) => error.message);
+}"""
+
+
+def test_more_files_than_are_uploaded_are_refused_and_not_left_out(page: Any) -> None:
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    assert "More than 1,000 files at once" in page.evaluate(MANY)
+
+
+def test_an_upload_goes_where_it_was_begun(browser: Any, others: GatewayProcess, quiet: list[str]) -> None:
+    """An administrator drops files into another's session, and goes on to their own of the same name."""
+    add_user(others, "ada")
+    _, token = create_token(others, "ada")
+    for each in (token, TOKEN):
+        assert others.post("/v1/sessions", {"session": "same"}, token=each).status == 201
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    with opened(browser) as page:
+        page.goto(link(others, "#/sessions/same?principal=ada"))
+        tab(page, "Files")
+        expect(page.get_by_text("No files yet")).to_be_visible()
+        page.route("**/files/one.txt*", hold)
+        drop(page, ("one.txt", "1"), ("two.txt", "2"))
+        expect(page.get_by_role("progressbar", name="Upload of one.txt")).to_be_visible()
+        show(page, "same")
+        expect(page.get_by_text("No files yet")).to_be_visible()
+        with page.expect_response("**/files/two.txt*"):
+            held[0].continue_()
+
+    def names(query: str) -> list[str]:
+        listed = others.get(f"/v1/sessions/same/files{query}").json()["files"]
+        return [each["path"] for each in listed]
+
+    assert names("?principal=ada") == ["one.txt", "two.txt"]
+    assert names("") == []
 
 
 def test_a_file_that_is_there_is_replaced_after_a_question(page: Any, console: GatewayProcess) -> None:

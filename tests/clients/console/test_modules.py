@@ -82,6 +82,14 @@ def test_writing_over_takes_time_by_length_alone(page: Any) -> None:
     assert texts(reduced(page, *text("a" * 450_000 + "\b" * 450_000 + "b"))) == ["b"]
 
 
+def test_erasing_takes_time_by_length_alone(page: Any) -> None:
+    """As long as it is little it is done; a text that erases a long row again and again is left as it is."""
+    body = "return its.rows(given).map((row) => row.map((run) => run.text).join(''))"
+    assert run(page, "../outputs/ansi.js", body, "12345\b\b\x1b[1K") == ["    5"]
+    bomb = ("x" * 50_000 + "\b\b\x1b[1K\r") * 40
+    assert run(page, "../outputs/ansi.js", body, bomb) == ["x" * 50_000]
+
+
 def test_of_long_text_the_beginning_and_the_end_are_kept(page: Any) -> None:
     body = """
       let shown = its.NOTHING;
@@ -167,7 +175,7 @@ def test_a_cell_is_made_of_its_events(page: Any) -> None:
         {"type": "queued", "code": "input()", "position": 2, "at": "2026-01-01T00:00:00Z", "timeout": 5},
         {"type": "queued", "waiting_for": "kernel", "position": 1, "code": ""},
         {"type": "started", "code": "input()", "execution_count": 7, "at": "2026-01-01T00:00:01Z"},
-        {"type": "input_request", "prompt": "name ", "password": False},
+        {"type": "input_request", "prompt": "name ", "password": False, "seq": 4},
         *text("hello"),
         {"type": "file", "path": "a.csv", "action": "created"},
         {"type": "finished", "status": "ok", "at": "2026-01-01T00:00:02Z", "duration_ms": 12.5, "kernel": {}},
@@ -181,7 +189,7 @@ def test_a_cell_is_made_of_its_events(page: Any) -> None:
     cells = run(page, "cells.js", body, events)
     assert [each["status"] for each in cells] == ["queued"] * 2 + ["running"] * 4 + ["ok"]
     assert (cells[1]["code"], cells[1]["waitingFor"], cells[1]["position"]) == ("input()", "kernel", 1)
-    assert cells[3]["asking"] == {"prompt": "name ", "password": False}
+    assert cells[3]["asking"] == {"prompt": "name ", "password": False, "seq": 4}
     assert cells[4]["asking"] is None
     assert (cells[6]["count"], cells[6]["durationMs"], cells[6]["timeout"]) == (7, 12.5, 5)
     assert cells[6]["files"] == [{"path": "a.csv", "action": "created"}]
@@ -435,6 +443,13 @@ def test_sessions_part_where_the_earlier_branch_was_made(
 )
 def test_numbers_are_told_in_words(page: Any, call: str, words: str) -> None:
     assert run(page, "words.js", f"return {call}") == words
+
+
+def test_names_can_not_pass_for_others(page: Any) -> None:
+    given = ["a b-ü.csv", "invoice\u202efdp.exe", "two\nlines", "zero\u200bwidth", "long" * 100]
+    shown = run(page, "words.js", "return given.map((name) => its.seen(name))", given)
+    assert shown[:4] == ["a b-ü.csv", "invoice\ufffdfdp.exe", "two\ufffdlines", "zero\ufffdwidth"]
+    assert len(shown[4]) == 301
 
 
 @pytest.mark.parametrize(

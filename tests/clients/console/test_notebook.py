@@ -77,6 +77,80 @@ def test_a_password_is_not_shown(page: Any, console: GatewayProcess) -> None:
     expect(cell).to_contain_text("5")
 
 
+def test_the_next_question_has_a_field_of_its_own(page: Any, console: GatewayProcess) -> None:
+    """Also where it comes before the answer to the first one has arrived; and what was typed is not in it."""
+    console.post("/v1/sessions", {"session": "asks-on"})
+    show(page, "asks-on")
+    cell = run(page, "print(input('First? '), input('Second? '))")
+    held: list[Any] = []
+    page.route("**/input", lambda route: held.append((route, route.fetch())), times=1)
+    expect(cell.get_by_label("First?")).to_be_focused()
+    page.keyboard.type("one")
+    page.keyboard.press("Enter")
+    second = cell.get_by_label("Second?")
+    expect(second).to_have_value("")
+    expect(second).to_be_focused()
+    for route, response in held:
+        route.fulfill(response=response)
+    page.keyboard.type("two")
+    page.keyboard.press("Enter")
+    expect(cell).to_contain_text("one two")
+    ended(cell)
+
+
+def test_a_key_that_is_held_down_runs_a_cell_once(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "pressed"})
+    show(page, "pressed")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/execute", hold)
+    write(page, "print('once')")
+    for _ in range(5):
+        page.keyboard.press("Shift+Enter")
+    expect(page.get_by_role("button", name="Run")).to_be_disabled()
+    for route in held:
+        route.continue_()
+    ended(cells(page).first)
+    expect(editor(page)).not_to_contain_text("once")
+    assert len(console.get("/v1/sessions/pressed/executions").json()["executions"]) == 1
+
+
+def test_a_cell_whose_answer_is_lost_runs_once(page: Any, console: GatewayProcess, quiet: list[str]) -> None:
+    """It did arrive; whoever sends it again sees it, and no second one."""
+    console.post("/v1/sessions", {"session": "unsure"})
+    show(page, "unsure")
+
+    def lose(route: Any) -> None:
+        route.fetch()
+        route.abort()
+
+    page.route("**/execute", lose, times=1)
+    write(page, "print('once')")
+    page.keyboard.press("Shift+Enter")
+    expect(page.get_by_text("The gateway did not answer")).to_be_visible()
+    ended(cells(page).first)
+    expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    editor(page).click()
+    page.keyboard.press("Shift+Enter")
+    expect(editor(page)).not_to_contain_text("once")
+    assert len(console.get("/v1/sessions/unsure/executions").json()["executions"]) == 1
+    quiet.clear()
+
+
+def test_each_text_that_is_too_long_can_be_downloaded(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "both-long"})
+    show(page, "both-long")
+    code = "_ = [sys.{0}.write('x' * 99 + chr(10)) for _ in range(15_000)]\n"
+    cell = run(page, "import sys\n" + code.format("stdout") + code.format("stderr"))
+    expect(cell.get_by_role("link", name="Download the whole text of stdout")).to_be_visible()
+    with page.expect_download() as told:
+        cell.get_by_role("link", name="Download the whole text of stderr").click()
+    assert told.value.path().stat().st_size == 1_500_000
+
+
 def test_a_cell_is_interrupted(page: Any, console: GatewayProcess) -> None:
     console.post("/v1/sessions", {"session": "held"})
     show(page, "held")
@@ -172,6 +246,16 @@ def test_names_are_offered_while_somebody_types(page: Any, console: GatewayProce
     expect(editor(page)).to_be_focused()
 
 
+def test_kinds_of_names_that_objects_have_are_words_like_others(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "kinds"})
+    show(page, "kinds")
+    told = {"matches": ["one", "own"], "start": 0, "end": 1, "types": ["constructor", "__proto__"]}
+    page.route("**/complete", lambda route: route.fulfill(json=told))
+    write(page, "o")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("option", name="own")).to_be_visible()
+
+
 def test_documentation_comes_up(page: Any, console: GatewayProcess) -> None:
     console.execute("tells", "def area(r):\n    'The area of a circle.'\n    return r")
     show(page, "tells")
@@ -216,7 +300,9 @@ def test_a_lost_connection_is_caught_up_with(page: Any, console: GatewayProcess,
     cell = run(page, "print('before', flush=True)\n" + waiting("go", "print('after', flush=True)"))
     expect(cell).to_contain_text("before")
     page.context.set_offline(True)
-    expect(page.get_by_text("The connection to the gateway is lost")).to_be_visible()
+    # Read aloud once, and not with each second that is counted.
+    said = page.get_by_role("status").filter(has_text="The connection")
+    expect(said).to_have_text("The connection to the gateway is lost.")
     let_on(console, "lost", "go")
     for number in range(5):
         console.execute("lost", f"print('missed {number}')")
@@ -249,6 +335,20 @@ def test_a_cell_is_undone(page: Any, console: GatewayProcess) -> None:
     page.reload()
     expect(cells(page).nth(1).get_by_text("undone")).to_be_visible()
     expect(cells(page).nth(2).get_by_text("undone")).to_have_count(0)
+
+
+def test_the_key_that_undoes_asks_first(page: Any, console: GatewayProcess) -> None:
+    """It is a letter like any other, and the field that it was meant for may have gone."""
+    console.post("/v1/sessions", {"session": "asked", "checkpoint": "auto"})
+    show(page, "asked")
+    cell = run(page, "x = 1")
+    ended(cell)
+    until(lambda: len(checkpoints(console, "asked")) == 2, "there are no checkpoints")
+    page.keyboard.press("Escape")
+    page.keyboard.press("u")
+    expect(page.get_by_role("dialog")).to_contain_text("Undo the last cell?")
+    answer(page, "Undo")
+    expect(cell.get_by_text("undone")).to_be_visible()
 
 
 def checkpoints(gateway: GatewayProcess, session: str) -> list[str]:

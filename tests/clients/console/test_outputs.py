@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.clients.console.mounting import display, framed, markup, mount, stream, wait_until
+from tests.clients.console.using import expect
 from tests.support.browser import link, noticed, opened
 from tests.support.requirements import require
 from tests.support.server import PATIENCE, GatewayProcess
@@ -319,6 +320,40 @@ def test_a_link_is_asked_about(page: Any) -> None:
     asked.get_by_role("button", name="Dismiss").click()
     asked.wait_for(state="detached")
     assert len(page.context.pages) == 1
+
+
+CHANGES = """() => {
+  window.found = [];
+  new MutationObserver(() => {
+    const [code, button] = ["code", "button"].map((name) => document.querySelector(`.out-link ${name}`));
+    if (code && found.at(-1)?.[0] !== code.textContent) found.push([code.textContent, button.disabled]);
+  }).observe(document.body, { subtree: true, childList: true, characterData: true });
+}"""
+
+
+def test_a_link_that_an_output_changes_has_to_be_read_first(page: Any) -> None:
+    """Else it could be another one by the time that somebody has moved the pointer to its button."""
+    place = mount(page, markup("<a href='https://example.org/'>elsewhere</a>"))
+    page.evaluate(CHANGES)
+    framed(page).get_by_text("elsewhere").click()
+    opens = place.get_by_role("button", name="Open in a new tab")
+    expect(opens).to_be_enabled()
+    frame = next(frame for frame in page.frames if "frame.html" in frame.url)
+    place.get_by_role("group", name="A link of the output").locator("span").click()
+    frame.evaluate("parent.postMessage({ link: 'https://example.net/?all=1' }, '*')")
+    place.get_by_text("example.net").wait_for()
+    assert page.evaluate("found") == [["https://example.org/", True], ["https://example.net/?all=1", True]]
+
+
+def test_of_very_many_outputs_the_last_are_in_the_page(page: Any) -> None:
+    place = mount(page, *(stream(f"line {number}\n") for number in range(1000)))
+    outs = place.locator(".out")
+    expect(outs.last).to_contain_text("line 999")
+    expect(outs).to_have_count(100)
+    place.get_by_role("button", name="Show 100 more").click()
+    expect(outs).to_have_count(200)
+    expect(outs.first).to_contain_text("line 800")
+    expect(place.get_by_text("800 outputs before these")).to_be_visible()
 
 
 # ---- taking -----------------------------------------------------------------------------------------------

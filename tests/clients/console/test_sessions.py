@@ -242,6 +242,42 @@ def test_keys_alone_lead_everywhere(page: Any, console: GatewayProcess) -> None:
     expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
 
 
+def test_a_page_shows_nothing_of_whoever_was_signed_in_before(browser: Any, empty: GatewayProcess) -> None:
+    """Nor does another page of the same browser, which shares the cookie, go on in their name."""
+    add_user(empty, "ada")
+    _, token = create_token(empty, "ada")
+    assert empty.post("/v1/sessions", {"session": "same"}, token=token).status == 201
+    for each, word in ((TOKEN, "the operator's"), (token, "ada's")):
+        code = {"code": f'print("{word}")', "wait": True}
+        assert empty.post("/v1/sessions/same/execute", code, token=each).status == 200
+    with opened(browser) as page:
+        page.goto(link(empty))
+        other = page.context.new_page()
+        other.goto(f"{empty.url}/#/sessions/same")
+        expect(cells(other).first).to_contain_text("the operator's")
+        page.get_by_label("State").select_option("all")
+        page.get_by_role("button", name="Sign out").click()
+        expect(other.get_by_label("Token")).to_be_visible()
+        page.get_by_label("Token").fill(token)
+        page.keyboard.press("Enter")
+        expect(cells(other)).to_have_count(1)
+        expect(cells(other).first).to_contain_text("ada's")
+        expect(other.locator(".who")).to_have_text("ada")
+        expect(row(page, "same")).to_be_visible()
+        expect(page.get_by_label("State")).to_have_value("live")
+
+
+def test_a_question_is_over_when_somebody_goes_elsewhere(page: Any, console: GatewayProcess) -> None:
+    """Its answer would be for what is shown then."""
+    console.execute("left-alone", "1")
+    show(page, "left-alone")
+    act(page, "left-alone", "Checkpoint…")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.go_back()
+    expect(row(page, "left-alone")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 def test_a_session_that_was_shown_goes_on_being_listed(page: Any, console: GatewayProcess) -> None:
     console.execute("to-and-fro", "print('seen')")
     show(page, "to-and-fro")

@@ -123,9 +123,14 @@ export const api = {
     return (await request(path, { signal: options.signal })).blob();
   },
 
-  /** @param {string} path @param {unknown} [body] @param {{signal?: AbortSignal}} [options] */
+  /**
+   * @param {string} path
+   * @param {unknown} [body]
+   * @param {{signal?: AbortSignal, once?: string}} [options] `once`: what is sent again with the same word is done once
+   */
   async post(path, body, options = {}) {
     const headers = { Accept: JSON_TYPE, "Content-Type": JSON_TYPE };
+    if (options.once) headers["Idempotency-Key"] = options.once;
     const sent = body === undefined ? "{}" : JSON.stringify(body);
     return content(await request(path, { method: "POST", headers, body: sent, signal: options.signal }));
   },

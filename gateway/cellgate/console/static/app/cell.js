@@ -11,7 +11,7 @@ import { saved } from "./session_actions.js";
 import { timeLeft } from "./session_log.js";
 import { theme } from "./theme.js";
 import { attempt, clock, copy, Icon, IconButton } from "./ui.js";
-import { because, clock as inWords, counted, duration, moment } from "./words.js";
+import { because, clock as inWords, counted, duration, moment, seen } from "./words.js";
 import { Outputs } from "../outputs/outputs.js";
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 
@@ -68,7 +68,7 @@ export function CellView({ cell, log, index, marked, onEdit, principal }) {
         ${state.loaded ? html`<${Source} code=${code} language=${languageOf(log.model.value?.kernel)} />` : html`<div class="skeleton" aria-hidden="true"></div>`}
         ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} /></div>`}
         <${LeftOut} cell=${cell} state=${state} log=${log} />
-        ${state.asking && !ended && html`<${Input} asking=${state.asking} cell=${cell} log=${log} />`}
+        ${state.asking && !ended && html`<${Input} key=${state.asking.seq} asking=${state.asking} cell=${cell} log=${log} />`}
         <${Ending} state=${state} />
       </div>
     </article>
@@ -126,14 +126,17 @@ function Timing({ state, log }) {
 
 /** Text that is too long for the page is fetched from the gateway as a file. @param {any} props */
 function LeftOut({ cell, state, log }) {
-  const long = state.shown.outputs.findIndex((/** @type {any} */ each) => each.left_out);
-  if (long === -1 || !hasEnded(state.status)) return null;
-  return html`<p class="note"><a href=${saved(`${log.path}/executions/${cell.id}/output/${long}`)} download="">Download the whole text</a></p>`;
+  if (!hasEnded(state.status)) return null;
+  const long = [...state.shown.outputs.entries()].filter(([, each]) => each.left_out);
+  const what = (/** @type {any} */ each) => (long.length > 1 ? ` of ${each.name}` : "");
+  return long.map(
+    ([index, each]) => html`<p class="note" key=${index}><a href=${saved(`${log.path}/executions/${cell.id}/output/${index}`)} download="">Download the whole text${what(each)}</a></p>`,
+  );
 }
 
 /**
  * A cell's `input()`, answered in place.
- * @param {{asking: {prompt: string, password: boolean}, cell: any, log: any}} props
+ * @param {{asking: {prompt: string, password: boolean, seq: number}, cell: any, log: any}} props
  */
 function Input({ asking, cell, log }) {
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
@@ -141,7 +144,8 @@ function Input({ asking, cell, log }) {
   useEffect(() => {
     // Whoever types elsewhere is not interrupted.
     const active = document.activeElement;
-    if (!active || active === document.body || active.closest(".composer")) field.current?.focus();
+    const here = active === field.current?.closest("article");
+    if (!active || active === document.body || here || active.closest(".composer")) field.current?.focus();
   }, []);
   /** @param {Event} event */
   const answer = async (event) => {
@@ -154,6 +158,8 @@ function Input({ asking, cell, log }) {
       return true;
     });
     setSending(false);
+    // The field goes; what is typed next is for the cell's next question, if it has one.
+    if (done && document.activeElement === field.current) field.current?.closest("article")?.focus();
     if (done && cell.state.peek().asking === asking) cell.state.value = { ...cell.state.peek(), asking: null };
   };
   const id = `input-${cell.id}`;
@@ -173,6 +179,6 @@ function Ending({ state }) {
     ${state.truncated && html`<p class="note">Some of the output was left out: it was more than the record keeps of one cell.</p>`}
     ${state.replaced && html`<p class="note warn">The kernel was replaced before this cell (${because(state.replaced)}): earlier variables are gone.</p>`}
     ${state.packages.length > 0 && html`<p class="note">Packages: ${state.packages.join(", ")}</p>`}
-    ${state.files.length > 0 && html`<p class="note">Files: ${state.files.slice(0, 8).map((each) => html`<code class="file-${each.action}">${each.path}</code> `)}${state.files.length > 8 ? `and ${state.files.length - 8} more` : ""}</p>`}
+    ${state.files.length > 0 && html`<p class="note">Files: ${state.files.slice(0, 8).map((each) => html`<code class="file-${each.action}">${seen(each.path)}</code> `)}${state.files.length > 8 ? `and ${state.files.length - 8} more` : ""}</p>`}
   `;
 }

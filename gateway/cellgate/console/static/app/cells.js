@@ -7,7 +7,7 @@
  *   queuedAt: string | null, startedAt: string | null, finishedAt: string | null,
  *   durationMs: number | null, queueMs: number | null, timeout: number | null | undefined,
  *   position: number | null, waitingFor: string | null, silent: boolean, from: string | null,
- *   asking: {prompt: string, password: boolean} | null,
+ *   asking: {prompt: string, password: boolean, seq: number} | null,
  *   shown: import("./cell_outputs.js").Shown, problem: string | null, truncated: boolean, replaced: string | null, undone: boolean,
  *   files: {path: string, action: string}[], packages: string[],
  * }} CellState
@@ -78,7 +78,7 @@ export function reduceCell(cell, event) {
         waitingFor: null,
       };
     case "input_request":
-      return { ...cell, asking: { prompt: String(event.prompt), password: event.password === true } };
+      return { ...cell, asking: { prompt: String(event.prompt), password: event.password === true, seq: event.seq } };
     case "file":
       if (cell.files.length >= MOST_FILES) return cell;
       return { ...cell, files: [...cell.files, { path: String(event.path), action: String(event.action) }] };

@@ -18,7 +18,13 @@ const typesAtOnce = !matchMedia("(pointer: coarse)").matches;
 /** How long typing rests before the kernel is asked, in milliseconds. */
 const PAUSE = 150;
 /** Kinds of names as kernels say them, as the editor has icons for. */
-const KINDS = { instance: "variable", module: "namespace", statement: "keyword", param: "variable", path: "text" };
+const KINDS = new Map([
+  ["instance", "variable"],
+  ["module", "namespace"],
+  ["statement", "keyword"],
+  ["param", "variable"],
+  ["path", "text"],
+]);
 
 /**
  * @typedef {{matches: string[], start: number, end: number, types?: string[]}} Completion
@@ -38,6 +44,7 @@ export function Editor(props) {
   const view = useRef(/** @type {any} */ (null));
   const latest = useRef(props);
   const takesFocus = useRef(false);
+  const sending = useRef(false);
   latest.current = props;
   const [ready, setReady] = useState(false);
   const [running, setRunning] = useState(false);
@@ -56,12 +63,15 @@ export function Editor(props) {
   const focus = () => (view.current ?? plain.current)?.focus();
   const run = async () => {
     const code = text();
-    if (!code.trim() || latest.current.runs === false) return;
+    // A key that is held down, or pressed again while an answer takes long, runs the cell once.
+    if (!code.trim() || latest.current.runs === false || sending.current) return;
+    sending.current = true;
     setRunning(true);
     try {
       // What was typed meanwhile stays.
       if ((await latest.current.onRun(code)) && text() === code) put("");
     } finally {
+      sending.current = false;
       setRunning(false);
     }
   };
@@ -269,7 +279,7 @@ async function completions(context, latest) {
     validFor: /^[\p{L}\p{N}_]*$/u,
     options: found.matches.map((label, index) => {
       const type = found.types?.[index] ?? "";
-      return { label, type: KINDS[type] ?? type, boost: label.startsWith("_") ? -1 : 0 };
+      return { label, type: KINDS.get(type) ?? type, boost: label.startsWith("_") ? -1 : 0 };
     }),
   };
 }

@@ -6,11 +6,13 @@ import { api } from "./api.js";
 import { may } from "./me.js";
 import { saved } from "./session_actions.js";
 import { Ago, ask, attempt, copy, Failed, Icon, IconButton, Menu, say, Spinner, useLoaded } from "./ui.js";
-import { bytes, counted } from "./words.js";
+import { bytes, counted, seen } from "./words.js";
 import { html, signal, useRef, useState } from "../vendor/preact.js";
 
 /** Entries of one listing; a workspace may have more, which the list says. */
 const MOST = 10_000;
+/** Files of one drop. */
+const MOST_DROPPED = 1000;
 /** Entries of one folder that are in the document. */
 const SHOWN = 300;
 
@@ -59,14 +61,16 @@ function uploadsOf(log) {
  * @param {Set<string>} known Paths that are taken.
  */
 export async function upload(log, files, known) {
+  // Their addresses name the owner of what is shown now: the reader may go elsewhere meanwhile.
+  const addresses = files.map(({ path }) => saved(`${log.path}/files/${encoded(path)}`));
   const taken = files.filter(({ path }) => known.has(path)).map(({ path }) => path);
   if (taken.length) {
-    const title = taken.length === 1 ? `Replace ${taken[0]}?` : `Replace ${taken.length} files?`;
-    const text = `${taken.slice(0, 5).join(", ")}${taken.length > 5 ? ", …" : ""}: the session has ${taken.length === 1 ? "it" : "them"} already.`;
+    const title = taken.length === 1 ? `Replace ${seen(taken[0])}?` : `Replace ${taken.length} files?`;
+    const text = `${taken.slice(0, 5).map((path) => seen(path)).join(", ")}${taken.length > 5 ? ", …" : ""}: the session has ${taken.length === 1 ? "it" : "them"} already.`;
     if ((await ask({ title, text, action: "Replace", danger: true })) === null) return;
   }
   const list = uploadsOf(log);
-  for (const { path, file } of files) {
+  for (const [index, { path, file }] of files.entries()) {
     const stop = new AbortController();
     const id = (numbers += 1);
     const change = (/** @type {Partial<Upload>} */ part) =>
@@ -78,8 +82,7 @@ export async function upload(log, files, known) {
     };
     list.value = [...list.value, { id, name: path, size: file.size, sent: 0, problem: null, stop: leave }];
     try {
-      const to = `${log.path}/files/${encoded(path)}`;
-      await api.upload(to, file, { onProgress: (sent) => change({ sent }), signal: stop.signal });
+      await api.upload(addresses[index], file, { onProgress: (sent) => change({ sent }), signal: stop.signal });
       gone();
       log.filesChanged.value += 1;
     } catch (error) {
@@ -93,14 +96,14 @@ export async function upload(log, files, known) {
  * @param {DataTransfer} dropped
  * @returns {Promise<{path: string, file: File}[]>}
  */
-async function contentsOf(dropped) {
+export async function contentsOf(dropped) {
   const entries = [...dropped.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   if (!entries.some((entry) => entry?.isDirectory))
     return [...dropped.files].map((file) => ({ path: file.name, file }));
   const found = /** @type {{path: string, file: File}[]} */ ([]);
   /** @param {any} entry @param {string} folder */
   const walk = async (entry, folder) => {
-    if (found.length >= 1000) return;
+    if (found.length >= MOST_DROPPED) throw new Error(`More than ${counted(MOST_DROPPED, "file")} at once: put them into an archive, and that here.`);
     const path = folder + entry.name;
     if (entry.isFile) {
       found.push({ path, file: await new Promise((resolve, reject) => entry.file(resolve, reject)) });
@@ -126,7 +129,7 @@ function Uploads({ log }) {
       ${list.map(
         (each) => html`
           <li key=${each.id}>
-            <span class="name">${each.name}</span>
+            <span class="name">${seen(each.name)}</span>
             ${
               each.problem
                 ? html`<span class="bad" role="alert">${each.problem}</span>`
@@ -189,16 +192,16 @@ export function Files({ log }) {
   };
   const rename = async (/** @type {any} */ entry) => {
     const path = entry.path.replace(/\/$/, "");
-    const answer = await ask({ title: `Rename ${entry.name}`, action: "Rename", fields: [{ name: "path", label: "New path", value: path, required: true }] });
+    const answer = await ask({ title: `Rename ${seen(entry.name)}`, action: "Rename", fields: [{ name: "path", label: "New path", value: path, required: true }] });
     if (!answer?.path || answer.path === path) return;
     if (await attempt(() => api.post(`${pathOf(path)}?move_to=${encodeURIComponent(answer.path)}`))) again();
   };
   const remove = async (/** @type {any} */ entry) => {
     const text = entry.folder ? "A folder can be deleted when it is empty." : "The file is gone then; the record keeps only its hash.";
-    if ((await ask({ title: `Delete ${entry.name}?`, text, action: "Delete", danger: true })) === null) return;
+    if ((await ask({ title: `Delete ${seen(entry.name)}?`, text, action: "Delete", danger: true })) === null) return;
     await attempt(async () => {
       await api.delete(pathOf(entry.path.replace(/\/$/, "")));
-      say(`${entry.name} was deleted`);
+      say(`${seen(entry.name)} was deleted`);
     });
     again();
   };
@@ -228,11 +231,11 @@ export function Files({ log }) {
               <li key=${entry.path}>
                 <${Icon} name=${entry.folder ? "folder" : "file"} />
                 ${entry.folder
-                  ? html`<button type="button" class="name" onClick=${() => setFolder(entry.path)}>${entry.name}</button>`
-                  : html`<a class="name" href=${saved(pathOf(entry.path))} download="">${entry.name}</a>`}
+                  ? html`<button type="button" class="name" onClick=${() => setFolder(entry.path)}>${seen(entry.name)}</button>`
+                  : html`<a class="name" href=${saved(pathOf(entry.path))} download="">${seen(entry.name)}</a>`}
                 <span class="faint size">${entry.folder ? "" : bytes(entry.size)}</span>
                 <span class="faint time">${entry.modified && html`<${Ago} at=${entry.modified} />`}</span>
-                <${Menu} label="Actions for ${entry.name}" items=${[
+                <${Menu} label="Actions for ${seen(entry.name)}" items=${[
                   !entry.folder && { text: "Download", icon: "download", href: saved(pathOf(entry.path)), download: true },
                   { text: "Copy path", icon: "copy", act: () => copy(entry.path) },
                   writes && { text: "Rename…", icon: "edit", act: () => rename(entry) },

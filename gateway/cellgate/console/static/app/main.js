@@ -4,7 +4,7 @@
 
 import { api, askNow, connection, owner, signedIn } from "./api.js";
 import { Help } from "./help.js";
-import { may, me, meet } from "./me.js";
+import { leave, may, me, meet } from "./me.js";
 import { go, route } from "./router.js";
 import { isTyping, Sessions } from "./sessions.js";
 import { SessionView } from "./session_view.js";
@@ -43,8 +43,14 @@ titled(() => {
 });
 
 async function signOut() {
-  await attempt(() => api.post("console/sign-out"));
+  const done = await attempt(async () => {
+    await api.post("console/sign-out");
+    return true;
+  });
+  // Who is told that they have left, and has not, would leave the machine to others.
+  if (!done) return;
   signedIn.value = false;
+  leave();
 }
 
 function Bar() {
@@ -93,8 +99,9 @@ function Lost() {
   void clock.value; // counts on
   const seconds = again === null ? 0 : Math.max(0, Math.ceil((again - Date.now()) / 1000));
   return html`
-    <div class="lost" role="status">
-      <span>The connection to the gateway is lost. ${again === null ? "Trying again…" : html`Trying again${seconds ? ` in ${seconds} s` : ""}.`}</span>
+    <div class="lost">
+      <span role="status">The connection to the gateway is lost.</span>
+      <span aria-hidden="true">${again === null ? "Trying again…" : html`Trying again${seconds ? ` in ${seconds} s` : ""}.`}</span>
       <button type="button" class="small" onClick=${askNow}>Try now</button>
     </div>
   `;

@@ -2,7 +2,7 @@
  * Who reads the page, what they may do, and what the gateway is: asked once after the sign-in.
  */
 
-import { api } from "./api.js";
+import { api, base, signedIn } from "./api.js";
 import { computed, signal } from "../vendor/preact.js";
 
 /** `GET /v1/me`. */
@@ -18,9 +18,31 @@ export const isAdmin = computed(() => me.value?.role === "admin");
 /** @param {string} permission */
 export const may = (permission) => me.value?.scopes?.includes(permission) === true;
 
+/** Whom the page was for; what it shows, and has in memory, is theirs. */
+let before = "";
+
 export async function meet() {
-  [me.value, info.value] = await Promise.all([api.get("v1/me"), api.get("v1/info")]);
+  const [found, about] = await Promise.all([api.get("v1/me"), api.get("v1/info")]);
+  const identity = JSON.stringify([found.principal, found.role, found.scopes]);
+  if (before && before !== identity) return location.reload();
+  before = identity;
+  [me.value, info.value] = [found, about];
+  pages.postMessage(identity);
 }
+
+/** Tell the browser's other pages that nobody is signed in any more. */
+export const leave = () => pages.postMessage("");
+
+/** Pages of one gateway share the cookie, and so who is signed in. */
+const pages = new BroadcastChannel(`cellgate ${base.pathname}`);
+pages.addEventListener("message", ({ data }) => {
+  if (before && data !== before) location.reload();
+  else if (data && signedIn.peek() === false) signedIn.value = true;
+});
+globalThis.addEventListener?.("pageshow", (event) => {
+  // The browser had put the page aside as it was, perhaps before a sign-out.
+  if (event.persisted) location.reload();
+});
 
 /** The language of a kernelspec. @param {string | undefined} kernel @returns {string} */
 export const languageOf = (kernel) => info.value?.kernelspecs?.[kernel ?? ""]?.language ?? "python";

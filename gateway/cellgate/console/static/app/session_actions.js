@@ -8,7 +8,7 @@ import { address, api } from "./api.js";
 import { info, me } from "./me.js";
 import { sessionPath } from "./router.js";
 import { ask, attempt, say } from "./ui.js";
-import { bytes } from "./words.js";
+import { bytes, seen } from "./words.js";
 
 /** A session's path, with its owner if that is not the reader. @param {any} session @param {string} [rest] */
 export function pathOf(session, rest = "") {
@@ -18,7 +18,7 @@ export function pathOf(session, rest = "") {
 }
 
 /** @param {any} session */
-export const nameOf = (session) => session.title || session.session;
+export const nameOf = (session) => seen(session.title || session.session);
 
 /** @param {any} session */
 export async function interrupt(session) {
@@ -71,6 +71,32 @@ export async function purge(session) {
   if (done) say(`${session.session} was purged`);
   return done === true;
 }
+
+/**
+ * Something that sends cells. One of which nobody knows whether it arrived does not run twice when it is sent again.
+ * @returns {(path: () => string, code: string) => Promise<any>}
+ */
+export function sender() {
+  let unsure = /** @type {{code: string, path: string, once: string} | null} */ (null);
+  return async (path, code) => {
+    const sent = unsure?.code === code ? unsure : { code, path: path(), once: made() };
+    unsure = sent;
+    return attempt(async () => {
+      try {
+        const done = await api.post(sent.path, { code, wait: false }, { once: sent.once });
+        unsure = null;
+        return done;
+      } catch (error) {
+        // Without an answer, or with that of a proxy, it may have arrived.
+        if (![0, 502, 504].includes(error?.status)) unsure = null;
+        throw error;
+      }
+    });
+  };
+}
+
+/** A word that nobody has used. */
+const made = () => [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("-");
 
 const KEY = "[A-Za-z0-9][A-Za-z0-9._~\\-]{0,127}";
 

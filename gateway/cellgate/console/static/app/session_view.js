@@ -11,11 +11,11 @@ import { isAdmin, languageOf, may } from "./me.js";
 import { Packages } from "./packages.js";
 import { RecordPanel } from "./record_panel.js";
 import { go, sessionHref } from "./router.js";
-import { end, interrupt, nameOf, purge, restart, saved } from "./session_actions.js";
+import { end, interrupt, nameOf, purge, restart, saved, sender } from "./session_actions.js";
 import { SessionLog } from "./session_log.js";
 import { Cpu, isTyping, Memory } from "./sessions.js";
 import { branch, checkpoint, Tree, undo } from "./tree.js";
-import { attempt, Failed, Icon, IconButton, Menu, Spinner, State, Tabs } from "./ui.js";
+import { Failed, Icon, IconButton, Menu, Spinner, State, Tabs } from "./ui.js";
 import { because, counted } from "./words.js";
 import { Variables } from "./variables.js";
 import { VirtualList } from "./virtual_list.js";
@@ -64,7 +64,7 @@ function Opened({ log, execution, principal }) {
   useEffect(() => {
     /** @param {KeyboardEvent} event */
     const key = (event) => {
-      if (isTyping(event)) return;
+      if (isTyping(event) || (event.repeat && event.key !== "j" && event.key !== "k")) return;
       const acts = {
         j: () => list.current?.focusBy(1),
         k: () => list.current?.focusBy(-1),
@@ -72,7 +72,7 @@ function Opened({ log, execution, principal }) {
         i: () => editor.current?.focus(),
         e: () => focusedCell(log, (cell) => cell.state.peek().loaded && edit(cell.state.peek().code)),
         p: () => (panelOpen.value = !panelOpen.value),
-        u: () => model?.checkpoint && runs && undo(log),
+        u: () => model?.checkpoint && runs && undo(log, { asks: true }),
       };
       const act = acts[/** @type {keyof typeof acts} */ (event.key)];
       if (!act) return;
@@ -204,11 +204,12 @@ function Cells({ log, execution, principal, list, onEdit }) {
 function Composer({ log, alive, editor, list, onEscape }) {
   const [about, setAbout] = useState(/** @type {string | null} */ (null));
   const model = log.model.value;
+  const send = useMemo(sender, [log]);
   const run = useCallback(
     async (/** @type {string} */ code) => {
       setAbout(null);
       list.current?.toEnd();
-      const done = await attempt(() => api.post(`${log.path}/execute`, { code, wait: false }));
+      const done = await send(() => `${log.path}/execute`, code);
       if (done) log.refresh();
       return done !== undefined;
     },

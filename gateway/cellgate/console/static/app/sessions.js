@@ -10,7 +10,7 @@ import { Editor } from "./editor.js";
 import { cellsOf, cpuOf, fits, identity, LIVE, memoryOf, sorted, UPWARDS, withProcessors } from "./listing.js";
 import { info, isAdmin, languageOf, may, me, seesOthers } from "./me.js";
 import { go, sessionHref, sessionPath } from "./router.js";
-import { create, end, interrupt, nameOf, purge, restart } from "./session_actions.js";
+import { create, end, interrupt, nameOf, purge, restart, sender } from "./session_actions.js";
 import { Ago, attempt, Failed, Icon, Menu, Spinner, State } from "./ui.js";
 import { because, bytes, counted } from "./words.js";
 import { computed, effect, html, signal, useEffect, useRef, useState } from "../vendor/preact.js";
@@ -216,10 +216,11 @@ function Table() {
   `;
 }
 
+const send = sender();
+
 /** Run a cell in a session that is made for it, and show that. @param {string} code */
 async function begin(code) {
-  const key = `s-${Math.random().toString(36).slice(2, 8)}`;
-  const done = await attempt(() => api.post(`${sessionPath(key)}/execute`, { code, wait: false }));
+  const done = await send(() => `${sessionPath(`s-${Math.random().toString(36).slice(2, 8)}`)}/execute`, code);
   if (done) go(sessionHref(done.session));
   return done !== undefined;
 }
@@ -247,7 +248,7 @@ export function Sessions() {
       if (event.key === "/" && !isTyping(event)) {
         event.preventDefault();
         search.current?.focus();
-      } else if (event.key === "n" && !isTyping(event) && may("run")) {
+      } else if (event.key === "n" && !event.repeat && !isTyping(event) && may("run")) {
         event.preventDefault();
         startNew();
       }

@@ -76,8 +76,13 @@ const undone = (model) => {
   say(`Back at ${name}; ${counted(count ?? 0, "cell")} undone`);
 };
 
-/** @param {import("./session_log.js").SessionLog} log */
-export async function undo(log) {
+/**
+ * @param {import("./session_log.js").SessionLog} log
+ * @param {{asks?: boolean}} [options] `asks`: it may have been meant for a field that has just gone
+ */
+export async function undo(log, { asks = false } = {}) {
+  const question = { title: "Undo the last cell?", text: "Variables and files become what they were before it.", action: "Undo" };
+  if (asks && (await ask(question)) === null) return;
   const model = await attempt(() => api.post(`${log.path}/undo`));
   if (model) undone(model);
 }

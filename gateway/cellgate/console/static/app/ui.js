@@ -151,6 +151,9 @@ export function ask(question) {
   });
 }
 
+// What is asked is about what was shown: elsewhere, the answer would be for something else.
+globalThis.addEventListener?.("hashchange", () => asked.peek()?.answer(null));
+
 /**
  * A modal dialog; the element keeps the focus inside, and Escape closes it.
  * @param {{onClose: () => void, label: string, class?: string, children?: any}} props
@@ -159,8 +162,11 @@ export function Dialog({ onClose, label, class: given = "", children }) {
   const element = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
-    element.current?.showModal();
+    const own = element.current;
+    own?.showModal();
     return () => {
+      // As long as it is open, nothing else takes the focus.
+      own?.close();
       if (before?.isConnected) before.focus();
     };
   }, []);

@@ -5,7 +5,7 @@
 import { api } from "./api.js";
 import { may } from "./me.js";
 import { Failed, IconButton, Spinner } from "./ui.js";
-import { bytes } from "./words.js";
+import { bytes, seen } from "./words.js";
 import { html, useEffect, useState } from "../vendor/preact.js";
 
 /** @param {{log: import("./session_log.js").SessionLog}} props */
@@ -53,7 +53,7 @@ export function Variables({ log }) {
         <ul class="entries variable-list" aria-label="Variables">
           ${found.map((/** @type {any} */ each) => html`
             <li key=${each.name} class="variable">
-              <button type="button" class="name" aria-expanded=${open === each.name ? "true" : "false"} onClick=${() => setOpen(open === each.name ? "" : each.name)}>${each.name}</button>
+              <button type="button" class="name" aria-expanded=${open === each.name ? "true" : "false"} onClick=${() => setOpen(open === each.name ? "" : each.name)}>${seen(each.name)}</button>
               <span class="type">${each.type}</span>
               <span class="summary" title=${each.summary}>${each.summary}</span>
               <span class="faint size">${each.size === undefined ? "" : bytes(each.size)}</span>

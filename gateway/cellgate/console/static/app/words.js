@@ -66,6 +66,19 @@ export function counted(count, one, many = `${one}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 }
 
+// Such characters change the order of what is around them, or are not seen at all.
+const UNSEEN = /[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/**
+ * A name that user code or others chose, as it can be shown in a line: what could make it look like another is marked.
+ * @param {unknown} name
+ * @param {number} [most] characters
+ */
+export function seen(name, most = 300) {
+  const text = String(name);
+  return `${text.slice(0, most).replace(UNSEEN, "\ufffd")}${text.length > most ? "…" : ""}`;
+}
+
 /** Causes of ends, deaths and refusals, as the half of a sentence that follows a dash. */
 const CAUSES = new Map(
   Object.entries({

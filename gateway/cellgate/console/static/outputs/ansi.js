@@ -3,7 +3,8 @@
  *
  * It is no terminal: it has no size and does not scroll, and of the sequences that move the cursor it knows those that
  * programs print to write over their own last lines. It makes rows of runs; `text.js` draws them. What a text can
- * make it do is limited: a row is at most as long as the text and `MOST_PADDING` characters.
+ * make it do is limited: a row is at most as long as the text and `MOST_PADDING` characters, and what costs more than
+ * its own length, `MOST_ERASED`.
  *
  * @typedef {{fg?: string, bg?: string, bold?: boolean, dim?: boolean, italic?: boolean, underline?: boolean,
  *   inverse?: boolean, strike?: boolean}} Style
@@ -14,6 +15,8 @@ const PIECES =
   /\x1b\[([\d;:?<=>]*)[ -\/]*([@-~])|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -\/]*[0-~]?|([\r\n\b])|[^\x1b\r\n\b]+/g;
 const UNSEEN = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]/g;
 const MOST_PADDING = 20_000;
+/** Characters that are erased before others of their row, of one text. */
+const MOST_ERASED = 1_000_000;
 const FARTHEST = 1000;
 
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
@@ -94,6 +97,7 @@ export function rows(text) {
   let column = 0;
   let style = /** @type {Style | null} */ (null);
   let padding = MOST_PADDING;
+  let erased = 0;
 
   /** @param {string} written */
   function write(written) {
@@ -147,6 +151,7 @@ export function rows(text) {
         column = step - 1;
         break;
       case "K":
+        if (number === 1 && (erased += column + 1) > MOST_ERASED) break;
         screen[row].erase(number === 0 ? column : 0, number === 1 ? column + 1 : Infinity);
         break;
       case "J":

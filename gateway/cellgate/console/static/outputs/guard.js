@@ -8,6 +8,8 @@
  * not the page; that process ends when no frame is left in it.
  */
 
+import { keepFocus } from "./focus.js";
+
 const LEAST_HEIGHT = 16;
 /** What is higher scrolls inside its frame. */
 const MOST_HEIGHT = 2400;
@@ -20,7 +22,7 @@ const ASKED = 3000;
 const LONGEST_SILENCE = 30_000;
 
 /**
- * @typedef {{window: () => Window | null | undefined, onReady: () => void, onSealed: (sealed: boolean) => void,
+ * @typedef {{element: () => HTMLIFrameElement | null, onReady: () => void, onSealed: (sealed: boolean) => void,
  *   onHeight: (height: number) => void, onLink: (link: string) => void, onStop: (why: string) => void}} Heard
  *   `onStop`: it is to be dropped; "" if it has done nothing and may come back
  */
@@ -36,6 +38,19 @@ class Frame {
     this.later = /** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined);
   }
 
+  element() {
+    return this.heard.element();
+  }
+
+  get window() {
+    return this.element()?.contentWindow;
+  }
+
+  /** @param {string} why */
+  onStop(why) {
+    this.heard.onStop(why);
+  }
+
   /** @param {MessageEvent} event */
   take(event) {
     this.answered = performance.now();
@@ -44,7 +59,7 @@ class Frame {
       this.messages = this.heights = 0;
     }
     this.messages += 1;
-    if (this.messages > MOST_MESSAGES) return this.heard.onStop("It sent more messages than an output has reason to.");
+    if (this.messages > MOST_MESSAGES) return this.onStop("It sent more messages than an output has reason to.");
     const data = event.data;
     if (typeof data !== "object" || data === null) return undefined;
     if (data.ready === true) return this.heard.onReady();
@@ -71,6 +86,7 @@ class Frame {
 /** @type {Set<Frame>} */
 const frames = new Set();
 let timer = /** @type {ReturnType<typeof setInterval> | undefined} */ (undefined);
+let focus = /** @type {ReturnType<typeof keepFocus> | undefined} */ (undefined);
 
 /**
  * Hear a frame until what is returned is called.
@@ -80,15 +96,18 @@ export function watch(heard) {
   if (frames.size === 0) {
     addEventListener("message", hear);
     timer = setInterval(ask, ASKED);
+    focus = keepFocus(frames);
   }
   const frame = new Frame(heard);
   frames.add(frame);
+  focus?.look();
   return () => {
     clearTimeout(frame.later);
     frames.delete(frame);
     if (frames.size > 0) return;
     removeEventListener("message", hear);
     clearInterval(timer);
+    focus?.end();
   };
 }
 
@@ -96,10 +115,11 @@ export function watch(heard) {
 function hear(event) {
   // Its sender is looked at before its content: what comes from nobody is not even decoded.
   if (event.source === null) return;
-  for (const frame of frames) if (event.source === frame.heard.window()) return frame.take(event);
+  for (const frame of frames) if (event.source === frame.window) return frame.take(event);
 }
 
 function ask() {
+  focus?.look();
   const now = performance.now();
   if (document.hidden) {
     // Browsers run the timers of pages that nobody sees rarely.
@@ -108,11 +128,11 @@ function ask() {
   }
   const silent = [...frames].filter((frame) => now - frame.answered > LONGEST_SILENCE);
   if (silent.length === 0) {
-    for (const frame of frames) frame.heard.window()?.postMessage({ ask: true }, "*");
+    for (const frame of frames) frame.window?.postMessage({ ask: true }, "*");
     return;
   }
   // The youngest of those that are silent has most likely stopped the others; all go, so that their process ends.
   const youngest = silent.reduce((a, b) => (b.since > a.since ? b : a));
   for (const frame of [...frames])
-    frame.heard.onStop(frame === youngest ? "It kept its process busy and did not answer." : "");
+    frame.onStop(frame === youngest ? "It kept its process busy and did not answer." : "");
 }

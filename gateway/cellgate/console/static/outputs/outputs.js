@@ -14,9 +14,13 @@ import { Picture, pictureOf } from "./picture.js";
 import { Rich } from "./rich.js";
 import { useSheet } from "./sheet.js";
 import { copyPicture, copyText, save } from "./taking.js";
+import { seen } from "../app/words.js";
 import { plain } from "./ansi.js";
 import { Text } from "./text.js";
 import { Tree } from "./tree.js";
+
+/** Outputs of a cell that are in the page at first, the last ones; and how many more at each wish. */
+export const MOST_OUTPUTS = 100;
 
 const STREAMS = { stdout: "Standard output", stderr: "Standard error" };
 
@@ -26,9 +30,17 @@ const STREAMS = { stdout: "Standard output", stderr: "Standard error" };
  */
 export function Outputs({ outputs, theme, onGrow }) {
   useSheet();
+  const [most, setMost] = useState(MOST_OUTPUTS);
   if (outputs.length === 0) return null;
+  const first = Math.max(0, outputs.length - most);
+  const last = outputs.slice(first);
   return html`<div class="outputs" data-look=${theme}>
-    ${outputs.map((output, index) => html`<${One} key=${index} output=${output} theme=${theme} onGrow=${onGrow} />`)}
+    ${first > 0 &&
+    html`<p class="out-window">
+      <span>${first.toLocaleString("en")} outputs before these</span>
+      <button type="button" onClick=${() => setMost(most + MOST_OUTPUTS)}>Show ${Math.min(first, MOST_OUTPUTS)} more</button>
+    </p>`}
+    ${last.map((output, index) => html`<${One} key=${first + index} output=${output} theme=${theme} onGrow=${onGrow} />`)}
   </div>`;
 }
 
@@ -91,7 +103,7 @@ function described(text) {
 
 /** @param {{data: Record<string, unknown>}} props */
 function Unknown({ data }) {
-  const names = Object.keys(data).slice(0, 5).join(", ") || "nothing";
+  const names = Object.keys(data).slice(0, 5).map((name) => seen(name, 100)).join(", ") || "nothing";
   return html`<p class="out-note">This output can't be shown here: it has ${names}.</p>`;
 }
 

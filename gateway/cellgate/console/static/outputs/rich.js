@@ -16,6 +16,8 @@ import { copyText } from "./taking.js";
 const FRAME = new URL("../frame.html", import.meta.url);
 const FIRST_HEIGHT = 60;
 const LONGEST_LINK = 2000;
+/** How long a link is shown before it can be opened, in milliseconds: an output may change it under the pointer. */
+const READ = 1000;
 /** How long no frame is made after all were dropped, in milliseconds: browsers keep their process for a moment. */
 const REST = 5000;
 
@@ -68,7 +70,7 @@ export function Rich({ mime, value, metadata, about, name, theme, onGrow }) {
         : html`<div class="out-place" style=${{ height: `${height}px` }}>
             ${near && !resting && html`<${Frame} wanted=${{ mime, value, metadata, theme }} name=${name} heard=${heard} />`}
           </div>`}
-    ${link && html`<${Link} url=${link} onDone=${() => setLink("")} />`}
+    ${link && html`<${Link} key=${link} url=${link} onDone=${() => setLink("")} />`}
   </div>`;
 }
 
@@ -95,7 +97,7 @@ function Frame({ wanted, name, heard }) {
       }
     };
     return watch({
-      window: () => element.current?.contentWindow,
+      element: () => element.current,
       onReady: begin,
       onSealed: (told) => {
         if (!begun.current) sealed.value ??= told;
@@ -151,13 +153,18 @@ function openable(url) {
  * @param {{url: string, onDone: () => void}} props
  */
 function Link({ url, onDone }) {
+  const [read, setRead] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setRead(true), READ);
+    return () => clearTimeout(timer);
+  }, []);
   const open = () => {
     window.open(url, "_blank", "noopener,noreferrer");
     onDone();
   };
   return html`<div class="out-note out-link" role="group" aria-label="A link of the output">
     <span>The output links to <code>${url}</code></span>
-    <button type="button" onClick=${open}>Open in a new tab</button>
+    <button type="button" disabled=${!read} onClick=${open}>Open in a new tab</button>
     <button type="button" onClick=${() => copyText(url).then(onDone)}>Copy</button>
     <button type="button" onClick=${onDone}>Dismiss</button>
   </div>`;
