@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -21,6 +21,9 @@ from cellgate.principals.principal import Ask, Login
 from cellgate_kernels.errors import CellgateError
 
 SCHEMES = ("bearer ", "token ")
+_OTHER_HEADERS = ("X-API-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Proxy-Authorization")
+_OTHER_PARAMETERS = frozenset({"access_token", "api_key", "apikey", "auth", "key"})
+"""Where other services have tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,24 @@ def token_of(authorization: str, query_token: str | None) -> str:
     if scheme.startswith("basic "):
         return _password(authorization[6:]) or query_token or ""
     return query_token or ""
+
+
+def misplaced(headers: Mapping[str, str], query: Iterable[str]) -> str:
+    """Where a request without a token may have one that is not looked for; empty if it has none anywhere."""
+    given = headers.get("Authorization", "").strip()
+    if given:
+        scheme = given.partition(" ")[0].lower()
+        if scheme in {"bearer", "token"}:
+            return "There is no token in the Authorization header"
+        if scheme == "basic":
+            return "HTTP Basic must have the token as its password"
+        return "The Authorization header must begin with the word Bearer"
+    for name in _OTHER_HEADERS:
+        if name in headers:
+            return f"The header {name} is not read here"
+    for name in _OTHER_PARAMETERS.intersection(query):
+        return f"The parameter {name} is not read here"
+    return ""
 
 
 def _password(encoded: str) -> str:
