@@ -440,7 +440,9 @@ class BaseHandler(RequestHandler):
             raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
         coding = headers.get("Content-Encoding", "").strip().lower()
         if length != "0" and coding not in {"", "identity"}:
-            raise UnsupportedMedia(f"Content-Encoding {coding[:80]!r} is not read here; leave it out")
+            raise UnsupportedMedia(
+                f"Content-Encoding {coding[:80]!r} is not read here; send the body as it is"
+            )
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The body is larger than the {self.max_body} bytes that are accepted here")

@@ -22,6 +22,8 @@ _WORDS: Final = (
     (rb"//|/\*|#", "JSON has no comments"),
     (rb"True\b|False\b|None\b", "JSON has the words true, false and null"),
     (rb"-?(?:NaN|Infinity)\b", "JSON has no NaN and no Infinity"),
+    (rb"\xe2\x80[\x98-\x9f]", "JSON has straight double quotes"),
+    (rb"\\", "a backslash may only be within a text"),
     (rb"[\r\n\t]", "a line break or a tab within a text is written \\n or \\t"),
 )
 """What may stand where the decoder stopped, and what is said of it."""
@@ -61,4 +63,5 @@ def _hint(body: bytes, at: int) -> str:
         return 'it is a form; send JSON such as {"code": "..."}'
     # Of what stands behind the value the decoder has read the first letter.
     places = (at, max(0, at - 1))
-    return next((told for place in places for pattern, told in _HERE if pattern.match(body, place)), "")
+    told = next((told for place in places for pattern, told in _HERE if pattern.match(body, place)), "")
+    return told or ("" if at else 'a body is a JSON object, such as {"code": "..."}')
