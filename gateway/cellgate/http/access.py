@@ -18,7 +18,7 @@ from cellgate.errors import Forbidden
 from cellgate.principals.addresses import is_loopback
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.principal import Ask, Login
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, InvalidInput
 
 SCHEMES = ("bearer ", "token ")
 _OTHER_HEADERS = ("X-API-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Proxy-Authorization")
@@ -77,6 +77,29 @@ class AccessPolicy:
             " --allow-origin ORIGIN to let its pages in",
             cause="origin",
         )
+
+
+def check_hosts(given: Iterable[str]) -> frozenset[str]:
+    """Return the names of `--allow-host` as requests are compared with them. Raises InvalidInput."""
+    names = set()
+    for text in given:
+        if "/" in text or (":" in text and not _is_address(text.strip("[]"))):
+            meant = host_name(text.partition("//")[2] or text) or "gateway.example.org"
+            raise InvalidInput(f"--allow-host {text[:100]} must be a name alone, such as {meant}")
+        names.add(text.strip("[]").rstrip(".").lower())
+    return frozenset(names)
+
+
+def check_origins(given: Iterable[str]) -> frozenset[str]:
+    """Return the origins of `--allow-origin`. Raises InvalidInput for what no browser sends as one."""
+    for text in given:
+        host = origin_host(text)
+        if text not in {"*", "null"} and (not host or "://" not in text or text.partition("://")[2] != host):
+            meant = host or text.partition("/")[0] or "notebooks.example.org"
+            raise InvalidInput(
+                f"--allow-origin {text[:100]} must be scheme and name, with nothing behind: https://{meant[:100]}"
+            )
+    return frozenset(given)
 
 
 def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bool:
