@@ -11,11 +11,15 @@ what else it is::
     <!-- test: stop -->        its command stops the gateway
     <!-- test: kill -->        its commands end the gateway by force; what they show is not compared
     <!-- test: file NAME -->   a file that the reader saves
+    <!-- test: commands -->    each line is a command, which must end well; what it shows is not compared
+
+What a guide takes for granted, as files and a gateway that serves, is in `GRANTED`.
 """
 
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import re
 import select
@@ -27,9 +31,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import pytest
 
@@ -46,8 +52,12 @@ PAGES = [
     ROOT / "docs" / "how-to" / "serve-many-users.md",
     ROOT / "docs" / "how-to" / "use-from-javascript.md",
     ROOT / "docs" / "how-to" / "set-up-with-a-coding-agent.md",
+    ROOT / "docs" / "how-to" / "use-the-shell.md",
+    ROOT / "docs" / "how-to" / "check-an-export.md",
+    ROOT / "docs" / "how-to" / "give-sessions-secrets.md",
+    ROOT / "docs" / "how-to" / "operate-a-gateway.md",
 ]
-AT_NIGHT = ("analyst", "branches", "operator", "serve-many-users")
+AT_NIGHT = ("analyst", "branches", "operator", "serve-many-users", "use-the-shell")
 AT_EACH_CHANGE = [page for page in PAGES if page.stem not in AT_NIGHT]
 PATIENCE = 60.0
 NODE = (20, 18)
@@ -56,6 +66,45 @@ FENCE = re.compile(
     r"(?:^<!-- test: (?P<mark>\w+) ?(?P<name>[^\n]*?) -->\n)?"
     r"^(?P<ticks>`{3,})(?P<language>\w*)[^\n`]*\n(?P<text>.*?)^(?P=ticks)$",
     re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What a guide takes for granted: files by name, commands before its own, and how a gateway is served."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...] = ()
+    serve: str = ""
+
+
+NOTEBOOK: Final = json.dumps(
+    {
+        "nbformat": 4,
+        "nbformat_minor": 4,
+        "metadata": {},
+        "cells": [
+            {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": "6 * 7"}
+        ],
+    }
+)
+GRANTED: Final[Mapping[str, Granted]] = MappingProxyType(
+    {
+        "use-the-shell": Granted(
+            {
+                "step.py": "print(x)\n",
+                "analysis.py": "print('1')\nopen('made.txt', 'w').write('1')\n",
+                "analysis.ipynb": NOTEBOOK,
+                "report.py": "import sys\nprint(sys.argv)\n",
+                "data.csv": "n\n1\n",
+                "data/data.csv": "n\n1\n",
+            },
+            ("export BROWSER=true",),
+            "cellgate serve --ports-port {port}",
+        ),
+        "operate-a-gateway": Granted(serve="cellgate serve --data-dir data"),
+        "give-sessions-secrets": Granted({"key.txt": "a-long-secret-1\n"}, ("cellgate user add alice",)),
+    }
 )
 
 
@@ -210,6 +259,26 @@ def compare(block: Block, command: str, shown: str, written: str) -> None:
         raise AssertionError(f"line {block.line}: $ {command}\nshown:\n{wanted}\nwritten:\n{got}")
 
 
+def take_for_granted(granted: Granted, terminal: Terminal) -> None:
+    """Makes what a guide does not."""
+    for name, content in granted.files.items():
+        (terminal.folder / name).parent.mkdir(exist_ok=True)
+        (terminal.folder / name).write_text(content)
+    for command in granted.commands:
+        assert terminal.run(command) == ""
+    if granted.serve:
+        terminal.serve(granted.serve.format(port=free_port()))
+
+
+def run_all(block: Block, terminal: Terminal) -> int:
+    """Runs each line, which must end with 0; returns how many there were."""
+    lines = [line.removeprefix("$ ") for line in block.text.splitlines() if line.strip()]
+    for line in lines:
+        written = terminal.run(f"{line}\necho status $?")
+        assert written.endswith("status 0\n"), f"line {block.line}: $ {line}\n{written}"
+    return len(lines)
+
+
 @pytest.mark.parametrize("page", mostly_nightly(PAGES, AT_EACH_CHANGE, lambda page: page.stem))
 def test_commands_give_what_the_page_shows(page: Path, terminal: Terminal) -> None:
     """From the first command to the last, in order; the gateway stops cleanly in the end."""
@@ -217,7 +286,11 @@ def test_commands_give_what_the_page_shows(page: Path, terminal: Terminal) -> No
     if "$ node " in text:
         require_node()
     compared = 0
+    take_for_granted(GRANTED.get(page.stem, Granted()), terminal)
     for block in blocks(text):
+        if block.mark == "commands":
+            compared += run_all(block, terminal)
+            continue
         if block.mark == "file":
             (terminal.folder / block.name).write_text(block.text)
             continue

@@ -18,6 +18,7 @@ import textwrap
 from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import msgspec
@@ -50,6 +51,7 @@ COMPLETING = "_ARGCOMPLETE"
 """The variable by which a shell asks for completions; see ``completion_values``."""
 _VERY_MUCH = 0.7
 """How like an option a mistyped one has to be (difflib's ratio): two swapped letters of five are 0.8."""
+_MOST_OF_A_LETTER = 2
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -132,12 +134,14 @@ class _StrictLoader(KVArgParseConfigLoader):
     """Reports a wrong option as one error, where traitlets prints a usage page or only warns.
 
     `check` gets the loaded settings before they are applied. `hint` says what may help about an option that
-    there is none of. `teach` is set only for completion, and tells the parser what may be completed.
+    there is none of, `elsewhere` what is known of it from other programs. `teach` is set only for completion,
+    and tells the parser what may be completed.
     """
 
     check: Callable[[Config], None]
     teach: Callable[[argparse.ArgumentParser], None] | None = None
     hint: Callable[[Sequence[str]], str]
+    elsewhere: Callable[[str, Sequence[str]], str]
 
     def load_config(self, *arguments: Any, **options: Any) -> Config:
         """The settings of the command line. Raises ArgumentError, and whatever `check` raises."""
@@ -173,7 +177,8 @@ class _StrictLoader(KVArgParseConfigLoader):
         known = ["-" * min(2, len(name)) + name for name in (*self.aliases, *self.flags)]
         option = (re.findall(r"(?:^argument |unrecognized arguments: )(--?[^\s:/=]+)", message) or [""])[0]
         if option and "." not in option and option not in known:
-            hint = _near_option(option, known) + self.hint(self.argv)
+            known_elsewhere = self.elsewhere(option, self.argv)
+            hint = known_elsewhere or _near_option(option, known) + self.hint(self.argv)
             raise ArgumentError(f"there is no option {option}{hint}")
         for alias, target in self.aliases.items():
             # The loader names the trait; the user knows the option.
@@ -191,12 +196,19 @@ class _StrictLoader(KVArgParseConfigLoader):
 
 
 def _near_option(option: str, known: Sequence[str]) -> str:
-    """A suggestion for a mistyped option: one that begins so, or is very much like it."""
+    """A suggestion for a mistyped option: one that begins so, or is very much like it.
+
+    Of one letter, two options may begin so.
+    """
     word = option.lstrip("-")
     names = [name.lstrip("-") for name in known if name.startswith("--")]
     begin = [name for name in names if name.startswith(word)]
-    near = begin[0] if len(begin) == 1 else nearest(word, names, alike=_VERY_MUCH)
-    return f"; did you mean --{near}?" if near and len(word) > 1 else ""
+    if len(word) == 1:
+        meant = begin if len(begin) <= _MOST_OF_A_LETTER else []
+    else:
+        near = begin[0] if len(begin) == 1 else nearest(word, names, alike=_VERY_MUCH)
+        meant = [near] if near else []
+    return f"; did you mean {' or '.join(f'--{name}' for name in meant)}?" if meant else ""
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
@@ -231,6 +243,8 @@ class BaseApp(Application):
 
     usage: ClassVar[str] = "[options]"
     forms: ClassVar[tuple[str, ...]] = ()  # the usages in full, where `usage` abbreviates them
+    carried: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What is said of an option, without its dashes, that users know from other programs."""
     environment = AnyTrait(help="The environment variables that settings may come from.")
 
     data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(
@@ -324,6 +338,11 @@ class BaseApp(Application):
         """What to append to the error about an option that is in `argv`, but not known."""
         return ""
 
+    def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
+        """What to append instead about one that is known from other programs; an empty text for any other."""
+        told = self.carried.get(option.lstrip("-"))
+        return f"; {told}" if told else ""
+
     def _check_command_line(self) -> None:
         """For a command that accepts less than others. Raises UsageError."""
 
@@ -386,6 +405,7 @@ class BaseApp(Application):
         )
         loader.check = self._check_loaded
         loader.hint = self.hint_for_unknown_option
+        loader.elsewhere = self.told_of_others_option
         if COMPLETING in self.environment:
             from cellgate.cli.completion_values import teach  # noqa: PLC0415 - for completion only
 

@@ -11,7 +11,7 @@ import secrets
 import shlex
 import sys
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
 from traitlets import Bool, Unicode
@@ -52,6 +52,11 @@ class ExecApp(SessionOptions):
         echo Ada | cellgate exec 'print("Hello", input())'
         cellgate exec '6 * 7' --json              the whole result, for programs
     """
+
+    carried = MappingProxyType(
+        dict.fromkeys(("c", "code"), "CODE stands alone: cellgate exec CODE")
+        | dict.fromkeys(("f", "file"), "a file is for another command: cellgate run FILE")
+    )
 
     language = Unicode(help="The language of CODE; default: that of the session's kernel.").tag(
         config=True, metavar="NAME"

@@ -5,7 +5,9 @@ The gateway makes the notebook; this requests it over HTTP and saves it, whole o
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from traitlets import Bool, Enum, Unicode
@@ -15,7 +17,8 @@ from cellgate.cli.transfer import target_of, transfer
 from cellgate.client.calls import FORM_BY_EXTENSION
 from cellgate_kernels.errors import InvalidInput, in_words
 
-_EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ".py"}
+_EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ""}
+"""A script's depends on the session's language, which the gateway knows."""
 _BUNDLE = ".zip"
 _FORMATS = {".ipynb": "ipynb", **FORM_BY_EXTENSION}
 """What a file with such a name holds."""
@@ -31,7 +34,7 @@ class ExportApp(CommandApp):
         them, with their outputs. The session may be running, or have ended long ago.
 
         What is written is what the name of FILE says: a notebook (.ipynb), a page (.html), Markdown (.md), a
-        script (.py), or a bundle (.zip).
+        script (.py, .sh or .ts, as the session's language has it), or a bundle (.zip).
     """
     examples = """
         cellgate export my-session -o my-session.ipynb
@@ -39,6 +42,8 @@ class ExportApp(CommandApp):
         cellgate export my-session -o report.html
         cellgate export my-session --bundle
     """
+
+    carried = MappingProxyType(dict.fromkeys(("f", "format"), "did you mean --to?"))
 
     output = Unicode(
         help="The file to write, replaced if it exists; default: SESSION with an extension, never replaced."
@@ -83,7 +88,7 @@ class ExportApp(CommandApp):
         self._check_bundle()
         path = self._path(session)
         try:
-            await self._download(session, path)
+            path = await self._download(session, path)
         except OSError as error:
             raise InvalidInput(f"{path} can't be written: {in_words(error, file=False)}") from error
         self.print(str(path))
@@ -106,7 +111,7 @@ class ExportApp(CommandApp):
                 f"--output {self.output}: a bundle's name ends in {_BUNDLE}; or leave out --bundle"
             )
 
-    async def _download(self, session: str, path: Path) -> None:
+    async def _download(self, session: str, path: Path) -> Path:
         bundle = self._is_bundle
         form = None if bundle or self._format == "ipynb" else self._format
         making = None
@@ -117,16 +122,16 @@ class ExportApp(CommandApp):
         with transfer(path.name, making) as progress:
             if bundle:
                 await self.gateway().bundle(session, path, progress=progress)
-            else:
-                await self.gateway().notebook(
-                    session,
-                    path,
-                    outputs=not self.no_outputs,
-                    inherited=not self.no_inherited,
-                    undone=not self.no_undone,
-                    form=form,
-                    progress=progress,
-                )
+                return path
+            return await self.gateway().notebook(
+                session,
+                path if self.output or form != "script" else partial(_new_script, path),
+                outputs=not self.no_outputs,
+                inherited=not self.no_inherited,
+                undone=not self.no_undone,
+                form=form,
+                progress=progress,
+            )
 
     @property
     def _extension(self) -> str:
@@ -153,6 +158,15 @@ class ExportApp(CommandApp):
         if self.output:
             return target_of(self.output)
         path = Path(f"{session.replace('/', '-')}{extension}")
-        if path.exists():
-            raise UsageError(f"{path} exists; name a file with -o to replace it")
-        return path
+        return _new(path) if extension else path
+
+
+def _new(path: Path) -> Path:
+    if path.exists():
+        raise UsageError(f"{path} exists; name a file with -o to replace it")
+    return path
+
+
+def _new_script(path: Path, told: str) -> Path:
+    """The file of a script without a name from the user; `told` is the gateway's name for it."""
+    return _new(path.with_name(path.name + (Path(told).suffix or ".txt")))

@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Generator
+from types import MappingProxyType
 
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
@@ -62,6 +63,7 @@ class CellgateApp(BaseApp):
                                              write a session's record as a notebook
         cellgate replay my-session.ipynb     run it again and compare
     """
+    carried = MappingProxyType({"c": "cellgate exec CODE runs code", "v": "did you mean --version?"})
     aliases = {}  # noqa: RUF012 - options belong to the commands
     subcommands = {  # noqa: RUF012
         "serve": ("cellgate.cli.serve.ServeApp", "Start the gateway."),

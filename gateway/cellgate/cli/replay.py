@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import uuid
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
 from cellgate.record.events import now
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
+from cellgate.replay.compare import Verdict
 from cellgate.replay.environment import (
     EnvironmentCheck,
     compare_locks,
@@ -41,7 +43,7 @@ from cellgate_kernels.limits import HASH_SEED
 
 _MARKS = {"equal": "=", "normalised": "~", "unjudged": "?", "different": "!", "skipped": "-"}
 SAME, DIFFERS, UNJUDGED = 0, 1, 3
-"""Exit codes; 2 is a usage error, or a refusal, as in all commands."""
+"""Exit codes; 3 also if nothing was compared; 2 is a usage error, or a refusal, as in all commands."""
 
 
 class ReplayApp(CommandApp):
@@ -57,8 +59,8 @@ class ReplayApp(CommandApp):
         unchanged.
 
         Exits with 0 if all cells give the same, with 1 if one does not, and with 3 if none certainly differs
-        but some cannot be judged: they show a duration or a UUID, or needed input. Refuses, with 2, if the
-        notebook names other package versions than the kernel has.
+        but some cannot be judged: they show a duration or a UUID, or needed input; also if no cell was
+        compared. Refuses, with 2, if the notebook names other package versions than the kernel has.
     """
     examples = """
         cellgate replay analysis.ipynb
@@ -98,9 +100,9 @@ class ReplayApp(CommandApp):
         if output is not None:
             await asyncio.to_thread(_write, output, write(report, output.suffix.lower().removeprefix(".")))
         self._print_report(report, output)
-        if report.different:
-            return DIFFERS
-        return UNJUDGED if report.unjudged else SAME
+        if not compared(report):
+            sys.stderr.write("nothing was compared: the notebook has no cell of its own that has run\n")
+        return {Verdict.DIFFERENT: DIFFERS, Verdict.UNJUDGED: UNJUDGED}.get(Verdict(report.verdict), SAME)
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
@@ -172,6 +174,11 @@ class ReplayApp(CommandApp):
         self.print(summary(report))
         if output is not None:
             self.print(f"report: {output}")
+
+
+def compared(report: NotebookReport) -> int:
+    """How many cells were compared, without a branch's inherited ones."""
+    return report.same + report.different + report.unjudged
 
 
 def summary(report: NotebookReport) -> str:

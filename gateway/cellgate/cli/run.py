@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import nbformat
@@ -48,6 +49,8 @@ from cellgate_kernels.specs.languages import parse_language
 
 MOST_NAMED = 20
 """Files that are named one by one at the end."""
+_CODE = re.compile(r"[\s()=]")
+"""What is in pieces of code, and hardly in names of files."""
 
 
 def session_name(path: Path) -> str:
@@ -111,6 +114,14 @@ class RunApp(SessionOptions):
     all_languages = Bool(False, help="Run a Markdown file's blocks in other languages too.").tag(config=True)
     keep_going = Bool(False, help="Run the remaining cells after one has failed.").tag(config=True)
 
+    carried = MappingProxyType(
+        dict.fromkeys(("f", "file"), "FILE stands alone: cellgate run FILE")
+        | dict.fromkeys(("c", "code"), "code is for another command: cellgate exec CODE")
+        | dict.fromkeys(
+            ("to", "format"), "--output says what is written: a notebook (.ipynb) or a page (.html)"
+        )
+    )
+
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "RunApp.output",
         "with": "RunApp.singles",
@@ -147,6 +158,15 @@ class RunApp(SessionOptions):
         """An option of the script looks like one of ours without the separator."""
         scripts = [word for word in argv if word.endswith(".py") and not word.startswith("-")]
         return f"; put -- before what is for {scripts[0]} itself" if scripts else ""
+
+    def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
+        """One that stands behind the script is probably the script's."""
+        before = argv[: argv.index(option)] if option in argv else argv
+        return (
+            ""
+            if any(word.endswith(".py") for word in before)
+            else super().told_of_others_option(option, argv)
+        )
 
     async def run_command(self) -> int:
         """Runs the cells. Whatever needs no gateway is checked first, so that a wrong path costs nothing."""
@@ -216,6 +236,8 @@ class RunApp(SessionOptions):
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
+        if _CODE.search(name) and not Path(name).exists():
+            raise UsageError(f"{name} is no file here; code is for another command: cellgate exec CODE")
         if not self.output:
             return Path(name), None
         output = expanded(self.output)

@@ -475,6 +475,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         from cellgate.doors.table import check_doors  # noqa: PLC0415
         from cellgate.execution.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
+        from cellgate.http.access import check_hosts, check_origins  # noqa: PLC0415
         from cellgate.http.routes import check_base_url  # noqa: PLC0415
         from cellgate.server.assembly import GatewaySettings, why_unshared  # noqa: PLC0415
         from cellgate.sessions.parts import SessionSettings  # noqa: PLC0415
@@ -520,8 +521,8 @@ class ServeApp(IdentityOptions, PackageOptions):
             container=backend.container,
             version=self.version,
             token=token,
-            allowed_hosts=frozenset(self.allowed_hosts),
-            allowed_origins=frozenset(self.allowed_origins),
+            allowed_hosts=check_hosts(self.allowed_hosts),
+            allowed_origins=check_origins(self.allowed_origins),
             base_url=check_base_url(self.base_url),
             doors=check_doors(self.doors),
             ports_origin=self._ports_origin(),

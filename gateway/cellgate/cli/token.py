@@ -75,7 +75,12 @@ class TokenApp(PrincipalsApp):
                 store.revoke_token(words[0])
 
     def _create(self) -> None:
-        from cellgate.principals.tokens import check_reach, parse_expiry, parse_scopes  # noqa: PLC0415
+        from cellgate.principals.tokens import (  # noqa: PLC0415
+            check_reach,
+            check_scopes,
+            parse_expiry,
+            parse_scopes,
+        )
 
         if not self.user:
             raise UsageError("--user NAME says whose token it is")
@@ -83,6 +88,7 @@ class TokenApp(PrincipalsApp):
         scopes = parse_scopes(self.scope) if self.scope else None
         reach = check_reach(key=self.session, prefix=self.sessions)
         with self.store() as store:
+            check_scopes(self.user, store.user(self.user).role, scopes)
             token, text = store.create_token(self.user, expires_at=expires_at, scopes=scopes, reach=reach)
         if self.json:
             model = _model(token) | {"token": text}

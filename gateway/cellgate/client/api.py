@@ -11,6 +11,7 @@ import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
@@ -20,16 +21,17 @@ import msgspec
 
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import (
-    FORM_BY_EXTENSION,
     IDLE_TIMEOUT,
     REQUEST_TIMEOUT,
     RETRY_PAUSE,
     Calls,
     Progress,
+    as_script,
     cell_options,
     check_code,
     check_on_cancel,
     encode,
+    form_of,
     given,
     session_options,
     session_path,
@@ -516,19 +518,21 @@ class Gateway(Asynchronous):
     async def notebook(
         self,
         session: str,
-        path: Path,
+        path: Path | Callable[[str], Path],
         *,
         outputs: bool = True,
         inherited: bool = True,
         undone: bool = True,
         form: str | None = None,
         progress: Progress | None = None,
-    ) -> None:
+    ) -> Path:
         """Writes the session's record to `path` as a notebook; a failure leaves `path` as it was.
+
+        `path` may be a function of the name that the gateway gives the file. Returns it.
 
         `inherited`: whether a branch's begins with the cells before it was branched. `undone`: whether it
         has the cells that a rollback undid. `form`: ``html``, ``markdown`` or ``script``, converted by
-        nbconvert.
+        nbconvert. A script's name must not be one of another language than the session's.
 
         Raises OSError when the file can't be written.
         """
@@ -536,7 +540,9 @@ class Gateway(Asynchronous):
         left_out = {name: "false" for name, wanted in shown.items() if not wanted}
         query = urlencode(given(format=form, **left_out))
         target = session_path(session, "notebook") + (f"?{query}" if query else "")
-        await self._calls.download(target, path, progress)
+        if form == "script" and isinstance(path, Path):
+            path = partial(as_script, path)
+        return await self._calls.download(target, path, progress)
 
     async def bundle(self, session: str, path: Path, *, progress: Progress | None = None) -> None:
         """Writes the session with its files, lock and record to `path` as a zip file, as `notebook` does."""
@@ -939,10 +945,16 @@ class Session(Asynchronous):
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
 
     async def save_notebook(self, path: Path | str, *, form: str | None = None) -> None:
-        """Writes its record to a file; see `Gateway.notebook`. Without `form` its name says what it is."""
+        """Writes its record to a file; see `Gateway.notebook`. Without `form` its name says what it is.
+
+        A name that ends in ``.zip`` is that of a bundle. Raises InvalidInput for one that says nothing known.
+        """
         path = Path(path)
-        form = form or FORM_BY_EXTENSION.get(path.suffix.lower())
-        await self._gateway.notebook(self.name, path, form=form)
+        form = form or form_of(path)
+        if form == "bundle":
+            await self._gateway.bundle(self.name, path)
+        else:
+            await self._gateway.notebook(self.name, path, form=None if form == "ipynb" else form)
 
     async def end(self) -> None:
         """Ends its kernel and removes its files; its record stays. It is no error if it has gone already.

@@ -111,12 +111,22 @@ class Calls:
         async with self._server.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
 
-    async def download(self, target: str, path: Path, progress: Progress | None = None) -> None:
-        """Streams the body to a file beside `path`, then replaces `path` with it. Raises OSError."""
-        # Before the gateway has made anything.
-        await asyncio.to_thread(_check_replaceable, path)
+    async def download(
+        self, target: str, path: Path | Callable[[str], Path], progress: Progress | None = None
+    ) -> Path:
+        """Streams the body to a file beside `path`, then replaces `path` with it. Raises OSError.
+
+        `path` may depend on the name that the gateway gives the file. Returns it.
+        """
+        if isinstance(path, Path):
+            # Before the gateway has made anything.
+            await asyncio.to_thread(_check_replaceable, path)
         async with self.open(target) as answer:
+            if not isinstance(path, Path):
+                path = path(_name_in(answer.headers.get("content-disposition", "")))
+                await asyncio.to_thread(_check_replaceable, path)
             await _save(answer, path, progress or ignore_progress)
+        return path
 
 
 def ignore_progress(_done: int, _total: int | None) -> None:
@@ -149,6 +159,37 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(os.unlink, name)
         raise
+
+
+def _name_in(disposition: str) -> str:
+    """The name in a Content-Disposition as our gateways write it; an empty one if it has none."""
+    return disposition.partition('filename="')[2].partition('"')[0]
+
+
+def form_of(path: Path) -> str:
+    """What a record is written as to a file of this name: ``ipynb``, ``bundle``, or a form to convert to.
+
+    Raises InvalidInput for an extension that says something else.
+    """
+    extension = path.suffix.lower()
+    form = FORM_BY_EXTENSION.get(extension) or {"": "ipynb", ".ipynb": "ipynb", ".zip": "bundle"}.get(
+        extension
+    )
+    if form is None:
+        raise InvalidInput(
+            f"{path}: a notebook's name ends in .ipynb, a page's in .html, Markdown's in .md, a"
+            " script's in .py, a bundle's in .zip"
+        )
+    return form
+
+
+def as_script(path: Path, told: str) -> Path:
+    """`path`, for a script that the gateway calls `told`. Raises InvalidInput for one of another language."""
+    named, own = path.suffix.lower(), Path(told).suffix
+    scripts = {extension for extension, form in FORM_BY_EXTENSION.items() if form == "script"}
+    if named != own and {named, own} <= scripts and {named, own} != {".js", ".ts"}:
+        raise InvalidInput(f"{path}: the name of a script of this session ends in {own}")
+    return path
 
 
 def _check_replaceable(path: Path) -> None:

@@ -21,6 +21,10 @@ MAX_METADATA_DEPTH = 32
 
 def check_session_key(key: str) -> str:
     """The key, or InvalidInput when it is malformed."""
+    if not key:
+        raise InvalidInput(
+            "The session key is empty; all sessions are at /v1/sessions, without a slash behind"
+        )
     if not SESSION_KEY.fullmatch(key):
         raise InvalidInput(
             "A session key is 1 to 128 of A-Z a-z 0-9 . _ ~ - and begins with a letter or a digit"

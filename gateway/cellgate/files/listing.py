@@ -208,15 +208,18 @@ class _Hasher:
 
 def file_model(file: FileState, sha256: str | None) -> FileModel:
     """A file as the wire shows it. `sha256` is None if it is not known yet."""
-    # User code can set any mtime; one outside the range of `datetime` is clamped.
-    seconds = min(max(file.modified / 1e9, _FIRST), _LAST)
-    modified = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+    modified = modified_at(file).replace(tzinfo=None)
     return FileModel(
         path=file.path,
         size=file.size,
         modified=modified.isoformat(timespec="microseconds") + "Z",
         sha256=sha256,
     )
+
+
+def modified_at(file: FileState) -> datetime:
+    """When it was modified. User code can set any time; one outside the range of `datetime` is clamped."""
+    return datetime.fromtimestamp(min(max(file.modified / 1e9, _FIRST), _LAST), UTC)
 
 
 _FIRST = datetime(1, 1, 1, tzinfo=UTC).timestamp()

@@ -99,7 +99,9 @@ def _explain(path: str, error: OSError) -> CellgateError:
             return NotFound(f"There is no file {path!r} in the workspace")
         case errno.ENOTDIR | errno.ELOOP:
             return InvalidInput(f"{path!r} leads through something that is no folder; links are not followed")
-        case errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
+        case errno.EISDIR:
+            return Conflict(f"{path!r} is a folder")
+        case errno.ENOTEMPTY | errno.EEXIST:
             return Conflict(f"{path!r} is a folder, and not an empty one")
         case errno.EACCES | errno.EPERM:
             return Conflict(f"{path!r} can't be reached: the session's code took the permission away")
@@ -148,6 +150,10 @@ def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
         handle = os.open(parts[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             found = os.fstat(handle)
+            if stat.S_ISDIR(found.st_mode):
+                raise InvalidInput(
+                    f"{'/'.join(parts)[:200]!r} is a folder; the list of files has what is in it"
+                )
             if not stat.S_ISREG(found.st_mode):
                 raise InvalidInput(f"{'/'.join(parts)[:200]!r} is no regular file")
             state = _state("/".join(parts), found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -18,9 +18,12 @@ from cellgate.errors import Forbidden
 from cellgate.principals.addresses import is_loopback
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.principal import Ask, Login
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, InvalidInput
 
 SCHEMES = ("bearer ", "token ")
+_OTHER_HEADERS = ("X-API-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Proxy-Authorization")
+_OTHER_PARAMETERS = frozenset({"access_token", "api_key", "apikey", "auth", "key"})
+"""Where other services have tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,29 @@ class AccessPolicy:
         )
 
 
+def check_hosts(given: Iterable[str]) -> frozenset[str]:
+    """Return the names of `--allow-host` as requests are compared with them. Raises InvalidInput."""
+    names = set()
+    for text in given:
+        if "/" in text or (":" in text and not _is_address(text.strip("[]"))):
+            meant = host_name(text.partition("//")[2] or text) or "gateway.example.org"
+            raise InvalidInput(f"--allow-host {text[:100]} must be a name alone, such as {meant}")
+        names.add(text.strip("[]").rstrip(".").lower())
+    return frozenset(names)
+
+
+def check_origins(given: Iterable[str]) -> frozenset[str]:
+    """Return the origins of `--allow-origin`. Raises InvalidInput for what no browser sends as one."""
+    for text in given:
+        host = origin_host(text)
+        if text not in {"*", "null"} and (not host or "://" not in text or text.partition("://")[2] != host):
+            meant = host or text.partition("/")[0] or "notebooks.example.org"
+            raise InvalidInput(
+                f"--allow-origin {text[:100]} must be scheme and name, with nothing behind: https://{meant[:100]}"
+            )
+    return frozenset(given)
+
+
 def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bool:
     """Whether a browser says that a page of the very origin that it asks has made this request.
 
@@ -107,6 +133,24 @@ def token_of(authorization: str, query_token: str | None) -> str:
     if scheme.startswith("basic "):
         return _password(authorization[6:]) or query_token or ""
     return query_token or ""
+
+
+def misplaced(headers: Mapping[str, str], query: Iterable[str]) -> str:
+    """Where a request without a token may have one that is not looked for; empty if it has none anywhere."""
+    given = headers.get("Authorization", "").strip()
+    if given:
+        scheme = given.partition(" ")[0].lower()
+        if scheme in {"bearer", "token"}:
+            return "There is no token in the Authorization header"
+        if scheme == "basic":
+            return "HTTP Basic must have the token as its password"
+        return "The Authorization header must begin with the word Bearer"
+    for name in _OTHER_HEADERS:
+        if name in headers:
+            return f"The header {name} is not read here"
+    for name in _OTHER_PARAMETERS.intersection(query):
+        return f"The parameter {name} is not read here"
+    return ""
 
 
 def _password(encoded: str) -> str:

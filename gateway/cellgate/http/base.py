@@ -32,15 +32,17 @@ from cellgate.errors import (
     problem_of,
     status_of,
 )
-from cellgate.http.access import is_own_page, token_of
+from cellgate.http.access import is_own_page, misplaced, token_of
 from cellgate.http.context import Services
 from cellgate.http.described import described
 from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import ClientStream
+from cellgate.http.malformed import malformed, not_text
+from cellgate.http.near_path import near_path
 from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
 from cellgate.http.tracing import RequestSpan
-from cellgate.http.unfit import unfit
+from cellgate.http.unfit import shown, unfit
 from cellgate.principals.principal import Ask, Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
@@ -76,6 +78,8 @@ SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event
 
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
+_NOTHING = frozenset({b"", b"{}", b"null"})
+"""Bodies that say nothing, which clients send with any POST."""
 _UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -94,10 +98,13 @@ def decode(body: bytes, kind: type[T]) -> T:
         return decoded
     except msgspec.ValidationError as error:
         raise InvalidInput(unfit(str(error), kind)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"The request body is not valid JSON: {not_text(body)}") from error
+    except msgspec.DecodeError as error:
         # msgspec calls a lone surrogate at the end of a string truncated data.
-        hint = "; surrogate escapes must come in pairs" if _SURROGATE.search(body) else ""
-        raise InvalidInput(f"The request body is not valid JSON: {error}{hint}") from error
+        paired = "; surrogate escapes must come in pairs" if _SURROGATE.search(body) else ""
+        why = malformed(body, str(error))
+        raise InvalidInput(f"The request body is not valid JSON: {why}{paired}") from error
     except RecursionError as error:
         raise InvalidInput("The request body is nested too deeply") from error
 
@@ -189,7 +196,13 @@ class BaseHandler(RequestHandler):
             login = self._signed_in()
             if login is not None:
                 return login
-        return self.services.access.authenticate(authorization, token)
+        try:
+            return self.services.access.authenticate(authorization, token)
+        except NotAuthenticated as error:
+            where = misplaced(self.request.headers, self.request.query_arguments)
+            if error.is_attempt or not where:
+                raise
+            raise NotAuthenticated(f"{where}. {error.message}", cause=error.cause) from error
 
     def _signed_in(self) -> Login | None:
         """The login of the browser's sign-in, if it counts: for requests of our own page alone.
@@ -425,6 +438,11 @@ class BaseHandler(RequestHandler):
         kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind and length != "0" and kind not in self.body_types:
             raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
+        coding = headers.get("Content-Encoding", "").strip().lower()
+        if length != "0" and coding not in {"", "identity"}:
+            raise UnsupportedMedia(
+                f"Content-Encoding {coding[:80]!r} is not read here; send the body as it is"
+            )
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The body is larger than the {self.max_body} bytes that are accepted here")
@@ -467,6 +485,11 @@ class BaseHandler(RequestHandler):
         """Raise the refusal of `prepare` or of the body, if any. Every method calls it first."""
         if self._refused is not None:
             raise self._refused
+        if self._body and self.request.method == "POST" and self._under_v1:
+            declared = operation_of(self, "POST")
+            if declared is not None and not declared.body and self.raw_body().strip() not in _NOTHING:
+                # What somebody writes there is meant to have an effect.
+                raise InvalidInput("This request takes no body, so nothing in it would count; leave it out")
 
     async def options(self, *_: str) -> None:
         """Answer a preflight of an allowed origin (CORS) with the methods and headers of this resource."""
@@ -672,15 +695,25 @@ class BaseUrlHandler(BaseHandler):
 
 
 class NotFoundHandler(BaseHandler):
-    """Every path without a resource."""
+    """Every path without a resource. `known`: those with one, which may have been meant."""
+
+    def initialize(self, services: Services, known: tuple[str, ...] = ()) -> None:
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self._known = known
 
     def _check_body(self) -> None:
         """Refuse, but only after the access checks: a stranger can't probe for paths."""
         super()._check_body()
         base_url = self.services.base_url
         beside = base_url and not self.request.path.startswith(f"{base_url}/")
-        hint = f"; this gateway serves below {base_url}/" if beside else ""
-        raise NotFound(f"There is nothing at this path{hint}")
+        if beside:
+            hint = f"this gateway serves below {base_url}/"
+        elif (near := near_path(self.request.path.removeprefix(base_url), self._known)) is not None:
+            hint = f"did you mean {base_url}{shown(near)}?"
+        else:
+            hint = f"{base_url}/docs has all there are"
+        raise NotFound(f"There is nothing at this path; {hint}")
 
     async def _nothing(self, *_: str) -> None:
         self.check()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from packaging.utils import canonicalize_name
 
 from cellgate.errors import PackagesNotAllowed
+from cellgate_kernels.errors import nearest
 from cellgate_kernels.limits import GIB
 
 EVERYTHING = "*"
@@ -50,8 +51,10 @@ class PackageSettings:
         """Raises PackagesNotAllowed with the names that are not allowed, if any."""
         refused = sorted(name for name in names if not self.allows(name))
         if refused:
+            near = nearest(refused[0], self.allowed) if len(refused) == 1 else None
+            meant = f"; did you mean {near}?" if near else "."
             raise PackagesNotAllowed(
-                f"Packages that may not be installed here: {', '.join(refused)[:500]}."
+                f"Packages that may not be installed here: {', '.join(refused)[:500]}{meant}"
                 " The operator of the gateway allows names by --allow-package NAME"
             )
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from cellgate.principals.principal import Permission, Reach
+from cellgate.principals.principal import GRANTED, Permission, Reach, Role
 from cellgate.wire.models import SESSION_KEY
 from cellgate_kernels.errors import InvalidInput
 
@@ -63,6 +63,16 @@ def scopes_text(scopes: Iterable[Permission]) -> str:
     """The scopes, in the order of `Permission`, separated by commas."""
     chosen = frozenset(scopes)
     return ",".join(each for each in Permission if each in chosen)
+
+
+def check_scopes(user: str, role: Role, scopes: frozenset[Permission] | None) -> None:
+    """Raises InvalidInput for scopes that the user's role has not: the token would not have them either."""
+    granted = GRANTED[role]
+    if beyond := (scopes or frozenset()) - granted:
+        raise InvalidInput(
+            f"{user} has the role {role}, which does not include {scopes_text(beyond).replace(',', ', ')};"
+            f" choose from {scopes_text(granted).replace(',', ', ')}"
+        )
 
 
 def check_reach(*, key: str = "", prefix: str = "") -> Reach:

@@ -100,7 +100,9 @@ def page(report: Report) -> str:
 
 def _head(report: Report, name: str) -> Iterator[str]:
     verdict = report.verdict
-    yield f'<h1>Replay of {escape(name)}</h1><p class="sum {verdict}">{_HEADLINES[verdict]}</p>'
+    compared = report.same + report.different + report.unjudged
+    headline = _HEADLINES[verdict] if compared else "Nothing was compared: no cell had run."
+    yield f'<h1>Replay of {escape(name)}</h1><p class="sum {verdict}">{headline}</p>'
     counts = f"{report.same} cells the same"
     if report.normalised:
         counts += f" ({report.normalised} of them after normalising)"

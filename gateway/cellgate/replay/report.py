@@ -84,10 +84,11 @@ def build_report(
     shown = [_cell(cell, run, begin, rtol, pixels) for cell, run in zip(cells, runs, strict=True)]
     counts = Counter(cell.verdict for cell in shown if cell.inherited is UNSET)
     worst = [Verdict.DIFFERENT, Verdict.UNJUDGED, Verdict.NORMALISED, Verdict.EQUAL]
+    # Nothing was compared: that proves nothing.
     return kind(
         **structs.asdict(facts),
         rtol=rtol,
-        verdict=next((verdict for verdict in worst if counts[verdict]), Verdict.EQUAL),
+        verdict=next((verdict for verdict in worst if counts[verdict]), Verdict.UNJUDGED),
         same=counts[Verdict.EQUAL] + counts[Verdict.NORMALISED],
         normalised=counts[Verdict.NORMALISED],
         unjudged=counts[Verdict.UNJUDGED],

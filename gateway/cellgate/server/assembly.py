@@ -48,7 +48,7 @@ from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import BACKLOG, FEWEST_CONNECTIONS, ListenerSettings
 from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.ports import ProgramHandler
-from cellgate.http.routes import paths, routes
+from cellgate.http.routes import TABLE, paths, routes
 from cellgate.http.tracing import Tracer, Untraced
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
@@ -831,7 +831,7 @@ def _servers(
     own = Application(
         [*routes(services), *door_routes(services)],
         default_handler_class=NotFoundHandler,
-        default_handler_args={"services": services},
+        default_handler_args={"services": services, "known": tuple(path for path, _ in TABLE)},
         log_function=log_request,
         metrics=services.metrics,
         paths=paths() | door_paths(),

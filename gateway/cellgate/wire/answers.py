@@ -732,7 +732,12 @@ Tolerance = Annotated[
 ]
 Worst = Annotated[
     str,
-    Meta(description="The worst of the cells' verdicts: `different`, `unjudged`, `normalised` or `equal`."),
+    Meta(
+        description=(
+            "The worst of the cells' verdicts: `different`, `unjudged`, `normalised` or `equal`; `unjudged`"
+            " if none was compared."
+        )
+    ),
 ]
 Same = Annotated[int, Meta(description="The number of cells that gave the same, normalised ones included.")]
 Normalised = Annotated[

@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -466,3 +467,25 @@ def test_an_export_is_what_its_name_says(
     shell.lines("exec", "6 * 7", "--session", session)
     shell.lines("export", session, *words)
     assert (shell.folder / words[1]).read_bytes().lstrip().startswith(begins)
+
+
+def test_a_script_has_the_extension_of_its_session_s_language(shell: Shell, session: str) -> None:
+    shell.lines("exec", "echo hi", "--session", session, "--language", "bash")
+    shell.lines("export", session, "-o", "it.sh")
+    assert shell.lines("export", session, "--to", "script") == [f"{session}.sh"]
+    assert (shell.folder / f"{session}.sh").read_text() == (shell.folder / "it.sh").read_text() != ""
+    refused = shell.call("export", session, "-o", "it.py")
+    assert refused.returncode == 2
+    assert refused.stderr == "cellgate: it.py: the name of a script of this session ends in .sh\n"
+    assert not (shell.folder / "it.py").exists()
+
+
+def test_the_command_is_a_module_too(shell: Shell) -> None:
+    called = subprocess.run(
+        [sys.executable, "-m", "cellgate", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert called.stdout == shell.call("--version").stdout != ""

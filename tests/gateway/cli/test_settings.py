@@ -222,6 +222,25 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             "cellgate: unexpected argument 'b.py': cellgate run FILE [options] [-- ARGUMENT...]",
         ),
         (["sessions", "-o", "x"], "cellgate: there is no option -o"),
+        (["exec", "-c", "1"], "cellgate: there is no option -c; CODE stands alone: cellgate exec CODE"),
+        (["exec", "-s", "a", "1"], "cellgate: there is no option -s; did you mean --session?"),
+        (["exec", "-t", "5", "1"], "cellgate: there is no option -t; did you mean --timeout or --token?"),
+        (
+            ["exec", "--file", "a.py"],
+            "cellgate: there is no option --file; a file is for another command: cellgate run FILE",
+        ),
+        (["run", "-f", "a.py"], "cellgate: there is no option -f; FILE stands alone: cellgate run FILE"),
+        (
+            ["run", "a.py", "-c", "x"],
+            "cellgate: there is no option -c; put -- before what is for a.py itself",
+        ),
+        (
+            ["run", "print(1)"],
+            "cellgate: print(1) is no file here; code is for another command: cellgate exec CODE",
+        ),
+        (["export", "a", "--format", "html"], "cellgate: there is no option --format; did you mean --to?"),
+        (["-c", "print(1)"], "cellgate: there is no option -c; cellgate exec CODE runs code"),
+        (["-v"], "cellgate: there is no option -v; did you mean --version?"),
         (["exec", "--out", "x", "1"], "cellgate: there is no option --out"),
         (["files", "ls", "s", "-o", "x"], "cellgate: --output is the FILE of get, which is given once"),
         (

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -186,6 +187,12 @@ async def test_blocks_notebook_and_replay(client: Gateway, session: str, tmp_pat
     assert json.loads((tmp_path / "saved.ipynb").read_text())["cells"] == notebook["cells"]
     await work.save_notebook(tmp_path / "saved.html")
     assert (tmp_path / "saved.html").read_text().startswith("<!DOCTYPE html>")
+    await work.save_notebook(tmp_path / "saved.zip")
+    assert zipfile.is_zipfile(tmp_path / "saved.zip")
+    for wrong in ("saved.pdf", "saved.sh"):
+        with pytest.raises(InvalidInput):
+            await work.save_notebook(tmp_path / wrong)
+        assert not (tmp_path / wrong).exists()
     report = await work.replay(anyway=True)
     assert report.same + report.different == 3
 

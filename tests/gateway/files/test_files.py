@@ -171,6 +171,22 @@ def test_ranges(gateway: GatewayProcess, session: str, wanted: str, status: int,
     assert (answer.status, answer.body) == (status, content)
 
 
+def test_when_a_file_was_modified_is_said_as_http_says_times(gateway: GatewayProcess, session: str) -> None:
+    put(gateway, session, "f", b"1")
+    gateway.execute(session, "import os; os.utime('f', (1_000_000_000, 1_000_000_000))")
+    said = gateway.get(f"/v1/sessions/{session}/files/f").headers["Last-Modified"]
+    assert said == "Sun, 09 Sep 2001 01:46:40 GMT"
+
+
+def test_a_folder_is_refused_as_one(gateway: GatewayProcess, session: str) -> None:
+    path = f"/v1/sessions/{session}/files/folder"
+    assert gateway.post(f"{path}?mkdir").status == 201
+    read, written = gateway.get(path), gateway.request("PUT", path, b"1")
+    assert (read.status, written.status) == (400, 409)
+    assert read.json()["detail"] == "'folder' is a folder; the list of files has what is in it"
+    assert written.json()["detail"] == "'folder' is a folder"
+
+
 def test_what_did_not_change_is_not_sent_again(gateway: GatewayProcess, session: str) -> None:
     put(gateway, session, "f", b"1")
     path = f"/v1/sessions/{session}/files/f"

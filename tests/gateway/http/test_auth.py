@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import stat
@@ -49,6 +50,27 @@ def unauthenticated(answer: Response) -> None:
 
 
 # ---- tokens ------------------------------------------------------------------------------------------------
+
+MISPLACED = [
+    ("", {"Authorization": TOKEN}, "must begin with the word Bearer"),
+    ("", {"Authorization": f"JWT {TOKEN}"}, "must begin with the word Bearer"),
+    ("", {"Authorization": "Bearer "}, "no token in the Authorization header"),
+    ("", {"Authorization": f"Basic {base64.b64encode(f'{TOKEN}:'.encode()).decode()}"}, "as its password"),
+    ("", {"X-API-Key": TOKEN}, "X-API-Key is not read"),
+    (f"?api_key={TOKEN}", {}, "api_key is not read"),
+]
+
+
+@pytest.mark.parametrize(("query", "headers", "told"), MISPLACED, ids=[told for *_, told in MISPLACED])
+def test_a_token_in_another_place_is_told_of(
+    gateway: GatewayProcess, query: str, headers: dict[str, str], told: str
+) -> None:
+    answer = gateway.get(f"/v1/info{query}", headers=headers, token=None)
+    unauthenticated(answer)
+    assert told in answer.json()["detail"]
+    assert "Authorization: Bearer TOKEN" in answer.json()["detail"]
+    assert TOKEN not in answer.body.decode()
+
 
 GUARDED = [
     ("GET", "/v1/info"),

@@ -544,6 +544,54 @@ def test_an_unknown_path_is_not_found(gateway: GatewayProcess, method: str, path
 
 
 @pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/v1/v1/sessions", "/v1/sessions"),
+        ("/sessions", "/v1/sessions"),
+        ("/api/v1/sessions/x/execute", "/v1/sessions/x/execute"),
+        ("/v1//sessions", "/v1/sessions"),
+        ("/v1/execute/", "/v1/execute"),
+        ("/v1/session/x/file", "/v1/sessions/x/files"),
+        ("/v1/metrics", "/metrics"),
+    ],
+)
+@pytest.mark.usefixtures("unchanged")
+def test_a_path_that_is_not_there_is_answered_with_the_one_that_was_meant(
+    gateway: GatewayProcess, path: str, meant: str
+) -> None:
+    refused(gateway.get(path), 404, "not_found", says=f"did you mean {meant}?")
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_the_list_with_a_slash_behind_it_is_told_apart_from_a_bad_key(gateway: GatewayProcess) -> None:
+    refused(gateway.get("/v1/sessions/"), 400, "bad_request", says="/v1/sessions, without a slash")
+    refused(gateway.get("/v1/sessions/x/export"), 404, "not_found", says="/docs has all")
+
+
+@pytest.mark.parametrize("path", ["/interrupt", "/restart", "/undo", "/executions/x/cancel"])
+@pytest.mark.usefixtures("unchanged")
+def test_a_body_that_would_have_no_effect_is_refused(gateway: GatewayProcess, used: str, path: str) -> None:
+    answer = gateway.post(f"/v1/sessions/{used}{path}", {"steps": 2})
+    refused(answer, 400, "bad_request", says="takes no body")
+
+
+def test_a_body_that_says_nothing_is_taken_with_any_request(gateway: GatewayProcess, session: str) -> None:
+    gateway.execute(session, "1")
+    for body in (b"", b"{}", b" {}\n", b"null"):
+        assert gateway.post(f"/v1/sessions/{session}/interrupt", body).status == 204
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "nonsense"])
+@pytest.mark.usefixtures("unchanged")
+def test_a_body_in_another_coding_is_refused(gateway: GatewayProcess, coding: str) -> None:
+    for path in POSTS.values():
+        answer = gateway.post(path, b'{"code": "1"}', headers={"Content-Encoding": coding})
+        refused(answer, 415, "unsupported_media", says=coding)
+    answer = gateway.post("/v1/sessions", b"[]", headers={"Content-Encoding": "identity"})
+    refused(answer, 400, "bad_request", says="object")
+
+
+@pytest.mark.parametrize(
     "kind", ["text/plain", "application/xml", "multipart/form-data; boundary=x", "nonsense"]
 )
 @pytest.mark.usefixtures("unchanged")

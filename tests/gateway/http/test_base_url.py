@@ -97,7 +97,7 @@ def test_who_leaves_it_out_is_told_where_the_gateway_serves(below: GatewayProces
     done = cellgate("sessions", "--url", url, "--token", TOKEN)
     assert done.stderr == f"cellgate: There is nothing at this path; this gateway serves below {BASE}/\n"
     nothing = cellgate("sessions", "--url", f"{below.url}/nowhere", "--token", TOKEN)
-    assert nothing.stderr == "cellgate: There is nothing at this path\n"
+    assert nothing.stderr == f"cellgate: There is nothing at this path; {BASE}/docs has all there are\n"
 
 
 def test_the_base_url_without_its_last_slash_is_redirected(below: GatewayProcess) -> None:

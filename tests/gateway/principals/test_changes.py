@@ -45,6 +45,20 @@ def test_the_token_is_alone_on_stdout_and_its_id_on_stderr(tmp_path: Path) -> No
     assert made.stdout.strip() not in listed.stdout
 
 
+def test_a_token_gets_no_scope_that_its_user_s_role_has_not(tmp_path: Path) -> None:
+    folder = f"--data-dir={tmp_path}"
+    cellgate("user", "add", "ada", folder)
+    refused = cellgate("token", "create", "--user=ada", "--scope=run,metrics", folder)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "cellgate: ada has the role user, which does not include metrics;"
+        " choose from run, read, files, packages\n"
+    )
+    assert cellgate("token", "list", folder).stdout == "No tokens.\n"
+    cellgate("user", "role", "ada", "auditor", folder)
+    assert cellgate("token", "create", "--user=ada", "--scope=metrics", folder).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -493,6 +493,17 @@ def test_the_command_replays_a_file_and_tells_by_its_exit_code(
     assert {m["state"] for m in models if m["session"].startswith("replay-")} == {"ended"}
 
 
+def test_where_nothing_ran_nothing_is_the_same(replaying: GatewayProcess, key: str, tmp_path: Path) -> None:
+    assert replaying.post("/v1/sessions", {"session": key}).status == 201
+    report = replaying.post(f"/v1/sessions/{key}/replay", {}).json()
+    assert (report["verdict"], report["cells"]) == ("unjudged", [])
+    export(replaying, key, tmp_path / "a.ipynb")
+    done = call(replaying, tmp_path, "a.ipynb", "-o", "report.html")
+    assert done.returncode == 3
+    assert done.stderr == "nothing was compared: the notebook has no cell of its own that has run\n"
+    assert "Nothing was compared" in Page((tmp_path / "report.html").read_text()).text
+
+
 def test_a_cell_that_might_run_longer_where_it_was_recorded_is_replayed(
     replaying: GatewayProcess, key: str, start_gateway: StartGateway, tmp_path: Path
 ) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from cellgate.errors import PackagesNotAllowed
 from cellgate.packages.imports import distribution_of, names_at_imports, python_of
 from cellgate.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
+from cellgate.packages.settings import PackageSettings
 from cellgate_kernels.environment import MISSING
 from cellgate_kernels.errors import InvalidInput
 from tests.support.growth import LINEAR, growth
@@ -135,3 +137,11 @@ def test_no_distribution_has_a_name_that_is_too_long() -> None:
     module = "a" * 200
     assert names_at_imports(f"import {module}, b") == {"import", "b"}
     assert distribution_of(module) is None
+
+
+def test_a_misspelt_package_is_refused_with_the_allowed_one_that_was_meant() -> None:
+    settings = PackageSettings(PackageSettings.allowing(["humanize", "polars"]))
+    with pytest.raises(PackagesNotAllowed, match="here: humanise; did you mean humanize"):
+        settings.check(["humanise"])
+    with pytest.raises(PackagesNotAllowed, match=r"here: requests\. The operator"):
+        settings.check(["requests"])

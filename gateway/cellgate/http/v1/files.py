@@ -16,7 +16,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
 from cellgate.errors import Conflict, QueueFull, QuotaExceeded, ShuttingDown, TooLarge, UnsupportedMedia
-from cellgate.files.listing import Stop, file_model
+from cellgate.files.listing import Stop, modified_at
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
 from cellgate.http.base import MAX_DRAINED_BODY, MAX_JSON_BODY, BaseHandler
@@ -242,7 +242,7 @@ class FileAnswers(BaseHandler):
         etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
         self.set_header("Etag", etag)
         self.set_header("Accept-Ranges", "bytes")
-        self.set_header("Last-Modified", str(file_model(file, "").modified))
+        self.set_header("Last-Modified", modified_at(file))
         self.set_header("Content-Type", "application/octet-stream")
         self.set_header("Content-Security-Policy", "sandbox")
         name = quote(file.path.rpartition("/")[2], safe="")

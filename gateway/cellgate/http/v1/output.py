@@ -60,5 +60,6 @@ def _output(builder: ResultBuilder, index: int, wanted: str | None, *, plain: bo
     """The media type and the bytes of one output. Raises NotFound."""
     outputs = builder.result(plain=plain).outputs
     if index >= len(outputs):
-        raise NotFound(f"This execution has {len(outputs)} outputs")
+        count = "1 output" if len(outputs) == 1 else f"{len(outputs)} outputs"
+        raise NotFound(f"This execution has {count}; the first is 0")
     return output_bytes(outputs[index], wanted)

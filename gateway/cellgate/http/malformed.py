@@ -1,0 +1,67 @@
+"""What is wrong with a body that is no JSON, for people and models that wrote it by hand: ``base`` asks.
+
+The decoder says where it stopped; what stands there mostly tells what was meant. Pure, and linear in the
+body.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_AT: Final = re.compile(r" \(byte (\d{1,12})\)$")
+_PREFIX: Final = "JSON is malformed: "
+_BEGINNINGS: Final = (
+    (b"\xef\xbb\xbf", "it begins with a byte order mark; leave that out"),
+    (b"\xff\xfe", "it is in UTF-16; send UTF-8"),
+    (b"\xfe\xff", "it is in UTF-16; send UTF-8"),
+    (b"\x1f\x8b", "it is compressed by gzip; send it as it is"),
+)
+_WORDS: Final = (
+    (rb"'", "JSON puts names and texts in double quotes"),
+    (rb"//|/\*|#", "JSON has no comments"),
+    (rb"True\b|False\b|None\b", "JSON has the words true, false and null"),
+    (rb"-?(?:NaN|Infinity)\b", "JSON has no NaN and no Infinity"),
+    (rb"\xe2\x80[\x98-\x9f]", "JSON has straight double quotes"),
+    (rb"\\", "a backslash may only be within a text"),
+    (rb"[\r\n\t]", "a line break or a tab within a text is written \\n or \\t"),
+)
+"""What may stand where the decoder stopped, and what is said of it."""
+_HERE: Final = tuple((re.compile(pattern), told) for pattern, told in _WORDS)
+_FORM: Final = re.compile(rb"[\w.-]{1,100}=")
+_MULTIPART: Final = b"--"
+_CUT: Final = "Input data was truncated"
+
+
+def malformed(body: bytes, told: str) -> str:
+    """Return why a body is no JSON, and what to do. `told`: the words of the decoder that refused it."""
+    for beginning, why in _BEGINNINGS:
+        if body.startswith(beginning):
+            return why
+    if told == _CUT:
+        return "it ends too early"
+    found = _AT.search(told)
+    at = int(found[1]) if found is not None else 0
+    words = told.removeprefix(_PREFIX)
+    return f"{words}; {hint}" if (hint := _hint(body, at)) else words
+
+
+def not_text(body: bytes) -> str:
+    """Return what is said of a body that is no UTF-8."""
+    for beginning, why in _BEGINNINGS:
+        if body.startswith(beginning):
+            return why
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"it is not in UTF-8 (byte {error.start})"
+    return "a text in it is not in UTF-8"
+
+
+def _hint(body: bytes, at: int) -> str:
+    if _FORM.match(body) or body.startswith(_MULTIPART):
+        return 'it is a form; send JSON such as {"code": "..."}'
+    # Of what stands behind the value the decoder has read the first letter.
+    places = (at, max(0, at - 1))
+    told = next((told for place in places for pattern, told in _HERE if pattern.match(body, place)), "")
+    return told or ("" if at else 'a body is a JSON object, such as {"code": "..."}')

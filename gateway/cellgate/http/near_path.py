@@ -1,0 +1,58 @@
+"""The path that was probably meant by one that there is nothing at: ``base`` names it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from cellgate_kernels.errors import nearest
+
+_LONGEST: Final = 300
+"""Characters of a path that is looked at."""
+_MOST_WORDS: Final = 10
+_ALIKE: Final = 0.8
+_VERSION: Final = "v1"
+
+
+def near_path(asked: str, known: Iterable[str]) -> str | None:
+    """Return the path, or None if no known one is near. `known` has names in braces for what varies.
+
+    Slashes too many, a version that is missing or stands twice, and misspelt words are what may be wrong.
+    """
+    words = [word for word in asked.split("/") if word]
+    if len(asked) > _LONGEST or len(words) > _MOST_WORDS or "." in words or ".." in words:
+        return None
+    found: tuple[int, str] | None = None
+    for path in known:
+        parts = path.strip("/").split("/")
+        for changes, given in _forms(words):
+            if (meant := _matched(given, parts)) is not None:
+                distance = changes + sum(one != other for one, other in zip(given, meant, strict=True))
+                if found is None or distance < found[0]:
+                    found = (distance, "/" + "/".join(meant))
+    return None if found is None else found[1]
+
+
+def _forms(words: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """The words, and what they may be with another beginning: each with how much that changes."""
+    yield 0, words
+    rest = words[1:] if words[:1] == ["api"] else words
+    while rest[:1] == [_VERSION]:
+        rest = rest[1:]
+    yield 1, rest
+    yield 1, [_VERSION, *rest]
+
+
+def _matched(words: list[str], parts: list[str]) -> list[str] | None:
+    """The words as the parts have them, or None if they are others."""
+    if len(words) != len(parts):
+        return None
+    meant = []
+    for word, part in zip(words, parts, strict=True):
+        if part.startswith("{"):
+            meant.append(word)
+        elif part in {word, word.partition(".")[0]} or nearest(word, [part], alike=_ALIKE):
+            meant.append(part)
+        else:
+            return None
+    return meant

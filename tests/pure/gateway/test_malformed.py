@@ -1,0 +1,43 @@
+"""What is said of bodies that are no JSON, by hand or by a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellgate.http.base import decode
+from cellgate.wire.models import ExecuteBody
+from cellgate_kernels.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{'code': '1'}", "double quotes"),
+        (b'{"code": "1" /* it */}', "no comments"),
+        (b'{"code": "1"} // it', "no comments"),
+        (b'# it\n{"code": "1"}', "no comments"),
+        (b'{"code": "1", "silent": True}', "true, false and null"),
+        (b'{"code": "1", "timeout": None}', "true, false and null"),
+        (b'{"code": "1", "timeout": NaN}', "no NaN"),
+        (b'{"code": "a\nb"}', "written \\\\n"),
+        (b'{"code": "1",}', "trailing comma"),
+        (b'{code: "1"}', "must be strings"),
+        (b'{"code": "1"', "ends too early"),
+        (b'\xef\xbb\xbf{"code": "1"}', "byte order mark"),
+        ('{"code": "1"}'.encode("utf-16"), "UTF-16; send UTF-8"),
+        (b"\x1f\x8b\x08\x00", "compressed by gzip"),
+        (b'{"code": "caf\xe9"}', r"not in UTF-8 \(byte 13\)"),
+        ("{“code”: “1”}".encode(), "straight double quotes"),
+        (b'{\\"code\\": \\"1\\"}', "a backslash"),
+        (b"print(1)", "a body is a JSON object"),
+        (b'```json\n{"code": "1"}\n```', "a body is a JSON object"),
+        (b"code=print(1)", "it is a form"),
+        (b'--x\r\nContent-Disposition: form-data; name="code"\r\n', "it is a form"),
+    ],
+)
+def test_what_was_meant_is_said(body: bytes, told: str) -> None:
+    with pytest.raises(InvalidInput, match=told) as refused:
+        decode(body, ExecuteBody)
+    assert refused.value.message.startswith("The request body is not valid JSON: ")
+    assert "malformed" not in refused.value.message
+    assert "codec" not in refused.value.message
