@@ -510,6 +510,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             concurrent_starts=self.concurrent_starts or (4 if forking else 2),
             refill_pause=0.1,
         )
+        doors = check_doors(self.doors)
         return settings_of_kind(
             GatewaySettings,
             self,
@@ -523,7 +524,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             allowed_hosts=frozenset(self.allowed_hosts),
             allowed_origins=frozenset(self.allowed_origins),
             base_url=check_base_url(self.base_url),
-            doors=check_doors(self.doors),
+            doors=doors,
             ports_origin=self._ports_origin(),
             kernel_dirs=tuple(map(absolute, self.kernel_dirs)),
             pool=pool,
@@ -534,6 +535,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             quotas=self._quotas(),
             tls=self._tls(),
             oidc=self.oidc_settings(),
+            librechat_key=self.librechat_file(doors),
             hub=self.hub_settings(),
         )
 

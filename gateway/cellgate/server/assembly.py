@@ -61,6 +61,7 @@ from cellgate.principals.derived import DerivedTokens
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.hub import HubAuthenticator, HubSettings
 from cellgate.principals.jwt import OidcSettings
+from cellgate.principals.librechat import open_librechat
 from cellgate.principals.oidc import OidcAuthenticator
 from cellgate.principals.oidc_sign_in import ProviderSignIn
 from cellgate.principals.principal import DEFAULT, Login
@@ -174,6 +175,7 @@ class GatewaySettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     oidc: OidcSettings | None = None
+    librechat_key: Path | None = None
     hub: HubSettings | None = None
 
 
@@ -342,6 +344,9 @@ async def _authentication(
     directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, settings.token)
     others: list[Authenticator] = []
     provider = None
+    if settings.librechat_key is not None:
+        # Before the provider, which takes every other token of this form for its own.
+        others.append(await open_librechat(settings.librechat_key))
     if settings.oidc is not None:
         keys = await open_keys(settings.oidc)
         others.append(OidcAuthenticator(settings.oidc, keys))
