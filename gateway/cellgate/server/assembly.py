@@ -34,7 +34,7 @@ from tornado.web import Application
 
 from cellgate.console.assets import STATIC, Assets
 from cellgate.console.sign_ins import SignIns
-from cellgate.doors.table import door_paths, door_routes
+from cellgate.doors.table import door_paths, door_routes, recover_doors
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.errors import AddressInUse, StorageError, not_written
@@ -444,6 +444,7 @@ async def _recover(
     for kernel_id in left.keys() - in_use:
         store.remove(kernel_id)
     await folders.leftovers.empty(folders.runtime, {runtime_name(kernel_id) for kernel_id in in_use})
+    recover_doors(services)
 
 
 async def _engine(
