@@ -12,7 +12,7 @@ GATEWAY_LOCK := deploy/requirements.lock
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt \
   tests/clients/programs/generators/package.json tests/clients/programs/package.json
 
-.PHONY: run setup test test-fast test-slow test-all test-nightly fuzz clients check bench lock vendor reference clean
+.PHONY: run setup test test-fast test-slow test-all test-nightly fuzz clients newest-clients check bench lock vendor reference clean
 
 # Not the variable of that name which the environments of many machines have for other programs.
 ifneq ($(origin PORT),command line)
@@ -92,7 +92,7 @@ QUICK ?= --quick
 # Of random examples a tenth; the nightly run has all.
 FEW_EXAMPLES = CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1}
 # Tests start hundreds of processes; each would compile the gateway anew.
-test test-fast test-slow test-all test-nightly fuzz: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-slow test-all test-nightly fuzz newest-clients: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(TOOLS) ## all tests that take a moment and need neither a container engine nor Jupyter's clients
 	@echo "All tests but those that take long or need containers or Jupyter's clients: five minutes on two processors, less with more."
@@ -134,6 +134,10 @@ $(CLIENTS)/.setup-done: $(CLIENTS_LISTS) | $(BIN)/uv
 	@cp $(word 3,$(CLIENTS_LISTS)) $(CLIENTS)/generators/
 	@npm install --prefix $(CLIENTS)/generators --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
+
+# Not part of any check of a change: what others release is no fault of it.
+newest-clients: $(TOOLS) ## try the newest releases of the clients in Python, each in an environment of its own, and say what broke; NAMES="e2b ...": these
+	@$(BIN)/python -m tests.newest $(VENV)/newest $(NAMES)
 
 check: $(TOOLS) ## style, types and layers
 	@$(BIN)/ruff check .

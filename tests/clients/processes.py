@@ -20,7 +20,8 @@ from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess, until
 
 SCRIPTS = Path(__file__).with_name("programs")
-ENVIRONMENT = Path(__file__).parents[2] / ".venv" / "clients"
+ENVIRONMENT = Path(os.environ.get("CELLGATE_CLIENTS") or Path(__file__).parents[2] / ".venv" / "clients")
+"""Another one than that of ``make clients`` for ``tests/newest.py``."""
 COMPLETE = ENVIRONMENT / ".setup-done"
 
 

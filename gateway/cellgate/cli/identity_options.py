@@ -1,4 +1,4 @@
-"""The settings of those who vouch for users: an identity provider, a JupyterHub.
+"""The settings of those who vouch for users: an identity provider, LibreChat, a JupyterHub.
 
 ``serve`` inherits them. ``principals`` does the authentication, according to the settings made here.
 """
@@ -14,6 +14,8 @@ from traitlets import Bool, List, Unicode
 from cellgate.cli.base import BaseApp, UsageError, absolute
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cellgate.principals.hub import HubSettings
     from cellgate.principals.jwt import OidcSettings
 
@@ -64,6 +66,11 @@ class IdentityOptions(BaseApp):
         "openid", help="What the console asks the provider for, such as 'openid email'."
     ).tag(config=True, metavar="SCOPES")
 
+    librechat_key = Unicode(
+        help="The public key of a LibreChat whose tokens for its users are accepted, a file in PEM, which is "
+        "read again when it changes; needs its door."
+    ).tag(config=True, metavar="FILE")
+
     jupyterhub = Bool(
         False,
         help="Serve as a service of the JupyterHub that the environment describes: at the address and below "
@@ -84,6 +91,7 @@ class IdentityOptions(BaseApp):
         "oidc-principal-claim": "ServeApp.oidc_principal_claim",
         "oidc-role-claim": "ServeApp.oidc_role_claim",
         "oidc-client-id": "ServeApp.oidc_client_id",
+        "librechat-key": "ServeApp.librechat_key",
         **BaseApp.aliases,
     }
 
@@ -108,6 +116,14 @@ class IdentityOptions(BaseApp):
             self.oidc_client_id,
             self.oidc_scopes,
         )
+
+    def librechat_file(self, doors: tuple[str, ...]) -> Path | None:
+        """The file with LibreChat's key, if one is named. `doors`: those that are open. Raises UsageError."""
+        if not self.librechat_key:
+            return None
+        if "librechat" not in doors:
+            raise UsageError(f"{self.option('librechat_key')} needs --doors librechat")
+        return absolute(self.librechat_key)
 
     def hub_settings(self) -> HubSettings | None:
         """The settings of the Hub, if this is a service of one. Raises InvalidInput."""

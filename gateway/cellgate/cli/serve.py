@@ -511,6 +511,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             concurrent_starts=self.concurrent_starts or (4 if forking else 2),
             refill_pause=0.1,
         )
+        doors = check_doors(self.doors)
         return settings_of_kind(
             GatewaySettings,
             self,
@@ -524,7 +525,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             allowed_hosts=check_hosts(self.allowed_hosts),
             allowed_origins=check_origins(self.allowed_origins),
             base_url=check_base_url(self.base_url),
-            doors=check_doors(self.doors),
+            doors=doors,
             ports_origin=self._ports_origin(),
             kernel_dirs=tuple(map(absolute, self.kernel_dirs)),
             pool=pool,
@@ -535,6 +536,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             quotas=self._quotas(),
             tls=self._tls(),
             oidc=self.oidc_settings(),
+            librechat_key=self.librechat_file(doors),
             hub=self.hub_settings(),
         )
 

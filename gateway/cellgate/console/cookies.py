@@ -1,4 +1,5 @@
-"""The cookie of a browser that is signed in to the console, and that of one that is about to. Pure.
+"""The cookies of browsers and clients that are signed in: to the console, at an identity provider on the way
+there, or as to a Jupyter server. Pure.
 
 Their names begin like those of all our cookies, so that no program at a port of a session gets them, nor can
 set them by its answers (``ports.headers``). Cookies know no ports, so the name has that of the gateway:
@@ -10,29 +11,38 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
-COOKIE: Final = "cellgate-console"
-ASKING: Final = "cellgate-sign-in"
-"""Of the cookie of a browser that was sent to an identity provider."""
 ASKING_SECONDS: Final = 600
 MOST_LENGTH: Final = 128
 _SECRET: Final = re.compile(r"[\w.-]+", re.ASCII)
+
+
+class Purpose(StrEnum):
+    """What a cookie is for, as its name says.
+
+    `ASKING`: the cookie is that of a browser which was sent to an identity provider, and has to come with its
+    visit from there.
+    """
+
+    CONSOLE = "cellgate-console"
+    ASKING = "cellgate-sign-in"
+    JUPYTER = "cellgate-jupyter"
 
 
 @dataclass(frozen=True, slots=True)
 class CookiePlace:
     """Where a gateway is for a browser: its `Host` field, whether by TLS, and the path that it serves below.
 
-    `base_url` begins with a slash and ends without, or is empty. `asking`: the cookie is that of a browser
-    which was sent to an identity provider, and has to come with its visit from there.
+    `base_url` begins with a slash and ends without, or is empty.
     """
 
     host: str
     secure: bool
     base_url: str = ""
-    asking: bool = False
+    purpose: Purpose = Purpose.CONSOLE
 
     @property
     def name(self) -> str:
@@ -42,8 +52,13 @@ class CookiePlace:
             port = urlsplit(f"//{self.host}").port
         except ValueError:
             port = None
-        name = f"{prefix}{ASKING if self.asking else COOKIE}"
+        name = f"{prefix}{self.purpose}"
         return name if port is None else f"{name}-{port}"
+
+    @property
+    def asking(self) -> bool:
+        """Whether the cookie is for the way to an identity provider and back."""
+        return self.purpose is Purpose.ASKING
 
     @property
     def path(self) -> str:
@@ -69,12 +84,16 @@ class CookiePlace:
 
     def secrets(self, cookies: Iterable[str]) -> list[str]:
         """The secrets in a request's Cookie fields: all of them, as pages of neighbours can add others."""
-        own = self.name
-        found: dict[str, None] = {}
-        for field in cookies:
-            for pair in field.split(";"):
-                name, _, value = pair.partition("=")
-                secret = value.strip()
-                if name.strip() == own and len(secret) <= MOST_LENGTH and _SECRET.fullmatch(secret):
-                    found[secret] = None
-        return list(found)
+        return values_of(cookies, self.name)
+
+
+def values_of(cookies: Iterable[str], wanted: str) -> list[str]:
+    """The values of the cookies of this name in a request's Cookie fields, each once."""
+    found: dict[str, None] = {}
+    for field in cookies:
+        for pair in field.split(";"):
+            name, _, value = pair.partition("=")
+            secret = value.strip()
+            if name.strip() == wanted and len(secret) <= MOST_LENGTH and _SECRET.fullmatch(secret):
+                found[secret] = None
+    return list(found)

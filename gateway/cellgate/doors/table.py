@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, terrarium
 from cellgate.doors.e2b import routes as e2b
+from cellgate.doors.e2b.contexts import recover_contexts
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.routes import Route, pattern
@@ -47,6 +48,14 @@ def door_routes(services: Services) -> list[Route]:
     return [
         (prefix + pattern(path), handler, given) for name in services.doors for path, handler in DOORS[name]
     ]
+
+
+def recover_doors(services: Services) -> None:
+    """Know again what belongs together of the sessions that a former gateway's doors have left.
+
+    Also while those doors are closed: what was to end with something else does.
+    """
+    recover_contexts(services.manager, services.sandboxes)
 
 
 def door_paths() -> dict[type[BaseHandler], str]:

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from cellgate.console.assets import FRAME, PAGE, Asset
-from cellgate.console.cookies import MOST_LENGTH, CookiePlace
+from cellgate.console.cookies import MOST_LENGTH, CookiePlace, Purpose
 from cellgate.errors import Forbidden, NotAuthenticated, NotFound, TooManyAttempts, status_of
 from cellgate.http.access import is_own_page
 from cellgate.http.base import BaseHandler
@@ -152,7 +152,7 @@ class ConsoleFileHandler(AssetHandler):
     head = get
 
 
-class _Entrance(BaseHandler):
+class Entrance(BaseHandler):
     """A handler that lets a browser in."""
 
     async def login_of(self, token: str) -> Login:
@@ -189,7 +189,7 @@ class _Entrance(BaseHandler):
         self.set_header("Set-Cookie", self.cookie_place.field(secret))
 
 
-class _VisitHandler(_Entrance):
+class _VisitHandler(Entrance):
     """A handler of addresses that browsers visit."""
 
     public = True
@@ -354,7 +354,7 @@ class ProviderHandler(_VisitHandler):
     @property
     def asking_place(self) -> CookiePlace:
         """Where the browser keeps its side of the question."""
-        return replace(self.cookie_place, asking=True)
+        return replace(self.cookie_place, purpose=Purpose.ASKING)
 
     @requires()
     async def get(self) -> None:
@@ -406,7 +406,7 @@ class ProviderAnswerHandler(ProviderHandler):
         return self.services.access.authentication.admitted(login)
 
 
-class _FormHandler(_Entrance):
+class _FormHandler(Entrance):
     """A handler of the page's own requests, signed in or not."""
 
     public = True

@@ -31,6 +31,7 @@ from cellgate.http.jupyter.kernels import (
     StatusHandler,
 )
 from cellgate.http.jupyter.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
+from cellgate.http.jupyter.login import LoginHandler
 from cellgate.http.v1.audit import AuditHandler, AuditVerifyHandler
 from cellgate.http.v1.blocks import BlocksHandler
 from cellgate.http.v1.checkpoints import (
@@ -148,6 +149,7 @@ JUPYTER: tuple[tuple[str, type[BaseHandler]], ...] = (
     (_KERNEL + "/channels", ChannelsHandler),
     ("/api/sessions", NotebookSessionsHandler),
     ("/api/sessions/{session}", NotebookSessionHandler),
+    ("/login", LoginHandler),
 )
 """The paths of Jupyter's own interface."""
 

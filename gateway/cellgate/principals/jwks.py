@@ -19,6 +19,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from jwt import PyJWTError
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
@@ -110,6 +111,32 @@ def parse_keys(body: bytes) -> KeySet:
             f"None of the {len(found.keys)} keys in the key set is a public key for {', '.join(Algorithm)}"
         )
     return keys
+
+
+def parse_public_key(body: bytes) -> KeySet:
+    """The key set of one public key in PEM, as openssl writes it. Raises InvalidInput if it is none.
+
+    The key is for one algorithm: that which the holder of such a private key signs with.
+    """
+    if b"PRIVATE KEY" in body:
+        raise InvalidInput(
+            "It has a private key, which is for nobody but its owner: give the public one, which openssl pkey"
+            " -in FILE -pubout writes"
+        )
+    try:
+        public = load_pem_public_key(body)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidInput("It is not a public key in PEM") from error
+    if isinstance(public, Ed25519PublicKey):
+        algorithm = Algorithm.EDDSA
+    elif isinstance(public, RSAPublicKey) and _is_sound(public):
+        algorithm = Algorithm.RS256
+    else:
+        raise InvalidInput(
+            f"It is neither a key of Ed25519 nor one of RSA with {RSA_BITS[0]} to {RSA_BITS[-1]} bits"
+        )
+    written = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return KeySet.of((Key(hashlib.sha256(written).hexdigest(), None, frozenset({algorithm}), public),))
 
 
 def _usable(parts: list[msgspec.Raw]) -> Iterator[Key]:

@@ -2,7 +2,7 @@
 
 The order of the checks is that of trust: the size, the header's form and algorithm, the signature by a
 published key, and only then the claims. No answer repeats anything of a token. ``jwks`` has the keys,
-``oidc`` brings both together and remembers what was verified.
+``oidc`` brings both together and remembers what was verified; ``librechat`` does so for another issuer.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ MOST_TOKEN = 16 * 1024
 """Characters of a token that are looked at; a larger one is refused unread."""
 LEEWAY_SECONDS = 30.0
 """How far a provider's clock may be ahead of ours."""
+SIGNED_PARTS = 3
 OPENID = "openid"
 SCOPE = "cellgate:"
 """What the words of the claim `scope` begin with that are about this gateway."""
@@ -106,7 +107,7 @@ class _Header(msgspec.Struct):
     crit: Any = None
 
 
-class _Claims(msgspec.Struct):
+class Known(msgspec.Struct):
     """The claims that every token has."""
 
     iss: str
@@ -117,9 +118,24 @@ class _Claims(msgspec.Struct):
     scope: str | None = None
 
 
+class _Issuer(msgspec.Struct):
+    iss: str = ""
+
+
 def is_jwt(token: str) -> bool:
     """Whether a token has a JWT's form. No token of the gateway's own users has."""
     return token.count(".") >= 2
+
+
+def issuer_of(token: str) -> str:
+    """Return whose token this claims to be, which proves nothing; empty if it can't be read."""
+    parts = token.split(".") if len(token) <= MOST_TOKEN else []
+    if len(parts) != SIGNED_PARTS:
+        return ""
+    try:
+        return msgspec.json.decode(_decoded(parts[1]), type=_Issuer).iss
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        return ""
 
 
 def read_header(token: str) -> Header:
@@ -152,32 +168,23 @@ def _decoded(part: str) -> bytes:
         raise ValueError("not base64url") from error
 
 
-class Verifier:
-    """Checks tokens against settings and keys."""
+class IssuedTokens:
+    """Checks that tokens are signed, of this issuer and for this audience, and that it is their time."""
 
-    def __init__(self, settings: OidcSettings) -> None:
-        self._settings = settings
+    def __init__(self, issuer: str, audience: str) -> None:
+        self._issuer = issuer
+        self._audience = audience
         self._jws = PyJWS(algorithms=list(Algorithm), options={"enforce_minimum_key_length": True})
 
-    def verify(
-        self, token: str, header: Header, key: Key, at: float, name: str, *, nonce: str | None = None
-    ) -> JwtLogin:
-        """The login that a token gives; `name` is its id, `at` the time now.
-
-        `nonce`: what an ID token must repeat, which is for us alone. Raises InvalidToken, and Forbidden for a
-        believable token whose sender has no role here.
-        """
+    def claims(self, token: str, header: Header, key: Key, at: float) -> tuple[dict[str, Any], Known]:
+        """Return all claims of a token, and those that every one has. Raises InvalidToken."""
         claims = self._signed(token, header, key)
         try:
-            known = msgspec.convert(claims, _Claims)
+            known = msgspec.convert(claims, Known)
         except (msgspec.ValidationError, OverflowError) as error:
             raise InvalidToken("This token's iss, aud, exp, nbf, iat or scope is missing or unfit") from error
         self._check(known, at)
-        if nonce is not None:
-            self._check_answer(claims, nonce)
-        role = self._role(claims)
-        login = Login.of(self._principal(claims, role), _scopes(known.scope))
-        return JwtLogin(login.principal, login.permissions, login.reach, name, known.exp, key.id)
+        return claims, known
 
     def _signed(self, token: str, header: Header, key: Key) -> dict[str, Any]:
         """The claims, if the key signed them."""
@@ -191,16 +198,13 @@ class Verifier:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
             raise InvalidToken(_UNREADABLE) from error
 
-    def _check(self, claims: _Claims, at: float) -> None:
-        settings = self._settings
-        if claims.iss != settings.issuer:
-            raise InvalidToken(
-                f"This token is of another issuer: this gateway takes those of {settings.issuer}"
-            )
+    def _check(self, claims: Known, at: float) -> None:
+        if claims.iss != self._issuer:
+            raise InvalidToken(f"This token is of another issuer: this gateway takes those of {self._issuer}")
         audiences = [claims.aud] if isinstance(claims.aud, str) else claims.aud
-        if settings.audience not in audiences:
+        if self._audience not in audiences:
             raise InvalidToken(
-                f"This token is for another audience: ask the provider for one for {settings.audience}"
+                f"This token is for another audience: ask the provider for one for {self._audience}"
             )
         if not claims.exp < _LATEST:
             raise InvalidToken("This token's exp is unfit: it is a number of seconds")
@@ -211,6 +215,29 @@ class Verifier:
         begins = max(claims.nbf or 0.0, claims.iat or 0.0)
         if begins > at + LEEWAY_SECONDS:
             raise InvalidToken("This token is not valid yet: compare the clocks of provider and gateway")
+
+
+class Verifier:
+    """Checks tokens against settings and keys."""
+
+    def __init__(self, settings: OidcSettings) -> None:
+        self._settings = settings
+        self._issued = IssuedTokens(settings.issuer, settings.audience)
+
+    def verify(
+        self, token: str, header: Header, key: Key, at: float, name: str, *, nonce: str | None = None
+    ) -> JwtLogin:
+        """The login that a token gives; `name` is its id, `at` the time now.
+
+        `nonce`: what an ID token must repeat, which is for us alone. Raises InvalidToken, and Forbidden for a
+        believable token whose sender has no role here.
+        """
+        claims, known = self._issued.claims(token, header, key, at)
+        if nonce is not None:
+            self._check_answer(claims, nonce)
+        role = self._role(claims)
+        login = Login.of(self._principal(claims, role), _scopes(known.scope))
+        return JwtLogin(login.principal, login.permissions, login.reach, name, known.exp, key.id)
 
     def _check_answer(self, claims: dict[str, Any], nonce: str) -> None:
         """Check that an ID token is for our question (OpenID Connect Core 1.0, section 3.1.3.7)."""

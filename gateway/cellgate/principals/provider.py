@@ -62,8 +62,9 @@ class FileKeys:
     refresh = LOOK_SECONDS
     renew = LOOK_SECONDS
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, parse: Callable[[bytes], KeySet] = parse_keys) -> None:
         self._path = path
+        self._parse = parse
         self._seen: tuple[int, int, int, int] | None = None
         self._lane = Lane("keys", 1)
 
@@ -81,7 +82,7 @@ class FileKeys:
         except OSError as error:
             raise InvalidInput(f"{self._path} can't be read: {in_words(error, file=False)}") from error
         try:
-            keys = parse_keys(body)
+            keys = self._parse(body)
         except InvalidInput as error:
             raise InvalidInput(f"{self._path}: {error.message}") from error
         self._seen = seen
@@ -162,17 +163,19 @@ async def _read_at(fetcher: Fetcher, url: str, most: int) -> bytes:
 
 
 class ProviderKeys:
-    """The keys as they are now. `follow` them, `close` at the end."""
+    """The keys as they are now. `follow` them, `close` at the end. `whose`: in words of the log."""
 
     def __init__(
         self,
         source: KeySource,
         keys: KeySet | None = None,
         *,
+        whose: str = PROVIDER,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.current = keys or KeySet()
         self._source = source
+        self._whose = whose
         self._monotonic = monotonic
         self._asked_at = float("-inf")
         self._read_at = monotonic()
@@ -207,10 +210,10 @@ class ProviderKeys:
 
     def _failed(self, error: CellgateError) -> None:
         if error.message != self._told:
-            logger.error("The identity provider's keys can't be read: %s", error.message)
+            logger.error("%s's keys can't be read: %s", self._whose, error.message)
             self._told = error.message
         if self._monotonic() - self._read_at > KEEP_SECONDS and self.current.keys:
-            logger.error("The identity provider's keys could not be read for too long and are not used now")
+            logger.error("%s's keys could not be read for too long and are not used now", self._whose)
             self.current = KeySet()
 
     def follow(self) -> None:
@@ -235,9 +238,13 @@ async def open_keys(settings: OidcSettings) -> ProviderKeys:
     jwks = settings.jwks
     if not jwks or "://" in jwks:
         return ProviderKeys(UrlKeys(settings.issuer, jwks))
-    source = FileKeys(Path(jwks))
+    return await open_file(FileKeys(Path(jwks)))
+
+
+async def open_file(source: FileKeys, whose: str = PROVIDER) -> ProviderKeys:
+    """The keys in a file. Raises InvalidInput for one that is missing or damaged."""
     try:
-        return ProviderKeys(source, await source.read())
+        return ProviderKeys(source, await source.read(), whose=whose)
     except BaseException:
         await source.close()
         raise

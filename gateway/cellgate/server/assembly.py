@@ -34,7 +34,7 @@ from tornado.web import Application
 
 from cellgate.console.assets import STATIC, Assets
 from cellgate.console.sign_ins import SignIns
-from cellgate.doors.table import door_paths, door_routes
+from cellgate.doors.table import door_paths, door_routes, recover_doors
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.errors import AddressInUse, StorageError, not_written
@@ -61,6 +61,7 @@ from cellgate.principals.derived import DerivedTokens
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.hub import HubAuthenticator, HubSettings
 from cellgate.principals.jwt import OidcSettings
+from cellgate.principals.librechat import open_librechat
 from cellgate.principals.oidc import OidcAuthenticator
 from cellgate.principals.oidc_sign_in import ProviderSignIn
 from cellgate.principals.principal import DEFAULT, Login
@@ -174,6 +175,7 @@ class GatewaySettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     oidc: OidcSettings | None = None
+    librechat_key: Path | None = None
     hub: HubSettings | None = None
 
 
@@ -342,6 +344,9 @@ async def _authentication(
     directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, settings.token)
     others: list[Authenticator] = []
     provider = None
+    if settings.librechat_key is not None:
+        # Before the provider, which takes every other token of this form for its own.
+        others.append(await open_librechat(settings.librechat_key))
     if settings.oidc is not None:
         keys = await open_keys(settings.oidc)
         others.append(OidcAuthenticator(settings.oidc, keys))
@@ -439,6 +444,7 @@ async def _recover(
     for kernel_id in left.keys() - in_use:
         store.remove(kernel_id)
     await folders.leftovers.empty(folders.runtime, {runtime_name(kernel_id) for kernel_id in in_use})
+    recover_doors(services)
 
 
 async def _engine(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ import requests
 from cellgate.principals.principal import Reach, Role
 from cellgate.principals.store import PRINCIPALS, opened
 from tests.conftest import NO_ENGINE, StartGateway, serving
+from tests.support.commands import refusal
+from tests.support.identity import signer
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 
 
@@ -159,3 +163,58 @@ def test_users_have_files_of_their_own(start_gateway: StartGateway) -> None:
         more: dict[str, Any] = {"files": form} if path == "upload" else {"json": {"lang": "py", "code": "1"}}
         answer = requests.post(f"{base(gateway, tokens['one'])}/{path}", timeout=PATIENCE, **more)
         assert (answer.status_code, answer.json()["error"]) == (403, "forbidden")
+
+
+LIBRECHAT = signer("EdDSA", "lc-codeapi-2026-05")
+
+
+def headers_of(user: str) -> dict[str, str]:
+    """What LibreChat sends with CODEAPI_JWT_ENABLED."""
+    now = int(time.time())
+    times = {"iat": now, "nbf": now, "exp": now + 300}
+    whose = {"iss": "librechat", "aud": "codeapi", "sub": user, "tenant_id": "legacy", "role": "ADMIN"}
+    more = {"jti": "x", "principal_source": "librechat_jwt", "auth_context_hash": "x"}
+    return {"Authorization": f"Bearer {LIBRECHAT.sign(times | whose | more, {'typ': 'JWT'})}"}
+
+
+def test_each_user_of_librechat_is_a_user_here(start_gateway: StartGateway, tmp_path: Path) -> None:
+    key = tmp_path / "librechat.pem"
+    key.write_bytes(LIBRECHAT.pem())
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text(
+        '[roles.user]\nsessions = 3\n\n[principals."librechat:legacy:carl"]\nrequests_per_minute = 1\n'
+    )
+    gateway = start_gateway(doors="librechat", librechat_key=str(key), quotas=str(quotas), log_level="DEBUG")
+    place = f"{gateway.url}/librechat"
+    ada, bob, carl = (headers_of(name) for name in ("ada", "bob", "carl"))
+
+    form = {"file": ("a.txt", b"of ada")}
+    sent = requests.post(f"{place}/upload", files=form, headers=ada, timeout=PATIENCE).json()
+    path = f"{place}/download/{sent['session_id']}/{sent['files'][0]['fileId']}"
+    assert requests.get(path, headers=ada, timeout=PATIENCE).content == b"of ada"
+    given = [{"id": sent["files"][0]["fileId"], "name": "a.txt", "storage_session_id": sent["session_id"]}]
+    body = {"lang": "py", "code": "print(open('a.txt').read())", "files": given}
+    ran = requests.post(f"{place}/exec", json=body, headers=ada, timeout=PATIENCE)
+    assert (ran.status_code, ran.json()["stdout"]) == (200, "of ada\n")
+    # Another user finds nothing, and none of them more than the door is for.
+    assert requests.get(path, headers=bob, timeout=PATIENCE).status_code == 404
+    for user in (bob, carl):
+        assert requests.post(f"{place}/exec", json=body, headers=user, timeout=PATIENCE).status_code == 404
+    assert requests.get(f"{gateway.url}/v1/sessions", headers=ada, timeout=PATIENCE).status_code == 403
+    answer = requests.post(f"{place}/exec", json={"lang": "py", "code": "1"}, headers=carl, timeout=PATIENCE)
+    assert (answer.status_code, answer.json()["error"]) == (429, "rate_limited")
+
+    owned = gateway.get(f"/v1/sessions/{ran.json()['session_id']}?principal=librechat:legacy:ada").json()
+    assert owned["metadata"] == {"door": "librechat"}
+    secret = ada["Authorization"].removeprefix("Bearer ")
+    for text in (gateway.log.read_text(), gateway.get("/v1/audit").body.decode()):
+        assert secret not in text
+
+
+def test_without_its_key_librechats_tokens_are_unknown(gateway: GatewayProcess, tmp_path: Path) -> None:
+    answer = requests.post(
+        f"{gateway.url}/librechat/exec", json={}, headers=headers_of("ada"), timeout=PATIENCE
+    )
+    assert (answer.status_code, answer.json()["error"]) == (401, "not_authenticated")
+    code, said = refusal("--librechat-key=x.pem", f"--data-dir={tmp_path}", "--backend=process")
+    assert (code, "--librechat-key needs --doors librechat" in said) == (2, True)

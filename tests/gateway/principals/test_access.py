@@ -66,6 +66,8 @@ PUBLIC = {
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
     ("GET", "/api/?"),
+    ("GET", "/login"),
+    ("POST", "/login"),
     ("GET", "/"),
     ("HEAD", "/"),
     ("POST", "/"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cellgate.console.cookies import MOST_LENGTH, CookiePlace
+from cellgate.console.cookies import MOST_LENGTH, CookiePlace, Purpose
 from cellgate.console.sign_ins import IN_USE_SECONDS, SignIns
 from cellgate.http.access import is_own_page
 from cellgate.http.console import frame_policy, page_policy
@@ -40,7 +40,7 @@ def test_a_cookie_is_for_one_gateway_and_its_paths(place: CookiePlace, name: str
 
 
 def test_by_tls_no_other_host_sets_the_cookie_of_who_asks_a_provider() -> None:
-    place = CookiePlace("example.org", secure=True, base_url="/a", asking=True)
+    place = CookiePlace("example.org", secure=True, base_url="/a", purpose=Purpose.ASKING)
     assert place.field("s").startswith("__Host-cellgate-sign-in=s; Path=/; HttpOnly; SameSite=Lax; Secure")
 
 

@@ -63,8 +63,13 @@ class SandboxGone(CellgateError):
 
 def session_key(login: Login, sandbox: str) -> str:
     """Return the key of a principal's sandbox; a token for keys with a prefix has sandboxes of its own."""
-    told = hashlib.sha256(f"{login.principal.name}\0{sandbox}".encode()).hexdigest()
-    return f"{login.reach.prefix}{DOOR}-{told[:KEY_DIGITS]}"
+    return key_of(login.principal.name, sandbox, login.reach.prefix)
+
+
+def key_of(principal: str, sandbox: str, prefix: str = "") -> str:
+    """Return the same, of a principal by name. `prefix`: what the keys of its token begin with."""
+    told = hashlib.sha256(f"{principal}\0{sandbox}".encode()).hexdigest()
+    return f"{prefix}{DOOR}-{told[:KEY_DIGITS]}"
 
 
 def find(services: Services, login: Login, sandbox: str) -> Session | None:

@@ -67,9 +67,7 @@ class CellHandler(SandboxHandler):
 
     def _context(self, identifier: str | None) -> Context:
         sandbox = self.session()
-        if identifier is None:
-            return default_of(sandbox)
-        return find_context(self.services, self.login, sandbox, self.sandbox_id, identifier)
+        return default_of(sandbox) if identifier is None else find_context(self.services, sandbox, identifier)
 
     def _submit(self, context: Context, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
         services, manager = self.services, self.services.manager

@@ -7,19 +7,20 @@ whose metadata has all that is known of the context; it ends with the sandbox at
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import shlex
 from dataclasses import dataclass
 from typing import Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import DOOR, HOME, SandboxHandler, Unsupported, session_key
+from cellgate.doors.e2b.base import DOOR, HOME, SandboxHandler, Unsupported, key_of, session_key
 from cellgate.doors.e2b.files import home_path, parse_home_path
 from cellgate.errors import NotFound
 from cellgate.http.context import Services
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Login, Permission
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.errors import InvalidInput
@@ -27,7 +28,6 @@ from cellgate_kernels.specs.languages import Language, parse_language
 
 DEFAULT: Final = "default"
 ID_BYTES: Final = 16
-_ID = re.compile(r"[a-z0-9]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +63,45 @@ def default_of(sandbox: Session) -> Context:
     return Context(DEFAULT, Language.PYTHON, HOME, sandbox)
 
 
-def find_context(
-    services: Services, login: Login, sandbox: Session, identifier: str, context: str
-) -> Context:
-    """Return the context of this id, of the sandbox that `identifier` names. Raises NotFound."""
+def find_context(services: Services, sandbox: Session, context: str) -> Context:
+    """Return the context of this id of a sandbox. Raises NotFound."""
     if context == DEFAULT:
         return default_of(sandbox)
-    if _ID.fullmatch(context):
-        session = services.manager.get(login.principal.name, context_key(login, identifier, context))
-        found = None if session is None else _context_of(session, identifier)
-        if found is not None:
-            return found
-    raise NotFound(f"There is no context {context[:64]!r} in this sandbox")
+    session = services.sandboxes.of(sandbox).further.get(context)
+    if session is None or session.ending:
+        raise NotFound(f"There is no context {context[:64]!r} in this sandbox")
+    return _context_of(session)
 
 
-def further_contexts(services: Services, login: Login, identifier: str) -> list[Context]:
+def further_contexts(services: Services, sandbox: Session) -> list[Context]:
     """Return the contexts of a sandbox but its default one, the oldest first."""
-    live = services.manager.live_after(login.principal.name, 0)
-    found = (_context_of(session, identifier) for session in live)
-    return [
-        each
-        for each in found
-        if each is not None and each.session.row.key == context_key(login, identifier, each.id)
-    ]
+    found = services.sandboxes.of(sandbox).further.values()
+    return [_context_of(session) for session in found if not session.ending]
+
+
+def recover_contexts(manager: SessionManager, sandboxes: Sandboxes) -> None:
+    """Give sandboxes that a former gateway has left their contexts again; those without one end."""
+    for session in sorted(manager.everybodys(), key=lambda each: each.row.id):
+        told = session.row.metadata or {}
+        if told.get("door") != DOOR or "context_of" not in told or session.ending:
+            continue
+        principal, sandbox = session.row.principal, str(told["context_of"])
+        context = _context_of(session)
+        prefix = session.row.key[: -len(key_of(principal, sandbox))]
+        named = session.row.key == key_of(principal, f"{sandbox}/{context.id}", prefix)
+        if not named or context.language not in set(Language):
+            continue  # a session of somebody who has written such metadata
+        found = manager.get(principal, key_of(principal, sandbox, prefix))
+        if found is None or found.ending:
+            manager.end_later(session, "end_of_other", keep_files=True)
+        else:
+            _join(manager, sandboxes, found, context)
+
+
+def _join(manager: SessionManager, sandboxes: Sandboxes, sandbox: Session, context: Context) -> None:
+    """Let a context be the sandbox's for as long as both live; it ends with it."""
+    sandboxes.of(sandbox).add(context.id, context.session)
+    manager.end_with(context.session, sandbox)
 
 
 def context_key(login: Login, identifier: str, context: str) -> str:
@@ -93,10 +109,9 @@ def context_key(login: Login, identifier: str, context: str) -> str:
     return session_key(login, f"{identifier}/{context}")
 
 
-def _context_of(session: Session, identifier: str) -> Context | None:
+def _context_of(session: Session) -> Context:
+    """The context that a session is, as its metadata says."""
     told = session.row.metadata or {}
-    if session.ending or told.get("door") != DOOR or told.get("context_of") != identifier:
-        return None
     return Context(str(told.get("context")), str(told.get("language")), str(told.get("cwd")), session)
 
 
@@ -114,8 +129,9 @@ class ContextsHandler(SandboxHandler):
     async def get(self) -> None:
         """List them, the default one first."""
         self.check()
-        found = further_contexts(self.services, self.login, self.sandbox_id)
-        self.answer([each.told() for each in (default_of(self.session()), *found)])
+        sandbox = self.session()
+        found = further_contexts(self.services, sandbox)
+        self.answer([each.told() for each in (default_of(sandbox), *found)])
 
     @requires(Permission.RUN)
     async def post(self) -> None:
@@ -149,9 +165,10 @@ class ContextsHandler(SandboxHandler):
             workspace_of=sandbox.row.key,
         )
         session, _ = await manager.get_or_create(self.owner, wanted)
-        manager.end_with(session, sandbox)
+        context = Context(identifier, language, home_path(parts), session)
+        _join(manager, services.sandboxes, sandbox, context)
         await session.log.commit()
-        self.answer(Context(identifier, language, home_path(parts), session).told())
+        self.answer(context.told())
 
 
 class ContextHandler(SandboxHandler):
@@ -163,7 +180,7 @@ class ContextHandler(SandboxHandler):
         self.check()
         if identifier == DEFAULT:
             raise Unsupported("The default context can't be removed; restart it, or end the sandbox")
-        found = find_context(self.services, self.login, self.session(), self.sandbox_id, identifier)
+        found = find_context(self.services, self.session(), identifier)
         await self.services.manager.delete(self.owner, found.session.row.key)
         self.set_status(204)
 
@@ -175,7 +192,7 @@ class ContextRestartHandler(SandboxHandler):
     async def post(self, identifier: str) -> None:
         """Replace the kernel; files stay."""
         self.check()
-        found = find_context(self.services, self.login, self.session(), self.sandbox_id, identifier)
+        found = find_context(self.services, self.session(), identifier)
         await found.session.restart()
         await found.session.log.commit()
         self.set_status(204)

@@ -85,10 +85,10 @@ class ControlHandler(E2bHandler):
             raise NotFound(f"Sandbox {identifier[:64]!r} was not found")
         return session
 
-    def _let_contexts_live(self, session: Session, identifier: str) -> None:
+    def _let_contexts_live(self, session: Session) -> None:
         """Let the sandbox's contexts live as long as it does."""
         left = max(1.0, session.seconds_left)
-        for context in further_contexts(self.services, self.login, identifier):
+        for context in further_contexts(self.services, session):
             context.session.let_live(left, math.inf)
 
     def told(self, session: Session) -> dict[str, object]:
@@ -203,7 +203,7 @@ class SandboxDetailHandler(ControlHandler):
         """End it, with its files."""
         self.check()
         session = self.sandbox(identifier)
-        for context in further_contexts(self.services, self.login, identifier):
+        for context in further_contexts(self.services, session):
             await self.services.manager.delete(self.owner, context.session.row.key)
         await self.services.manager.delete(self.owner, session.row.key)
         self.set_status(204)
@@ -220,7 +220,7 @@ class ConnectHandler(ControlHandler):
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
         session.let_live_longer(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
-        self._let_contexts_live(session, identifier)
+        self._let_contexts_live(session)
         self.answer(self.told(session))
 
 
@@ -234,7 +234,7 @@ class TimeoutHandler(ControlHandler):
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         session.let_live(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
-        self._let_contexts_live(session, identifier)
+        self._let_contexts_live(session)
         self.set_status(204)
 
 

@@ -6,14 +6,19 @@ a session as a Jupyter kernel.
 
 from __future__ import annotations
 
+import time
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
 
+from cellgate.console.cookies import CookiePlace, Purpose
 from cellgate.errors import NotFound, quota_of
+from cellgate.http.access import token_of
 from cellgate.http.base import BaseHandler, encode
+from cellgate.http.jupyter.logged_in import FIELD, login_of
+from cellgate.principals.principal import Ask, Login
 from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
@@ -65,6 +70,22 @@ class JupyterHandler(BaseHandler):
 
     # fetch() sends a string with this type unless told otherwise, and @jupyterlab/services does not.
     body_types = BaseHandler.body_types | {"text/plain"}
+
+    def _authenticate(self) -> Login | Ask:
+        """As for any request; where it brings no token, the login of a client that has logged in."""
+        headers = self.request.headers
+        token = self.get_query_argument("token", None)
+        if FIELD in headers and not token_of(headers.get("Authorization", ""), token):
+            found = self.login_place.secrets(headers.get_list("Cookie"))
+            login = login_of(self.services.derived_tokens, headers, found, time.time())
+            if login is not None:
+                return login
+        return super()._authenticate()
+
+    @property
+    def login_place(self) -> CookiePlace:
+        """Where a client that has logged in has its cookie."""
+        return replace(self.cookie_place, purpose=Purpose.JUPYTER)
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         """Jupyter's form of an error."""

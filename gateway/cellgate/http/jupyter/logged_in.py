@@ -1,0 +1,57 @@
+"""A client that has logged in as to a Jupyter server: its cookie, and the word that it counts with.
+
+``login`` hands them out, ``base`` lets requests with both in. The cookie's secret is derived from the login
+for this word (``principals.derived``), and the word says when it was made, so nothing is kept: a secret is
+good while its login is, for a day at most. A page of another origin can't send the word, which has to be in a
+field of its own, so the cookie is worth nothing to one, in whosever browser it may be.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+from cellgate.principals.derived import DerivedTokens
+from cellgate.principals.principal import Login
+
+FIELD: Final = "X-XSRFToken"
+"""Jupyter's field for the word."""
+WORD_COOKIE: Final = "_xsrf"
+"""Jupyter's cookie, and field of the form, for it."""
+WORD_SECONDS: Final = 600.0
+"""How long a word is good for logging in."""
+LOGIN_SECONDS: Final = 24 * 3600.0
+WORD_BYTES: Final = 16
+_WORD = re.compile(r"([0-9a-f]{1,10})\.[0-9a-f]{32}", re.ASCII)
+
+
+def new_word(at: float) -> str:
+    """Return a word that nobody knows; `at`: the time now."""
+    return f"{int(at):x}.{secrets.token_hex(WORD_BYTES)}"
+
+
+def is_recent(word: str, at: float, seconds: float) -> bool:
+    """Whether a word may be one of ours that is no older than so many seconds."""
+    found = _WORD.fullmatch(word)
+    return found is not None and 0 <= at - int(found[1], 16) < seconds
+
+
+def secret_for(derived: DerivedTokens, login: Login, word: str) -> str:
+    """Return the cookie's secret of a login, for this word alone."""
+    return derived.make(login, _thing(word))
+
+
+def login_of(derived: DerivedTokens, headers: Mapping[str, str], found: list[str], at: float) -> Login | None:
+    """The login that one of the secrets of a request's cookies gives; None if none is good for its word."""
+    word = headers.get(FIELD, "")
+    if not is_recent(word, at, LOGIN_SECONDS):
+        return None
+    logins = (derived.login(secret, _thing(word)) for secret in found)
+    return next((login for login in logins if login is not None), None)
+
+
+def _thing(word: str) -> str:
+    """What the secret is for; no sandbox has a blank in its name, so it is no sandbox's token."""
+    return f"jupyter {word}"

@@ -1,0 +1,122 @@
+"""Run by the clients' interpreter: clients of other systems, unchanged, at the gateway's doors for them.
+
+Arguments as in server.py, and which client. Prints one JSON object with what happened.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from io import BytesIO
+from pathlib import Path
+
+URL, TOKEN, FOLDER, WHICH = sys.argv[1:]
+AZURE = f"{URL}/azure"
+PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+FAR = 2**32
+
+
+def point_at_us():
+    """What a user of E2B's SDK sets."""
+    os.environ.update(E2B_API_URL=f"{URL}/e2b", E2B_SANDBOX_URL=f"{URL}/e2b", E2B_API_KEY=TOKEN)
+
+
+def with_e2b():
+    from e2b_code_interpreter import Sandbox
+
+    point_at_us()
+    found = {}
+    with Sandbox.create(timeout=60, metadata={"who": "us"}, envs={"SET": "yes"}) as sandbox:
+        seen = []
+        ran = sandbox.run_code(
+            "print('hi')\nx = 6\n[x, x * 7]", on_stdout=lambda line: seen.append(line.line)
+        )
+        found["cell"] = [ran.results[0].json, ran.logs.stdout, seen]
+        found["kept"] = sandbox.run_code("x").text
+        found["error"] = sandbox.run_code("1 / 0").error.name
+        found["env"] = sandbox.run_code("import os; os.environ['SET']").text
+        found["picture"] = sandbox.run_code(PLOT).results[0].png[:4]
+        context = sandbox.create_code_context()
+        found["context"] = sandbox.run_code("x", context=context).error.name
+        sandbox.files.write("a/b.txt", "written")
+        found["files"] = [sandbox.files.read("a/b.txt"), [each.name for each in sandbox.files.list("a")]]
+        done = sandbox.commands.run("cat a/b.txt; echo no >&2")
+        found["command"] = [done.stdout, done.stderr, done.exit_code]
+        info = sandbox.get_info()
+        found["info"] = [info.metadata, sandbox.is_running()]
+        found["again"] = Sandbox.connect(sandbox.sandbox_id).run_code("x").text
+    found["ended"] = sandbox.is_running()
+    return found
+
+
+class Credential:
+    """What stands in for Microsoft Entra's."""
+
+    def get_token(self, *scopes, **options):
+        from azure.core.credentials import AccessToken
+
+        return AccessToken(TOKEN, FAR)
+
+
+def with_autogen():
+    from autogen_core import CancellationToken
+    from autogen_core.code_executor import CodeBlock
+    from autogen_ext.code_executors.azure import ACADynamicSessionsCodeExecutor
+
+    executor = ACADynamicSessionsCodeExecutor(AZURE, Credential(), work_dir=FOLDER, timeout=30)
+    token = CancellationToken()
+    with asyncio.Runner() as loop:
+
+        def run(code):
+            return loop.run(executor.execute_code_blocks([CodeBlock(code, "python")], token))
+
+        said, failed = run("print('hi')"), run("1 / 0")
+        Path(FOLDER, "in file.csv").write_text("a,b")
+        loop.run(executor.upload_files(["in file.csv"], token))
+        read = run("print(open('in file.csv').read())\nopen('out.txt', 'w').write('made')")
+        made = loop.run(executor.download_files(["out.txt"], token))
+        return {
+            "cell": [said.exit_code, "hi" in said.output],
+            "failed": [failed.exit_code, "ZeroDivisionError" in failed.output],
+            "read": "a,b" in read.output,
+            "listed": sorted(loop.run(executor.get_file_list(token))),
+            "made": [Path(path).read_text() for path in made],
+            "packages": "pandas" in loop.run(executor.get_available_packages(token)),
+        }
+
+
+def with_langchain():
+    from langchain_azure_dynamic_sessions import SessionsBashTool, SessionsPythonREPLTool
+
+    tool = SessionsPythonREPLTool(
+        pool_management_endpoint=AZURE, access_token_provider=lambda: TOKEN, session_id="sess/ 1"
+    )
+    shell = SessionsBashTool(pool_management_endpoint=AZURE, access_token_provider=lambda: TOKEN)
+    found = {
+        "value": json.loads(tool.invoke("6 * 7"))["result"],
+        "printed": json.loads(tool.invoke("```python\nprint('x')\n```"))["stdout"],
+        "picture": tool.execute(PLOT)["result"]["format"],
+        "shell": "hi" in str(shell.invoke("echo hi; exit 3")),
+    }
+    tool.upload_file(data=BytesIO(b"123"), remote_file_path="x y.txt")
+    found["listed"] = [each.filename for each in tool.list_files()]
+    found["file"] = tool.download_file(remote_file_path="x y.txt").read().decode()
+    return found
+
+
+def with_llama_index():
+    from azure.core.credentials import AccessToken
+    from llama_index.tools.azure_code_interpreter import AzureCodeInterpreterToolSpec
+
+    spec = AzureCodeInterpreterToolSpec(AZURE, local_save_path=FOLDER)
+    spec.access_token = AccessToken(TOKEN, FAR)
+    path = Path(FOLDER, "f.txt")
+    path.write_text("abc")
+    found = {"value": spec.code_interpreter("1 + 1")["properties"]["result"]}
+    spec.upload_file(local_file_path=str(path))
+    found["listed"] = [each.filename for each in spec.list_files()]
+    found["file"] = spec.download_file_to_local("/mnt/data/f.txt").read().decode()
+    return found
+
+
+print(json.dumps(globals()[f"with_{WHICH}"]()))

@@ -1,0 +1,84 @@
+"""Clients of other systems as they are released, at the gateway's doors for them.
+
+Their packages are in no environment but those of ``make newest-clients``, which brings these tests there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.processes import ENVIRONMENT, run_client
+from tests.conftest import NO_ENGINE, serving
+from tests.support.requirements import require
+from tests.support.server import GatewayProcess
+
+pytestmark = pytest.mark.nightly
+
+
+@pytest.fixture(scope="module")
+def gateway(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway with the doors."""
+    data = tmp_path_factory.mktemp("doors") / "data"
+    with serving(data, "sandbox", doors="e2b,azure", docker_url=NO_ENGINE) as process:
+        yield process
+
+
+def run(gateway: GatewayProcess, folder: Path, which: str, package: str) -> dict[str, Any]:
+    """What a client saw. Skips the test where its package is not installed."""
+    if not any(ENVIRONMENT.glob(f"lib/python3*/site-packages/{package}")):
+        require("newest-clients", f"{package} is in no environment but that of: make newest-clients")
+    return run_client(gateway, "doors.py", folder, which)
+
+
+def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Cells with live output, a context, files, commands, another client, the end."""
+    assert run(gateway, tmp_path, "e2b", "e2b_code_interpreter") == {
+        "cell": [[6, 42], ["hi\n"], ["hi\n"]],
+        "kept": "6",
+        "error": "ZeroDivisionError",
+        "env": "yes",
+        "picture": "iVBO",
+        "context": "NameError",
+        "files": ["written", ["b.txt"]],
+        "command": ["written", "no\n", 0],
+        "info": [{"who": "us"}, True],
+        "again": "6",
+        "ended": False,
+    }
+
+
+def test_azure_in_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Cells, files in both directions, and the packages that there are."""
+    assert run(gateway, tmp_path, "autogen", "azure/core") == {
+        "cell": [0, True],
+        "failed": [1, True],
+        "read": True,
+        "listed": ["in file.csv", "out.txt"],
+        "made": ["made"],
+        "packages": True,
+    }
+
+
+def test_azure_in_langchain(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Python and bash, a picture, a file."""
+    assert run(gateway, tmp_path, "langchain", "langchain_azure_dynamic_sessions") == {
+        "value": 42,
+        "printed": "x\n",
+        "picture": "png",
+        "shell": True,
+        "listed": ["x y.txt"],
+        "file": "123",
+    }
+
+
+def test_azure_in_llama_index(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """A value and a file."""
+    assert run(gateway, tmp_path, "llama_index", "llama_index/tools/azure_code_interpreter") == {
+        "value": 2,
+        "listed": ["f.txt"],
+        "file": "abc",
+    }
