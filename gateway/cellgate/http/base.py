@@ -485,11 +485,14 @@ class BaseHandler(RequestHandler):
         """Raise the refusal of `prepare` or of the body, if any. Every method calls it first."""
         if self._refused is not None:
             raise self._refused
-        if self._body and self.request.method == "POST" and self._under_v1:
-            declared = operation_of(self, "POST")
-            if declared is not None and not declared.body and self.raw_body().strip() not in _NOTHING:
-                # What somebody writes there is meant to have an effect.
-                raise InvalidInput("This request takes no body, so nothing in it would count; leave it out")
+        if not self._body or self.request.method != "POST":
+            return
+        declared = operation_of(self, "POST")
+        if declared is None or declared.body or not self._under_v1:
+            return
+        if self.raw_body().strip() not in _NOTHING:
+            # What somebody writes there is meant to have an effect.
+            raise InvalidInput("This request takes no body, so nothing in it would count; leave it out")
 
     async def options(self, *_: str) -> None:
         """Answer a preflight of an allowed origin (CORS) with the methods and headers of this resource."""

@@ -17,17 +17,16 @@ _BEGINNINGS: Final = (
     (b"\xfe\xff", "it is in UTF-16; send UTF-8"),
     (b"\x1f\x8b", "it is compressed by gzip; send it as it is"),
 )
-_WORDS: Final = (
-    (rb"'", "JSON puts names and texts in double quotes"),
-    (rb"//|/\*|#", "JSON has no comments"),
-    (rb"True\b|False\b|None\b", "JSON has the words true, false and null"),
-    (rb"-?(?:NaN|Infinity)\b", "JSON has no NaN and no Infinity"),
-    (rb"\xe2\x80[\x98-\x9f]", "JSON has straight double quotes"),
-    (rb"\\", "a backslash may only be within a text"),
-    (rb"[\r\n\t]", "a line break or a tab within a text is written \\n or \\t"),
+_HERE: Final = (
+    (re.compile(rb"'"), "JSON puts names and texts in double quotes"),
+    (re.compile(rb"//|/\*|#"), "JSON has no comments"),
+    (re.compile(rb"True\b|False\b|None\b"), "JSON has the words true, false and null"),
+    (re.compile(rb"-?(?:NaN|Infinity)\b"), "JSON has no NaN and no Infinity"),
+    (re.compile(rb"\xe2\x80[\x98-\x9f]"), "JSON has straight double quotes"),
+    (re.compile(rb"\\"), "a backslash may only be within a text"),
+    (re.compile(rb"[\r\n\t]"), "a line break or a tab within a text is written \\n or \\t"),
 )
 """What may stand where the decoder stopped, and what is said of it."""
-_HERE: Final = tuple((re.compile(pattern), told) for pattern, told in _WORDS)
 _FORM: Final = re.compile(rb"[\w.-]{1,100}=")
 _MULTIPART: Final = b"--"
 _CUT: Final = "Input data was truncated"
