@@ -39,7 +39,7 @@ from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.malformed import malformed, not_text
 from cellgate.http.near_path import near_path
-from cellgate.http.operation import Format, needs_of, operation_of
+from cellgate.http.operation import Format, Operation, needs_of, operation_of
 from cellgate.http.queries import read_query
 from cellgate.http.tracing import RequestSpan
 from cellgate.http.unfit import shown, unfit
@@ -487,8 +487,8 @@ class BaseHandler(RequestHandler):
             raise self._refused
         if not self._body or self.request.method != "POST":
             return
-        declared = operation_of(self, "POST")
-        if declared is None or declared.body or not self._under_v1:
+        declared = getattr(self.post, "operation", None)
+        if not isinstance(declared, Operation) or declared.body or not self._under_v1:
             return
         if self.raw_body().strip() not in _NOTHING:
             # What somebody writes there is meant to have an effect.
