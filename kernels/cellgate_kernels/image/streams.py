@@ -211,7 +211,7 @@ class Pipe:
         try:
             return any(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)))
         except OSError:
-            return False  # it is closed
+            return self.wait(0)
 
     def take(self):
         """Pass on to the stream what is in the pipe; returns False once there are no more writers."""
