@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import pwd
 import shutil
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.support.requirements import require
-from tests.support.server import until
+from tests.support.server import PATIENCE, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -82,3 +84,16 @@ def started(command: list[str], folder: Path, port: int) -> Iterator[None]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+class Connection(http.client.HTTPSConnection):
+    """A connection to this machine, whatever the name."""
+
+    def __init__(self, name: str, port: int, context: ssl.SSLContext) -> None:
+        super().__init__(name, port, timeout=PATIENCE, context=context)
+        self._tls = context
+
+    def connect(self) -> None:
+        """Connect to the proxy, and ask it for the certificate of the name."""
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)

@@ -4,8 +4,8 @@ Each request is a script in a fresh kernel, as there: what goes on from one to t
 both sides name by a session and an id. A session is one request's, and its files stay when it has ended. The
 id of a file is its path, in letters that LibreChat takes.
 
-LibreChat sends no token of its own, so the address that it is given has one in its path. Logs show that path
-without it (``http.described``).
+LibreChat sends no token of its own unless it is told to make one for each user (``principals.librechat``), so
+the address that it is given has one in its path. Logs show that path without it (``http.described``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ from cellgate.doors.base import (
 from cellgate.errors import Forbidden, NotFound, status_of
 from cellgate.files.listing import file_model
 from cellgate.files.tree import Parts, parse_path
+from cellgate.http.access import token_of
 from cellgate.http.base import encode
 from cellgate.http.operation import requires
 from cellgate.http.v1.files import FileAnswers, FolderHandler
+from cellgate.principals.jwt import issuer_of
+from cellgate.principals.librechat import ISSUER, PREFIX
 from cellgate.principals.principal import Ask, Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileModel, Result
@@ -82,9 +85,17 @@ class LibreChatAccess(DoorAccess):
     door = "librechat"
 
     def _authenticate(self) -> Login | Ask:
-        """See `DoorAccess`. A key in the path counts before any other."""
+        """See `DoorAccess`. A key in the path counts before any other, but for LibreChat's own for a user."""
         key = self.path_args[0]
-        return self.services.access.authenticate(f"Bearer {key}", None) if key else super()._authenticate()
+        if not key or self._is_for_user():
+            return super()._authenticate()
+        return self.services.access.authenticate(f"Bearer {key}", None)
+
+    def _is_for_user(self) -> bool:
+        """Whether LibreChat says whose request this is, at a gateway that can tell."""
+        if not self.services.access.authentication.has_users_of(PREFIX):
+            return False
+        return issuer_of(token_of(self.request.headers.get("Authorization", ""), None)) == ISSUER
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         """See `BaseHandler`."""

@@ -24,9 +24,9 @@ _HERE: Final = (
     (re.compile(rb"-?(?:NaN|Infinity)\b"), "JSON has no NaN and no Infinity"),
     (re.compile(rb"\xe2\x80[\x98-\x9f]"), "JSON has straight double quotes"),
     (re.compile(rb"\\"), "a backslash may only be within a text"),
-    (re.compile(rb"[\r\n\t]"), "a line break or a tab within a text is written \\n or \\t"),
 )
 """What may stand where the decoder stopped, and what is said of it."""
+_BREAK: Final = re.compile(rb"[\r\n\t]")
 _FORM: Final = re.compile(rb"[\w.-]{1,100}=")
 _MULTIPART: Final = b"--"
 _CUT: Final = "Input data was truncated"
@@ -60,6 +60,8 @@ def not_text(body: bytes) -> str:
 def _hint(body: bytes, at: int) -> str:
     if _FORM.match(body) or body.startswith(_MULTIPART):
         return 'it is a form; send JSON such as {"code": "..."}'
+    if _BREAK.match(body, at):
+        return "a line break or a tab within a text is written \\n or \\t"
     # Of what stands behind the value the decoder has read the first letter.
     places = (at, max(0, at - 1))
     told = next((told for place in places for pattern, told in _HERE if pattern.match(body, place)), "")

@@ -1,8 +1,8 @@
 """Whose a request's token is: asks each way of proving that in turn.
 
 First the gateway's own token and the tokens of its users, then those who vouch for others: an identity
-provider (``oidc``), JupyterHub (``hub``). `http.access` asks for every request, so whatever is known is
-answered at once; only a token that somebody else must be asked about costs a wait.
+provider (``oidc``), JupyterHub (``hub``), LibreChat (``librechat``). `http.access` asks for every request, so
+whatever is known is answered at once; only a token that somebody else must be asked about costs a wait.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class Authenticator(Protocol):
 
     The logins that it gives are of a class of its own, by which it knows them again.
     """
+
+    @property
+    def prefix(self) -> str:
+        """What all names of its principals begin with, and nobody else's; "" if they may be any."""
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
         """The login that a token gives, or how to ask for it; None if the token is not of its kind.
@@ -93,6 +97,10 @@ class Authentication:
                     return Ask(partial(self._later, found, given), found.known)
             raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
 
+    def has_users_of(self, prefix: str) -> bool:
+        """Whether somebody here vouches for principals whose names begin with this."""
+        return any(other.prefix == prefix for other in self._others)
+
     @property
     def is_shared(self) -> bool:
         """Whether there may be others than the administrator, so that it matters as whom somebody acts."""
@@ -126,6 +134,9 @@ class Authentication:
         name = login.principal.name
         if name == DEFAULT.principal.name:
             raise InvalidToken(f"{name!r} is the administrator with the gateway's own token, and nobody else")
+        for other in self._others:
+            if other.prefix and name.startswith(other.prefix) and other.is_valid(login) is None:
+                raise InvalidToken(f"A name that begins with {other.prefix!r} is vouched for by nobody else")
         if self.directory.is_disabled(name):
             raise InvalidToken(
                 "This user is disabled at this gateway",

@@ -129,6 +129,8 @@ class _Questions:
 class HubAuthenticator:
     """An Authenticator, for any other token: only the Hub can tell whether one is its own."""
 
+    prefix = ""
+
     def __init__(
         self,
         settings: HubSettings,

@@ -1,4 +1,4 @@
-"""The public keys of an identity provider: a JSON Web Key Set (RFC 7517), checked key by key. Pure.
+"""The public keys of an issuer of tokens: a JSON Web Key Set (RFC 7517) or one in PEM, each checked. Pure.
 
 A key verifies the algorithms that its type and its `alg` allow, and no other: the algorithm in a token's
 header only chooses among them. Keys of other kinds are left out, as the RFC wants. ``provider`` gets key
@@ -123,6 +123,8 @@ def parse_public_key(body: bytes) -> KeySet:
             "It has a private key, which is for nobody but its owner: give the public one, which openssl pkey"
             " -in FILE -pubout writes"
         )
+    if body.count(b"-----BEGIN ") > 1:
+        raise InvalidInput("It has more than one key; give the one that signs now")
     try:
         public = load_pem_public_key(body)
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -18,53 +18,45 @@ from pathlib import Path
 from typing import Final
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
-from cellgate.principals.authentication import LoginListener
 from cellgate.principals.jwks import parse_public_key
-from cellgate.principals.jwt import IssuedTokens, issuer_of, read_header
+from cellgate.principals.jwt import IssuedTokens, JwtLogin, issuer_of, read_header
 from cellgate.principals.principal import Ask, Login, Permission, Principal
 from cellgate.principals.provider import FileKeys, ProviderKeys, open_file
 from cellgate.principals.tokens import check_name
+from cellgate.principals.verified_logins import VerifiedLogins
 
 LIBRECHAT: Final = "LibreChat"
 ISSUER: Final = "librechat"
 AUDIENCE: Final = "codeapi"
+PREFIX: Final = f"{ISSUER}:"
+"""Of the names of its users here."""
 PERMISSIONS: Final = frozenset({Permission.RUN, Permission.FILES})
-MOST_LOGINS: Final = 10_000
-"""Tokens that are remembered; above that the oldest is forgotten, and verified again when it comes."""
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,55}")
 """A user's or a tenant's id: what stands between the colons of a principal's name, so without any."""
 
 
 @dataclass(frozen=True, slots=True)
-class LibreChatLogin(Login):
-    """A login by such a token. `key`: the id of the key that verified it."""
-
-    key: str = ""
+class LibreChatLogin(JwtLogin):
+    """A login by such a token."""
 
 
-class LibreChatAuthenticator:
+class LibreChatAuthenticator(VerifiedLogins[LibreChatLogin]):
     """An Authenticator, for LibreChat's tokens. It owns `keys`."""
 
+    prefix = PREFIX
+
     def __init__(self, keys: ProviderKeys, *, clock: Callable[[], float] = time.time) -> None:
-        self._keys = keys
+        super().__init__(LibreChatLogin, keys, clock)
         self._issued = IssuedTokens(ISSUER, AUDIENCE)
-        self._clock = clock
-        self._logins: dict[bytes, LibreChatLogin] = {}
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
         """As Authenticator."""
-        login = self._logins.get(given)
-        if login is not None and self.is_valid(login):
+        if (login := self._remembered(given)) is not None:
             return login
         if issuer_of(token) != ISSUER:
             return None
-        self._logins.pop(given, None)
-        login = self._verified(token, f"librechat:{given.hex()[:16]}")
-        if len(self._logins) >= MOST_LOGINS:
-            del self._logins[next(iter(self._logins))]
-        self._logins[given] = login
-        return login
+        return self._remember(given, self._verified(token, f"librechat:{given.hex()[:16]}"))
 
     def _verified(self, token: str, name: str) -> LibreChatLogin:
         header = read_header(token)
@@ -79,21 +71,6 @@ class LibreChatAuthenticator:
         login = Login.of(Principal(_principal_name(claims.get("tenant_id"), claims.get("sub"))), PERMISSIONS)
         return LibreChatLogin(login.principal, login.permissions, login.reach, name, known.exp, key.id)
 
-    def is_valid(self, login: Login) -> bool | None:
-        """As Authenticator."""
-        if not isinstance(login, LibreChatLogin):
-            return None
-        return login.key in self._keys.current.ids and not login.expired(self._clock())
-
-    def follow(self, listener: LoginListener) -> None:
-        """As Authenticator. Whoever looks at open connections asks `is_valid`: nothing need be told."""
-        del listener
-        self._keys.follow()
-
-    async def close(self) -> None:
-        """As Authenticator."""
-        await self._keys.close()
-
 
 def _principal_name(tenant: object, user: object) -> str:
     """The principal of a user of a tenant; no two of them are the same. Raises InvalidToken."""
@@ -103,7 +80,7 @@ def _principal_name(tenant: object, user: object) -> str:
                 "This token's tenant_id and sub can't be part of a principal's name: each is 1 to 56 of A-Z"
                 " a-z 0-9 . _ @ + - and begins with a letter or a digit"
             )
-    return check_name(f"{ISSUER}:{tenant}:{user}")
+    return check_name(f"{PREFIX}{tenant}:{user}")
 
 
 async def open_librechat(key: Path) -> LibreChatAuthenticator:

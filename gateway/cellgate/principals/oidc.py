@@ -12,32 +12,26 @@ from collections.abc import Callable
 from functools import partial
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
-from cellgate.principals.authentication import LoginListener
 from cellgate.principals.jwks import Key
 from cellgate.principals.jwt import Header, JwtLogin, OidcSettings, Verifier, is_jwt, read_header
 from cellgate.principals.principal import Ask, Login
 from cellgate.principals.provider import ProviderKeys
+from cellgate.principals.verified_logins import VerifiedLogins
 from cellgate_kernels.errors import CellgateError
 
-MOST_LOGINS = 10_000
-"""Tokens that are remembered; above that the oldest is forgotten, and verified again when it comes."""
 
-
-class OidcAuthenticator:
+class OidcAuthenticator(VerifiedLogins[JwtLogin]):
     """An Authenticator, for tokens in the form of JWTs. It owns `keys`."""
 
     def __init__(
         self, settings: OidcSettings, keys: ProviderKeys, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._keys = keys
+        super().__init__(JwtLogin, keys, clock)
         self._verifier = Verifier(settings)
-        self._clock = clock
-        self._logins: dict[bytes, JwtLogin] = {}
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
         """As Authenticator."""
-        login = self._logins.get(given)
-        if login is not None and self.is_valid(login):
+        if (login := self._remembered(given)) is not None:
             return login
         if not is_jwt(token):
             return None
@@ -67,24 +61,5 @@ class OidcAuthenticator:
         )
 
     def _verified(self, token: str, given: bytes, header: Header, key: Key) -> Login:
-        self._logins.pop(given, None)
-        login = self._verifier.verify(token, header, key, self._clock(), f"jwt:{given.hex()[:16]}")
-        if len(self._logins) >= MOST_LOGINS:
-            del self._logins[next(iter(self._logins))]
-        self._logins[given] = login
-        return login
-
-    def is_valid(self, login: Login) -> bool | None:
-        """As Authenticator."""
-        if not isinstance(login, JwtLogin):
-            return None
-        return login.key in self._keys.current.ids and not login.expired(self._clock())
-
-    def follow(self, listener: LoginListener) -> None:
-        """As Authenticator. Whoever looks at open connections asks `is_valid`: nothing need be told."""
-        del listener
-        self._keys.follow()
-
-    async def close(self) -> None:
-        """As Authenticator."""
-        await self._keys.close()
+        name = f"jwt:{given.hex()[:16]}"
+        return self._remember(given, self._verifier.verify(token, header, key, self._clock(), name))

@@ -1,8 +1,8 @@
-"""Keeps the keys of an identity provider: read again from time to time, and when a token names a new one.
+"""Keeps the keys of an issuer of tokens: read again from time to time, and when a token names a new one.
 
 While the provider is down, or its file is damaged, the former keys stay for a while. Whoever waits for new
 keys shares one reading of them, and strangers who make up names of keys cause one every few seconds at most.
-``jwks`` checks the keys; ``oidc`` uses them.
+``jwks`` checks the keys; ``oidc`` and ``librechat`` use them.
 """
 
 from __future__ import annotations

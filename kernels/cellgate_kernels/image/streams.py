@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 import time
+from functools import partial
 
 PIPES = "CELLGATE_PIPES"
 PIECE = 64 * 1024
@@ -119,8 +120,9 @@ def watch_sender(module):
     schedule = sender_class.schedule_unnoted = sender_class.schedule
 
     def schedule_noted(self, action):
+        # Before, should an interrupt come in between; afterwards, because a flush in another thread might.
+        self.given = object()
         schedule(self, action)
-        # Not before: a flush in another thread might see it and come first.
         self.given = object()
 
     sender_class.schedule = schedule_noted
@@ -139,14 +141,20 @@ def send_all(stream):
         is_given = sender.given is not sender.given_sent
         if not (stream._buffers or is_given or sender.taken is not sender.taken_sent):
             return
-    given, is_sent = sender.given, threading.Event()
+    is_sent = threading.Event()
 
-    def note():
+    def flush():
+        try:
+            stream._flush()
+        finally:
+            # That gives its own thread what it has taken, behind what was given before.
+            sender.schedule_unnoted(partial(note, sender.given))
+
+    def note(given):
         sender.given_sent, sender.taken_sent = given, sender.taken
         is_sent.set()
 
-    sender.schedule_unnoted(stream._flush)
-    sender.schedule_unnoted(note)
+    sender.schedule_unnoted(flush)
     if not is_sent.wait(stream.flush_timeout):
         print("IOStream.flush timed out", file=sys.__stderr__)
 

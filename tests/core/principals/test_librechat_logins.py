@@ -176,6 +176,12 @@ async def test_librechats_key_signs_for_nobody_else(gateway: Gateway) -> None:
     assert "longer than" in gateway.refusal(KEY.sign(claims(more="x" * 20_000)))
 
 
+async def test_nobody_else_vouches_for_librechats_users(gateway: Gateway) -> None:
+    named = {**identity.CLAIMS, "sub": f"librechat:legacy:{USER}"}
+    assert "vouched for by nobody else" in gateway.refusal(signer().sign(named))
+    assert gateway.login().principal.name == named["sub"]
+
+
 async def test_a_user_of_librechat_can_be_locked_out(gateway: Gateway) -> None:
     login = gateway.login()
     with opened(gateway.path, create=True) as store:
@@ -211,6 +217,7 @@ async def test_without_a_key_the_next_try_may_do(gateway: Gateway) -> None:
         (key_set(KEY.jwk()), "not a public key in PEM"),
         (b"-----BEGIN PRIVATE KEY-----\nMC4=\n-----END PRIVATE KEY-----\n", "It has a private key"),
         (signer("ES256").pem(), "neither a key of Ed25519 nor one of RSA"),
+        (KEY.pem() + signer("EdDSA", "new").pem(), "more than one key"),
     ],
 )
 async def test_a_file_that_is_no_such_key(tmp_path: Path, content: bytes | None, what: str) -> None:

@@ -5,10 +5,7 @@ No name is looked up: all are this machine.
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,24 +16,11 @@ import pytest
 from tests.conftest import NO_ENGINE, serving
 from tests.support.certificates import Authority
 from tests.support.free_ports import free_port
-from tests.support.proxies import nginx, replaced, require_proxy, started
+from tests.support.proxies import Connection, nginx, replaced, require_proxy, started
 from tests.support.server import TOKEN, GatewayProcess
 
 DOMAIN = "sandboxes.example.org"
 PATIENCE = 30.0
-
-
-class Connection(http.client.HTTPSConnection):
-    """A connection to this machine, whatever the name."""
-
-    def __init__(self, name: str, port: int, context: ssl.SSLContext) -> None:
-        super().__init__(name, port, timeout=PATIENCE, context=context)
-        self._tls = context
-
-    def connect(self) -> None:
-        """Connect to the proxy, and ask it for the certificate of the name."""
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
-        self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
 
 
 @dataclass(frozen=True)

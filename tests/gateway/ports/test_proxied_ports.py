@@ -6,9 +6,6 @@ Each port has a name of its own, as a gateway with users needs it. No name is lo
 from __future__ import annotations
 
 import asyncio
-import http.client
-import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ from tests.conftest import serving
 from tests.gateway.ports.conftest import ECHO, Answer, Ports
 from tests.support.certificates import Authority
 from tests.support.free_ports import free_port
-from tests.support.proxies import caddy, nginx, replaced, require_proxy, started
+from tests.support.proxies import Connection, caddy, nginx, replaced, require_proxy, started
 from tests.support.server import TOKEN, GatewayProcess
 from tests.support.users import add_user, create_token
 from tests.support.websockets import websocket
@@ -57,19 +54,6 @@ def nginx_command(folder: Path, upstream: str, port: int, files: tuple[Path, Pat
 
 
 COMMANDS = {"caddy": caddy_command, "nginx": nginx_command}
-
-
-class Connection(http.client.HTTPSConnection):
-    """A connection to this machine, whatever the name."""
-
-    def __init__(self, name: str, port: int, context: ssl.SSLContext) -> None:
-        super().__init__(name, port, timeout=PATIENCE, context=context)
-        self._tls = context
-
-    def connect(self) -> None:
-        """Connect to the proxy, and ask it for the certificate of the name."""
-        plain = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
-        self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
 
 
 @dataclass(frozen=True)

@@ -41,3 +41,10 @@ def test_what_was_meant_is_said(body: bytes, told: str) -> None:
     assert refused.value.message.startswith("The request body is not valid JSON: ")
     assert "malformed" not in refused.value.message
     assert "codec" not in refused.value.message
+
+
+@pytest.mark.parametrize("body", [b'{"code": "1",\n}', b"[1,\n]", b'{"code":\n}'])
+def test_a_line_break_between_the_parts_is_none_of_the_faults(body: bytes) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        decode(body, ExecuteBody)
+    assert "line break" not in refused.value.message

@@ -8,6 +8,7 @@ import threading
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -44,6 +45,8 @@ class Stream:
     def __init__(self, sender: Any, send: Callable[[str], None]) -> None:
         self.pub_thread = sender
         self.send = send
+        self.may_send = threading.Event()
+        self.may_send.set()
         self._buffer_lock = threading.RLock()
         self._buffers: dict[str, StringIO] = defaultdict(StringIO)
         self.watch_fd_thread = None
@@ -62,8 +65,11 @@ class Stream:
         self.pub_thread.actions.put(self._flush)
 
     def _flush(self) -> None:
-        for buffer in self._rotate_buffers().values():
-            self.send(buffer.getvalue())
+        taken = self._rotate_buffers()
+        assert self.may_send.wait(PATIENCE)
+        for buffer in taken.values():
+            # ipykernel's session sends by the thread's own `schedule`.
+            self.pub_thread.schedule(partial(self.send, buffer.getvalue()))
 
     def _rotate_buffers(self) -> dict[str, StringIO]:
         taken, self._buffers = self._buffers, defaultdict(StringIO)
@@ -76,26 +82,14 @@ class Stream:
         raise AssertionError("its pipe is another")
 
 
-class Sent:
+@pytest.fixture
+def sent() -> list[str]:
     """What has been sent, by the thread that sends."""
-
-    def __init__(self) -> None:
-        self.happened: list[str] = []
-        self.go = threading.Event()
-        self.go.set()
-
-    def send(self, text: str) -> None:
-        assert self.go.wait(PATIENCE)
-        self.happened.append(text)
+    return []
 
 
 @pytest.fixture
-def sent() -> Sent:
-    return Sent()
-
-
-@pytest.fixture
-def stream(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def stream(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A stream as kernels have it. Its pipe is empty."""
     # What is changed are the methods of classes: those of this test alone.
     module: Any = types.ModuleType("classes_of_a_test")
@@ -104,11 +98,11 @@ def stream(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     streams.mend(stream_class)
     sender = module.IOPubThread()
-    made = stream_class(sender, sent.send)
+    made = stream_class(sender, sent.append)
     # A class has none, and the thread that watches sets it.
     made.pipe = types.SimpleNamespace(thread=made.watch_fd_thread, drain=lambda: None)
     yield made
-    sent.go.set()
+    made.may_send.set()
     sender.actions.put(None)
     sender.thread.join(PATIENCE)
 
@@ -126,11 +120,11 @@ def handed_over(stream: Any) -> list[Callable[[], None]]:
     return given
 
 
-def test_what_was_written_is_sent(stream: Any, sent: Sent) -> None:
+def test_what_was_written_is_sent(stream: Any, sent: list[str]) -> None:
     for number in range(100):
         stream.write(f"{number} ")
         stream.flush()
-        assert "".join(sent.happened).endswith(f"{number} ")
+        assert "".join(sent).endswith(f"{number} ")
 
 
 def test_nobody_waits_for_nothing(stream: Any) -> None:
@@ -144,23 +138,23 @@ def test_nobody_waits_for_nothing(stream: Any) -> None:
     assert given != []
 
 
-def test_what_else_the_thread_was_given_is_done(stream: Any, sent: Sent) -> None:
+def test_what_else_the_thread_was_given_is_done(stream: Any, sent: list[str]) -> None:
     stream.flush()
     # Such as a picture, which is sent by the same thread.
-    stream.pub_thread.schedule(lambda: sent.happened.append("shown"))
+    stream.pub_thread.schedule(lambda: sent.append("shown"))
     stream.flush()
-    assert sent.happened == ["shown"]
+    assert sent == ["shown"]
 
 
-def test_text_that_is_just_being_sent_is_waited_for(stream: Any, sent: Sent) -> None:
-    sent.go.clear()
+def test_text_that_is_just_being_sent_is_waited_for(stream: Any, sent: list[str]) -> None:
+    stream.may_send.clear()
     stream.write("text")
     while stream._buffers:
         threading.Event().wait(0.001)
     # The thread has taken it by itself, and is in the middle of sending it.
-    end = threading.Timer(0.1, sent.go.set)
+    end = threading.Timer(0.1, stream.may_send.set)
     end.start()
     stream.flush()
-    sent.happened.append("flushed")
+    sent.append("flushed")
     end.join(PATIENCE)
-    assert sent.happened == ["text", "flushed"]
+    assert sent == ["text", "flushed"]

@@ -17,7 +17,7 @@ from cellgate.console.cookies import CookiePlace, Purpose
 from cellgate.errors import NotFound, quota_of
 from cellgate.http.access import token_of
 from cellgate.http.base import BaseHandler, encode
-from cellgate.http.jupyter.logged_in import FIELD, login_of
+from cellgate.http.jupyter.logged_in import WORD_HEADER, login_of
 from cellgate.principals.principal import Ask, Login
 from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
@@ -66,7 +66,7 @@ def kernel_model(session: Session) -> dict[str, Any]:
 
 
 class JupyterHandler(BaseHandler):
-    """A handler below /api."""
+    """A handler of Jupyter's own interface."""
 
     # fetch() sends a string with this type unless told otherwise, and @jupyterlab/services does not.
     body_types = BaseHandler.body_types | {"text/plain"}
@@ -75,7 +75,7 @@ class JupyterHandler(BaseHandler):
         """As for any request; where it brings no token, the login of a client that has logged in."""
         headers = self.request.headers
         token = self.get_query_argument("token", None)
-        if FIELD in headers and not token_of(headers.get("Authorization", ""), token):
+        if WORD_HEADER in headers and not token_of(headers.get("Authorization", ""), token):
             found = self.login_place.secrets(headers.get_list("Cookie"))
             login = login_of(self.services.derived_tokens, headers, found, time.time())
             if login is not None:

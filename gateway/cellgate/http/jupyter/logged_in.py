@@ -16,7 +16,7 @@ from typing import Final
 from cellgate.principals.derived import DerivedTokens
 from cellgate.principals.principal import Login
 
-FIELD: Final = "X-XSRFToken"
+WORD_HEADER: Final = "X-XSRFToken"
 """Jupyter's field for the word."""
 WORD_COOKIE: Final = "_xsrf"
 """Jupyter's cookie, and field of the form, for it."""
@@ -45,7 +45,7 @@ def secret_for(derived: DerivedTokens, login: Login, word: str) -> str:
 
 def login_of(derived: DerivedTokens, headers: Mapping[str, str], found: list[str], at: float) -> Login | None:
     """The login that one of the secrets of a request's cookies gives; None if none is good for its word."""
-    word = headers.get(FIELD, "")
+    word = headers.get(WORD_HEADER, "")
     if not is_recent(word, at, LOGIN_SECONDS):
         return None
     logins = (derived.login(secret, _thing(word)) for secret in found)

@@ -20,7 +20,7 @@ from cellgate_kernels.errors import InvalidInput
 
 MOST_BODY: Final = 32 * 1024
 MOST_FIELDS: Final = 8
-FIELD: Final = "password"
+FORM_FIELD: Final = "password"
 """Of the form."""
 
 
@@ -44,7 +44,7 @@ class LoginHandler(Entrance, JupyterHandler):
         self.set_header(
             "Set-Cookie", f"{WORD_COOKIE}={word}; Path={place.path}; HttpOnly; SameSite=Strict{secure}"
         )
-        self.answer({"message": f"POST the cookie {WORD_COOKIE} and a token as {FIELD}, as a form"})
+        self.answer({"message": f"POST the cookie {WORD_COOKIE} and a token as {FORM_FIELD}, as a form"})
 
     @requires()
     async def post(self) -> None:
@@ -58,9 +58,9 @@ class LoginHandler(Entrance, JupyterHandler):
                 f"{WORD_COOKIE} of the form must be that of the cookie, which GET gives for ten minutes",
                 cause="sign_in",
             )
-        password = form.get(FIELD, "")
+        password = form.get(FORM_FIELD, "")
         if not password.isascii() or not password.isprintable():
-            raise InvalidInput(f"{FIELD} must be a token, in printable ASCII")
+            raise InvalidInput(f"{FORM_FIELD} must be a token, in printable ASCII")
         try:
             self.login = await self.login_of(password)
         except NotAuthenticated as error:
