@@ -196,7 +196,8 @@ def test_each_user_of_librechat_is_a_user_here(start_gateway: StartGateway, tmp_
     body = {"lang": "py", "code": "print(open('a.txt').read())", "files": given}
     ran = requests.post(f"{place}/exec", json=body, headers=ada, timeout=PATIENCE)
     assert (ran.status_code, ran.json()["stdout"]) == (200, "of ada\n")
-    # Another user finds nothing, and none of them more than the door is for; a token in the address is no help.
+    # Another user finds nothing, and none of them more than the door is for.
+    # A token in the address is no help.
     assert requests.get(path, headers=bob, timeout=PATIENCE).status_code == 404
     with_token = path.replace("/librechat/", f"/librechat/key/{TOKEN}/")
     assert requests.get(with_token, headers=ada, timeout=PATIENCE).content == b"of ada"
