@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken, NotAuthenticated
-from cellgate.principals import oidc
+from cellgate.principals import verified_logins
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.jwks import KeySet, parse_keys
@@ -144,7 +144,7 @@ async def test_a_token_is_verified_once(gateway: Gateway, monkeypatch: pytest.Mo
 
 
 async def test_few_tokens_are_remembered(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "MOST_LOGINS", 3)
+    monkeypatch.setattr(verified_logins, "MOST_LOGINS", 3)
     logins = [gateway.at_once(ONE.sign({**CLAIMS, "jti": str(number)})) for number in range(10)]
     assert len(gateway.others._logins) == 3
     # Forgotten is not ended: their connections stay.

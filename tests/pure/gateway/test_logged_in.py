@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cellgate.http.jupyter.logged_in import FIELD, LOGIN_SECONDS, is_recent, login_of, new_word, secret_for
+from cellgate.http.jupyter.logged_in import (
+    LOGIN_SECONDS,
+    WORD_HEADER,
+    is_recent,
+    login_of,
+    new_word,
+    secret_for,
+)
 from cellgate.principals.derived import DerivedTokens
 from cellgate.principals.principal import Login, Principal
 
@@ -33,7 +40,7 @@ def test_a_secret_is_good_for_its_word_and_for_a_day() -> None:
     secret = secret_for(derived, ADA, word)
 
     def found(shown: str = word, secrets: tuple[str, ...] = (secret,), at: float = NOW) -> Login | None:
-        return login_of(derived, {FIELD: shown}, list(secrets), at)
+        return login_of(derived, {WORD_HEADER: shown}, list(secrets), at)
 
     assert found() == ADA
     assert found(secrets=("planted", secret)) == ADA
