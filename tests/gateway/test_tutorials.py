@@ -11,7 +11,8 @@ what else it is::
     <!-- test: stop -->        its command stops the gateway
     <!-- test: kill -->        its commands end the gateway by force; what they show is not compared
     <!-- test: file NAME -->   a file that the reader saves
-    <!-- test: commands -->    each line is a command, which must end well; what it shows is not compared
+    <!-- test: commands -->    each line is a command, which must end well; what it shows is not compared. One
+                               that ends in a backslash goes on in the next line
 
 What a guide takes for granted, as files and a gateway that serves, is in `GRANTED`.
 """
@@ -270,13 +271,33 @@ def take_for_granted(granted: Granted, terminal: Terminal) -> None:
         terminal.serve(granted.serve.format(port=free_port()))
 
 
+def commands(text: str) -> list[str]:
+    """The commands of a fence, one a line but where a backslash at the end continues one."""
+    found: list[str] = []
+    goes_on = False
+    more = ""
+    for line in text.splitlines():
+        if goes_on:
+            found[-1] += f"\n{line.removeprefix(more)}"
+        elif line.strip():
+            more = "> " if line.startswith("$ ") else ""
+            found.append(line.removeprefix("$ "))
+        goes_on = line.endswith("\\")
+    return found
+
+
 def run_all(block: Block, terminal: Terminal) -> int:
-    """Runs each line, which must end with 0; returns how many there were."""
-    lines = [line.removeprefix("$ ") for line in block.text.splitlines() if line.strip()]
-    for line in lines:
-        written = terminal.run(f"{line}\necho status $?")
-        assert written.endswith("status 0\n"), f"line {block.line}: $ {line}\n{written}"
-    return len(lines)
+    """Runs each command, which must end with 0; returns how many there were."""
+    found = commands(block.text)
+    for command in found:
+        written = terminal.run(f"{command}\necho status $?")
+        assert written.endswith("status 0\n"), f"line {block.line}: $ {command}\n{written}"
+    return len(found)
+
+
+def test_a_command_may_go_on_in_the_next_line() -> None:
+    text = "$ first \\\n>   -a \\\n    -b\n\nsecond\nthird \\\n> file\n"
+    assert commands(text) == ["first \\\n  -a \\\n    -b", "second", "third \\\n> file"]
 
 
 @pytest.mark.parametrize("page", mostly_nightly(PAGES, AT_EACH_CHANGE, lambda page: page.stem))
