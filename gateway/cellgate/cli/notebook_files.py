@@ -14,7 +14,7 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import nbformat
 from nbformat import NotebookNode, v4
@@ -32,6 +32,8 @@ _v4: Any = v4
 
 _MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
+SUFFIXES: Final = frozenset({".ipynb", ".py", ".md", ".markdown"})
+"""Of files that can be run."""
 NOT_RUN = "no-run"
 """A word after a block's language: the block is for reading only."""
 _OF_A_RUN = frozenset({"cellgate", "execution"})
@@ -45,16 +47,11 @@ def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool 
 
     `language` is the kernel's: Markdown blocks in it are cells, and with `mixed` those in others too.
     """
-    markdown = partial(_read_markdown, language=language, mixed=mixed)
-    readers: dict[str, Callable[[Path], CellFile]] = {
-        ".ipynb": _read_notebook,
-        ".py": _read_script,
-        ".md": markdown,
-        ".markdown": markdown,
-    }
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise InvalidInput(f"{path}: only .ipynb, .py and .md files can be run")
+    markdown = partial(_read_markdown, language=language, mixed=mixed)
+    reader: Callable[[Path], CellFile] = {".ipynb": _read_notebook, ".py": _read_script}.get(suffix, markdown)
     try:
         return reader(path)
     except OSError as error:

@@ -17,12 +17,11 @@ from typing import Any
 from traitlets import Bool, Float, Unicode
 
 from cellgate.cli.base import CommandApp, UsageError, expanded
-from cellgate.cli.escaping import printed
+from cellgate.cli.escaping import printed, printed_line
 from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
 from cellgate.record.events import now
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
-from cellgate.replay.compare import Verdict
 from cellgate.replay.environment import (
     EnvironmentCheck,
     compare_locks,
@@ -37,6 +36,7 @@ from cellgate.replay.packages import RecordedPackage, installed_packages, pins
 from cellgate.replay.report import NewRun, build_report, write
 from cellgate.replay.run import refuse_other_environment, run_cells
 from cellgate.replay.source import Source, open_source, recorded_bytes
+from cellgate.replay.tally import compared, why_none
 from cellgate.wire.answers import NotebookFacts, NotebookReport, RestoredFile
 from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import HASH_SEED
@@ -101,8 +101,8 @@ class ReplayApp(CommandApp):
             await asyncio.to_thread(_write, output, write(report, output.suffix.lower().removeprefix(".")))
         self._print_report(report, output)
         if not compared(report):
-            sys.stderr.write("nothing was compared: the notebook has no cell of its own that has run\n")
-        return {Verdict.DIFFERENT: DIFFERS, Verdict.UNJUDGED: UNJUDGED}.get(Verdict(report.verdict), SAME)
+            sys.stderr.write(f"{printed_line(why_none(report))}\n")
+        return exit_code(report)
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
@@ -176,9 +176,11 @@ class ReplayApp(CommandApp):
             self.print(f"report: {output}")
 
 
-def compared(report: NotebookReport) -> int:
-    """How many cells were compared, without a branch's inherited ones."""
-    return report.same + report.different + report.unjudged
+def exit_code(report: NotebookReport) -> int:
+    """Return the exit code; it goes by the counts, as an older verdict of no cell is ``equal``."""
+    if report.different:
+        return DIFFERS
+    return UNJUDGED if report.unjudged or not compared(report) else SAME
 
 
 def summary(report: NotebookReport) -> str:

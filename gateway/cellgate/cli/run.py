@@ -7,6 +7,7 @@ reads the file and makes the notebook, ``cell_run`` runs the cells, ``live_scree
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 import tempfile
@@ -25,7 +26,7 @@ from cellgate.cli.cell_options import SessionOptions
 from cellgate.cli.cell_run import Run, RunOptions
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.live_screen import make_screen
-from cellgate.cli.notebook_files import read_cells, weave
+from cellgate.cli.notebook_files import SUFFIXES, read_cells, weave
 from cellgate.cli.pages import converted
 from cellgate.cli.run_files import (
     Brought,
@@ -49,6 +50,8 @@ from cellgate_kernels.specs.languages import parse_language
 
 MOST_NAMED = 20
 """Files that are named one by one at the end."""
+MOST_SHOWN = 60
+"""Characters of code that are repeated."""
 _CODE = re.compile(r"[\s()=]")
 """What is in pieces of code, and hardly in names of files."""
 
@@ -57,6 +60,14 @@ def session_name(path: Path) -> str:
     """A new session's name, ``run-<stem>-<8 hex digits>``, of characters allowed in a session key."""
     stem = re.sub(r"[^A-Za-z0-9._~-]+", "-", path.stem)[:80].strip("-")
     return "-".join(filter(None, ("run", stem, secrets.token_hex(4))))
+
+
+def _is_code(name: str) -> bool:
+    """Whether what should be a file is code: no name of a file that can be run, and of none that is here."""
+    if not _CODE.search(name) or Path(name).suffix.lower() in SUFFIXES:
+        return False
+    # Path's own exists raises for what is too long to be a name.
+    return not os.path.exists(name)  # noqa: PTH110
 
 
 class RunApp(SessionOptions):
@@ -236,8 +247,9 @@ class RunApp(SessionOptions):
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
-        if _CODE.search(name) and not Path(name).exists():
-            raise UsageError(f"{name} is no file here; code is for another command: cellgate exec CODE")
+        if _is_code(name):
+            told = name if len(name) <= MOST_SHOWN else f"{name[:MOST_SHOWN]}..."
+            raise UsageError(f"{told} is no file here; code is for another command: cellgate exec CODE")
         if not self.output:
             return Path(name), None
         output = expanded(self.output)

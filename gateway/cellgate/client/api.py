@@ -947,7 +947,8 @@ class Session(Asynchronous):
     async def save_notebook(self, path: Path | str, *, form: str | None = None) -> None:
         """Writes its record to a file; see `Gateway.notebook`. Without `form` its name says what it is.
 
-        A name that ends in ``.zip`` is that of a bundle. Raises InvalidInput for one that says nothing known.
+        A name that ends in ``.zip`` is that of a bundle. Raises InvalidInput for one of another kind of file,
+        such as ``.pdf``, unless `form` says what it is, such as ``ipynb``.
         """
         path = Path(path)
         form = form or form_of(path)

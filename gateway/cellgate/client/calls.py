@@ -40,6 +40,13 @@ FORM_BY_EXTENSION: Final = MappingProxyType(
     }
 )
 """What a notebook is converted to for a file with such a name."""
+_OTHERS: Final = frozenset(
+    {".pdf", ".ps", ".tex", ".rst", ".txt", ".rtf", ".log", ".doc", ".docx", ".odt", ".ppt", ".pptx", ".odp"}
+    | {".csv", ".tsv", ".xls", ".xlsx", ".ods", ".parquet", ".json", ".jsonl", ".ndjson", ".yaml", ".yml"}
+    | {".toml", ".xml", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".sqlite", ".db", ".pkl"}
+    | {".gz", ".tgz", ".bz2", ".xz", ".zst", ".tar", ".7z", ".rar"}
+)
+"""Extensions of files that no record can be written as."""
 RETRY_PAUSE = 0.2  # seconds before the first retry; doubled for each further one
 
 Progress = Callable[[int, int | None], object]
@@ -169,18 +176,16 @@ def _name_in(disposition: str) -> str:
 def form_of(path: Path) -> str:
     """What a record is written as to a file of this name: ``ipynb``, ``bundle``, or a form to convert to.
 
-    Raises InvalidInput for an extension that says something else.
+    What is behind the last dot may say nothing, as in ``run-2026.11.27``, or be of a name for a while:
+    that is a notebook. Raises InvalidInput for what only another kind of file is called.
     """
     extension = path.suffix.lower()
-    form = FORM_BY_EXTENSION.get(extension) or {"": "ipynb", ".ipynb": "ipynb", ".zip": "bundle"}.get(
-        extension
-    )
-    if form is None:
+    if extension in _OTHERS:
         raise InvalidInput(
             f"{path}: a notebook's name ends in .ipynb, a page's in .html, Markdown's in .md, a"
-            " script's in .py, a bundle's in .zip"
+            " script's in .py, a bundle's in .zip; form=\"ipynb\" writes a notebook under any name"
         )
-    return form
+    return "bundle" if extension == ".zip" else FORM_BY_EXTENSION.get(extension, "ipynb")
 
 
 def as_script(path: Path, told: str) -> Path:

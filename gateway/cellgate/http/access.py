@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from cellgate.errors import Forbidden
@@ -24,6 +26,10 @@ SCHEMES = ("bearer ", "token ")
 _OTHER_HEADERS = ("X-API-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Proxy-Authorization")
 _OTHER_PARAMETERS = frozenset({"access_token", "api_key", "apikey", "auth", "key"})
 """Where other services have tokens."""
+_NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_PORTS = MappingProxyType({"http": "80", "https": "443"})
+"""Those that no browser names in an origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +88,61 @@ class AccessPolicy:
 def check_hosts(given: Iterable[str]) -> frozenset[str]:
     """Return the names of `--allow-host` as requests are compared with them. Raises InvalidInput."""
     names = set()
-    for text in given:
-        if "/" in text or (":" in text and not _is_address(text.strip("[]"))):
-            meant = host_name(text.partition("//")[2] or text) or "gateway.example.org"
-            raise InvalidInput(f"--allow-host {text[:100]} must be a name alone, such as {meant}")
-        names.add(text.strip("[]").rstrip(".").lower())
+    for text in map(str.strip, given):
+        name = text.strip("[]").rstrip(".").lower()
+        if name != "*" and not _is_name(name):
+            meant = _in_ascii(host_name(text.rpartition("//")[2]))
+            meant = meant if _is_name(meant) else "gateway.example.org"
+            raise InvalidInput(f"--allow-host {text[:100]!r} must be a name alone, such as {meant[:100]}")
+        names.add(name)
     return frozenset(names)
 
 
 def check_origins(given: Iterable[str]) -> frozenset[str]:
     """Return the origins of `--allow-origin`. Raises InvalidInput for what no browser sends as one."""
-    for text in given:
-        host = origin_host(text)
-        if text not in {"*", "null"} and (not host or "://" not in text or text.partition("://")[2] != host):
-            meant = host or text.partition("/")[0] or "notebooks.example.org"
+    origins = frozenset(map(str.strip, given))
+    for text in sorted(origins - {"*", "null"}):
+        meant = _as_sent(text)
+        if meant == "null":
             raise InvalidInput(
-                f"--allow-origin {text[:100]} must be scheme and name, with nothing behind: https://{meant[:100]}"
+                f"--allow-origin {text[:100]!r} must be null, as browsers call a page in a file"
             )
-    return frozenset(given)
+        if text != meant:
+            raise InvalidInput(
+                f"--allow-origin {text[:100]!r} must be as browsers send it, scheme and name with nothing"
+                f" behind: {meant[:100]}"
+            )
+    return origins
+
+
+def _as_sent(text: str) -> str:
+    """Return the origin as a browser sends it which was probably meant."""
+    scheme, _, rest = text.rpartition("://")
+    scheme = scheme.lower() or "https"
+    if text.lower() == "null" or text.lower().startswith("file:"):
+        return "null"
+    place = re.split(r"[/?#\\]", rest, maxsplit=1)[0].rpartition("@")[2]
+    name, colon, port = place.rpartition(":")
+    if not colon or not port.isdecimal():
+        name, port = (name, "") if colon and not port else (place, "")
+    name = _in_ascii(name.lower())
+    is_place = _is_address(name[1:-1]) if name.startswith("[") else _NAME.fullmatch(name)
+    if not is_place or not _SCHEME.fullmatch(scheme):
+        return "https://notebooks.example.org"
+    return f"{scheme}://{name}" + (f":{port}" if port and port != _PORTS.get(scheme) else "")
+
+
+def _is_name(text: str) -> bool:
+    """Whether a host can be called so: no sign in it stands for others, as in ``*.example.org``."""
+    return bool(_NAME.fullmatch(text)) or _is_address(text)
+
+
+def _in_ascii(name: str) -> str:
+    """Return a name as it is in requests: in Punycode, if it has other letters."""
+    try:
+        return name if name.isascii() else name.encode("idna").decode()
+    except UnicodeError:
+        return ""
 
 
 def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bool:

@@ -78,8 +78,10 @@ SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event
 
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
-_NOTHING = frozenset({b"", b"{}", b"null"})
-"""Bodies that say nothing, which clients send with any POST."""
+_MOST_OF_NOTHING = 64
+"""Bytes of a body that may turn out to say nothing."""
+_CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress"})
+"""What changes a body. What else clients name in `Content-Encoding`, such as utf-8, leaves it as it is."""
 _UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -114,6 +116,17 @@ def decode_heavy(body: bytes, kind: type[T]) -> T:
     if weigh(body) is None:
         raise InvalidInput("The request body has too many parts, or too many long numbers")
     return decode(body, kind)
+
+
+def says_nothing(body: bytes) -> bool:
+    """Whether `body` is empty or an empty value, which some clients send with any POST."""
+    body = body.strip()
+    if len(body) > _MOST_OF_NOTHING:
+        return False
+    try:
+        return decode(body, object) in ({}, None, [], "")
+    except InvalidInput:
+        return False
 
 
 @stream_request_body
@@ -438,8 +451,8 @@ class BaseHandler(RequestHandler):
         kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind and length != "0" and kind not in self.body_types:
             raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
-        coding = headers.get("Content-Encoding", "").strip().lower()
-        if length != "0" and coding not in {"", "identity"}:
+        coding = headers.get("Content-Encoding", "").lower()
+        if coding and length != "0" and not _CODINGS.isdisjoint(map(str.strip, coding.split(","))):
             raise UnsupportedMedia(
                 f"Content-Encoding {coding[:80]!r} is not read here; send the body as it is"
             )
@@ -490,7 +503,7 @@ class BaseHandler(RequestHandler):
         declared = getattr(self.post, "operation", None)
         if not isinstance(declared, Operation) or declared.body or not self._under_v1:
             return
-        if self.raw_body().strip() not in _NOTHING:
+        if not says_nothing(self.raw_body()):
             # What somebody writes there is meant to have an effect.
             raise InvalidInput("This request takes no body, so nothing in it would count; leave it out")
 

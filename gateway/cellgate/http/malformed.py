@@ -30,6 +30,7 @@ _BREAK: Final = re.compile(rb"[\r\n\t]")
 _FORM: Final = re.compile(rb"[\w.-]{1,100}=")
 _MULTIPART: Final = b"--"
 _CUT: Final = "Input data was truncated"
+_OBJECT: Final = 'a body is a JSON object, such as {"code": "..."}'
 
 
 def malformed(body: bytes, told: str) -> str:
@@ -37,8 +38,10 @@ def malformed(body: bytes, told: str) -> str:
     for beginning, why in _BEGINNINGS:
         if body.startswith(beginning):
             return why
+    if _FORM.match(body) or body.startswith(_MULTIPART):
+        return 'it is a form; send JSON such as {"code": "..."}'
     if told == _CUT:
-        return "it ends too early"
+        return "it ends too early" if body.strip() else f"there is none; {_OBJECT}"
     found = _AT.search(told)
     at = int(found[1]) if found is not None else 0
     words = told.removeprefix(_PREFIX)
@@ -58,11 +61,9 @@ def not_text(body: bytes) -> str:
 
 
 def _hint(body: bytes, at: int) -> str:
-    if _FORM.match(body) or body.startswith(_MULTIPART):
-        return 'it is a form; send JSON such as {"code": "..."}'
     if _BREAK.match(body, at):
         return "a line break or a tab within a text is written \\n or \\t"
     # Of what stands behind the value the decoder has read the first letter.
     places = (at, max(0, at - 1))
     told = next((told for place in places for pattern, told in _HERE if pattern.match(body, place)), "")
-    return told or ("" if at else 'a body is a JSON object, such as {"code": "..."}')
+    return told or ("" if at else _OBJECT)

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from cellgate.record.html_frame import document
-from cellgate.wire.answers import CellReport, EnvironmentReport, NotebookReport, ReplayReport, RestoredFile
-
-Report = ReplayReport | NotebookReport
+from cellgate.replay.tally import Report, compared, why_none
+from cellgate.wire.answers import CellReport, EnvironmentReport, RestoredFile
 
 _STYLE = """
 :root { --ink: #1d2430; --soft: #5c6675; --line: #dde2e9; --paper: #fff; --ground: #f5f6f8;
@@ -99,10 +98,9 @@ def page(report: Report) -> str:
 
 
 def _head(report: Report, name: str) -> Iterator[str]:
-    verdict = report.verdict
-    compared = report.same + report.different + report.unjudged
-    headline = _HEADLINES[verdict] if compared else "Nothing was compared: no cell had run."
-    yield f'<h1>Replay of {escape(name)}</h1><p class="sum {verdict}">{headline}</p>'
+    verdict = report.verdict if compared(report) else "unjudged"
+    headline = _HEADLINES[verdict] if compared(report) else why_none(report)
+    yield f'<h1>Replay of {escape(name)}</h1><p class="sum {verdict}">{escape(headline)}</p>'
     counts = f"{report.same} cells the same"
     if report.normalised:
         counts += f" ({report.normalised} of them after normalising)"

@@ -238,6 +238,17 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             ["run", "print(1)"],
             "cellgate: print(1) is no file here; code is for another command: cellgate exec CODE",
         ),
+        (
+            ["run", "x = " + "1 + " * 200 + "1"],
+            (
+                f"cellgate: x = {'1 + ' * 14}... is no file here;"
+                " code is for another command: cellgate exec CODE"
+            ),
+        ),
+        (
+            ["run", "my (1) analysis.ipynb"],
+            "cellgate: my (1) analysis.ipynb can't be read: No such file or directory",
+        ),
         (["export", "a", "--format", "html"], "cellgate: there is no option --format; did you mean --to?"),
         (["-c", "print(1)"], "cellgate: there is no option -c; cellgate exec CODE runs code"),
         (["-v"], "cellgate: there is no option -v; did you mean --version?"),

@@ -193,6 +193,11 @@ async def test_blocks_notebook_and_replay(client: Gateway, session: str, tmp_pat
         with pytest.raises(InvalidInput):
             await work.save_notebook(tmp_path / wrong)
         assert not (tmp_path / wrong).exists()
+    for plain in ("run-2026.11.27", "saved.ipynb.part"):
+        await work.save_notebook(tmp_path / plain)
+    await work.save_notebook(tmp_path / "saved.json", form="ipynb")
+    for plain in ("run-2026.11.27", "saved.ipynb.part", "saved.json"):
+        assert json.loads((tmp_path / plain).read_text())["cells"] == notebook["cells"]
     report = await work.replay(anyway=True)
     assert report.same + report.different == 3
 

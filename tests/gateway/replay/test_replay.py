@@ -500,8 +500,8 @@ def test_where_nothing_ran_nothing_is_the_same(replaying: GatewayProcess, key: s
     export(replaying, key, tmp_path / "a.ipynb")
     done = call(replaying, tmp_path, "a.ipynb", "-o", "report.html")
     assert done.returncode == 3
-    assert done.stderr == "nothing was compared: the notebook has no cell of its own that has run\n"
-    assert "Nothing was compared" in Page((tmp_path / "report.html").read_text()).text
+    assert done.stderr == "No cell was compared: there are none.\n"
+    assert "No cell was compared" in Page((tmp_path / "report.html").read_text()).text
 
 
 def test_a_cell_that_might_run_longer_where_it_was_recorded_is_replayed(

@@ -23,6 +23,8 @@ from cellgate_kernels.errors import InvalidInput
         (b'{"code": "1",}', "trailing comma"),
         (b'{code: "1"}', "must be strings"),
         (b'{"code": "1"', "ends too early"),
+        (b"\n", r'there is none; a body is a JSON object, such as \{"code"'),
+        (b"code=print(1)", "valid JSON: it is a form"),
         (b'\xef\xbb\xbf{"code": "1"}', "byte order mark"),
         ('{"code": "1"}'.encode("utf-16"), "UTF-16; send UTF-8"),
         (b"\x1f\x8b\x08\x00", "compressed by gzip"),
@@ -31,7 +33,6 @@ from cellgate_kernels.errors import InvalidInput
         (b'{\\"code\\": \\"1\\"}', "a backslash"),
         (b"print(1)", "a body is a JSON object"),
         (b'```json\n{"code": "1"}\n```', "a body is a JSON object"),
-        (b"code=print(1)", "it is a form"),
         (b'--x\r\nContent-Disposition: form-data; name="code"\r\n', "it is a form"),
     ],
 )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from cellgate.cli.replay import summary
+from msgspec import structs
+
+from cellgate.cli.replay import UNJUDGED, exit_code, summary
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
+from cellgate.replay.page import page
 from cellgate.replay.report import NewRun, build_report
 from cellgate.replay.run import run_cells
+from cellgate.replay.tally import why_none
 from cellgate.wire.answers import NotebookReport
 from tests.pure.replay.test_report import AT, NOTEBOOK_FACTS, cell, printed
 
@@ -87,3 +91,31 @@ def test_only_a_branchs_own_cells_are_counted() -> None:
     assert summary(report).startswith("1 the same (1 inherited, not counted), 0 different, ")
     alone = build_report(NotebookReport, NOTEBOOK_FACTS, notebook(cell(1, printed("2\n"))), runs[1:])
     assert summary(alone).startswith("1 the same, 0 different, ")
+
+
+def test_where_no_cell_was_compared_the_reasons_are_told() -> None:
+    undone = [cell(number) for number in range(1, 8)]
+    for each in undone:
+        each["metadata"]["cellgate"]["undone"] = True
+    inherited = of("a", cell(10))
+    told = {
+        "No cell was compared: there are none.": [],
+        "No cell was compared: all are of the session that its own was branched from.": [inherited],
+        (
+            "No cell was compared. A rollback undid it (cells 1, 2, 3, 4, 5, ...)."
+            " It did not run then (cell 8)."
+        ): [*undone, cell(8, status="cancelled"), inherited],
+    }
+    for why, cells in told.items():
+        runs = [NewRun("ok", [], AT) if each is inherited else None for each in cells]
+        report = build_report(NotebookReport, NOTEBOOK_FACTS, notebook(*cells), runs)
+        assert why_none(report) == why
+        assert why in page(report)
+        assert exit_code(report) == UNJUDGED
+
+
+def test_an_older_gateway_s_equal_of_no_cell_is_not_judged() -> None:
+    report = build_report(NotebookReport, NOTEBOOK_FACTS, notebook(), [])
+    older = structs.replace(report, verdict="equal")
+    assert exit_code(older) == UNJUDGED
+    assert '<p class="sum unjudged">No cell was compared' in page(older)
