@@ -13,6 +13,7 @@ what else it is::
     <!-- test: file NAME -->   a file that the reader saves
     <!-- test: commands -->    each line is a command, which must end well; what it shows is not compared. One
                                that ends in a backslash goes on in the next line
+    <!-- test: commands stopped -->   the same, after the gateway has been stopped
 
 What a guide takes for granted, as files and a gateway that serves, is in `GRANTED`.
 """
@@ -45,6 +46,7 @@ from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from tests.support.free_ports import free_port
 from tests.support.nightly import mostly_nightly
 from tests.support.requirements import require
+from tests.support.wheels import build_wheel
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -57,6 +59,7 @@ PAGES = [
     ROOT / "docs" / "how-to" / "check-an-export.md",
     ROOT / "docs" / "how-to" / "give-sessions-secrets.md",
     ROOT / "docs" / "how-to" / "operate-a-gateway.md",
+    ROOT / "docs" / "how-to" / "back-up-and-restore.md",
 ]
 AT_NIGHT = ("analyst", "branches", "operator", "serve-many-users", "use-the-shell")
 AT_EACH_CHANGE = [page for page in PAGES if page.stem not in AT_NIGHT]
@@ -72,11 +75,15 @@ FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Granted:
-    """What a guide takes for granted: files by name, commands before its own, and how a gateway is served."""
+    """What a guide takes for granted: files by name, commands before its own, and how a gateway is served.
+
+    `wheels`: packages that are in the folder of this name, each with its version.
+    """
 
     files: Mapping[str, str] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
     serve: str = ""
+    wheels: Mapping[str, str] = field(default_factory=dict)
 
 
 NOTEBOOK: Final = json.dumps(
@@ -99,10 +106,13 @@ GRANTED: Final[Mapping[str, Granted]] = MappingProxyType(
                 "report.py": "import sys\nprint(sys.argv)\n",
                 "data.csv": "n\n1\n",
                 "data/data.csv": "n\n1\n",
+                "names.txt": "b\na\n",
             },
             ("export BROWSER=true",),
-            "cellgate serve --ports-port {port}",
+            "cellgate serve --ports-port {port} --allow-package humanize --ServeApp.package_links=wheels",
+            {"humanize": "4.0"},
         ),
+        "back-up-and-restore": Granted({}, ("mkdir backups",), "cellgate serve"),
         "operate-a-gateway": Granted(serve="cellgate serve --data-dir data"),
         "give-sessions-secrets": Granted({"key.txt": "a-long-secret-1\n"}, ("cellgate user add alice",)),
     }
@@ -265,6 +275,9 @@ def take_for_granted(granted: Granted, terminal: Terminal) -> None:
     for name, content in granted.files.items():
         (terminal.folder / name).parent.mkdir(exist_ok=True)
         (terminal.folder / name).write_text(content)
+    for name, version in granted.wheels.items():
+        (terminal.folder / "wheels").mkdir(exist_ok=True)
+        build_wheel(terminal.folder / "wheels", name, version)
     for command in granted.commands:
         assert terminal.run(command) == ""
     if granted.serve:
@@ -310,6 +323,8 @@ def test_commands_give_what_the_page_shows(page: Path, terminal: Terminal) -> No
     take_for_granted(GRANTED.get(page.stem, Granted()), terminal)
     for block in blocks(text):
         if block.mark == "commands":
+            if block.name == "stopped":
+                terminal.stop()
             compared += run_all(block, terminal)
             continue
         if block.mark == "file":
