@@ -86,7 +86,8 @@ def test_sleepers_of_a_killed_gateway_go_on_with_the_next(start: Start, groups: 
     gateway = start()
     gateway.execute("s", "x = 42")
     until_asleep(gateway, "s")
-    assert [group.frozen for group in groups(gateway)] == [True]
+    # The state is told as soon as it begins to be stopped.
+    until(lambda: [group.frozen for group in groups(gateway)] == [True], "it goes on")
     gateway.kill()
     successor = start(gateway.data_dir)
     assert successor.execute("s", "x")["text"] == "42"
