@@ -60,8 +60,9 @@ PAGES = [
     ROOT / "docs" / "how-to" / "give-sessions-secrets.md",
     ROOT / "docs" / "how-to" / "operate-a-gateway.md",
     ROOT / "docs" / "how-to" / "back-up-and-restore.md",
+    ROOT / "docs" / "how-to" / "give-sessions-packages.md",
 ]
-AT_NIGHT = ("analyst", "branches", "operator", "serve-many-users", "use-the-shell")
+AT_NIGHT = ("analyst", "branches", "give-sessions-packages", "operator", "serve-many-users", "use-the-shell")
 AT_EACH_CHANGE = [page for page in PAGES if page.stem not in AT_NIGHT]
 PATIENCE = 60.0
 NODE = (20, 18)
@@ -111,6 +112,13 @@ GRANTED: Final[Mapping[str, Granted]] = MappingProxyType(
             ("export BROWSER=true",),
             "cellgate serve --ports-port {port} --allow-package humanize --ServeApp.package_links=wheels",
             {"humanize": "4.0"},
+        ),
+        "give-sessions-packages": Granted(
+            commands=(
+                "export TOKEN=a-long-token-1 CELLGATE_TOKEN=a-long-token-1",
+                "export URL=http://127.0.0.1:$CELLGATE_PORT/v1/sessions/other",
+            ),
+            wheels={"humanize": "4.0"},
         ),
         "back-up-and-restore": Granted({}, ("mkdir backups",), "cellgate serve"),
         "operate-a-gateway": Granted(serve="cellgate serve --data-dir data"),
