@@ -101,7 +101,8 @@ def check_hosts(given: Iterable[str]) -> frozenset[str]:
 def check_origins(given: Iterable[str]) -> frozenset[str]:
     """Return the origins of `--allow-origin`. Raises InvalidInput for what no browser sends as one."""
     origins = frozenset(map(str.strip, given))
-    for text in sorted(origins - {"*", "null"}):
+    # The last is what pages of Electron's have.
+    for text in sorted(origins - {"*", "null", "file://"}):
         meant = _as_sent(text)
         if meant == "null":
             raise InvalidInput(
