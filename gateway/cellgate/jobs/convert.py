@@ -122,7 +122,7 @@ def _html(node: Any) -> str:
     body = formulas.filled(sanitise.markup(_text(cells, node)))
     # The styles of an empty page are nbconvert's own; those of the outputs follow, as in the original page.
     empty = _text(exporter(), v4.new_notebook())  # type: ignore[no-untyped-call]
-    # They are for what cells show alone: else they could hide what is around it, and undo what keeps it there.
+    # They are for what cells show alone: else they could hide what is around it, or undo what keeps it there.
     limited = (sanitise.rules(css, _SHOWN) for css in found)
     styles = [*_STYLE.findall(empty), _KEPT_IN_PLACE, *limited]
     return document(_title(node.metadata), "\n".join(styles), f"{_BODY}{body}</main></body>")

@@ -207,8 +207,8 @@ def rules(css: str, inside: Sequence[str] = ()) -> str:
     """The plain rules of a style sheet that load nothing: no ``@`` rules, no nesting.
 
     With `inside`, selectors of elements, they are for these elements and what is in them alone; what is said
-    of the page's root or body is said of these elements. An ``@scope`` would do the same, but programs that do
-    not know it leave out all that is in it.
+    of the page's root or body is said of these elements. An ``@scope`` would do the same, but programs that
+    do not know it leave out all that is in it.
     """
     if len(css) > MOST_CSS:
         return ""
