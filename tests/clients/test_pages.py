@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nbformat import v4
 
+from cellgate.jobs.convert import convert
 from tests.pure.record.test_html_frame import ALIVE, UNFINISHED, exported, replayed
 from tests.support.browser import PHONE, Browsers, program
 from tests.support.browser import opened as page_opened
@@ -104,8 +107,15 @@ COVERS = [
     f"<style>.jp-OutputArea-output {{ {COVER.format('fixed')} }}</style><p>its place</p>",
     "<style>body, .jp-Cell, .jp-InputArea { display: none !important }</style><p>all</p>",
     "<style>* { contain: none !important } .jp-Cell { position: fixed; inset: 0 }</style><p>around</p>",
+    "<style>+ *, ~ *, :root + *, x::before + .jp-Cell, * { inset: 0; position: fixed }</style><p>beside</p>",
+    "<style>.jp-OutputArea-output ~ *, .jp-Cell:has(p) { display: none !important }</style><p>siblings</p>",
     "<style>.mine { color: rgb(1, 2, 3) }</style><p class='mine'>its own</p>",
 ]
+STYLED = """<style>:root, :host { --own: rgb(1, 2, 3) }
+html[data-theme="dark"], body.dark { --own: rgb(9, 9, 9) }
+.NAME { color: var(--own, red) } body .NAME b, .jp-RenderedHTMLCommon .NAME b { color: rgb(4, 5, 6) }
+#a, #b, .NAME i { color: rgb(7, 8, 9) }</style>
+<p class='NAME'>its own <b>by an ancestor</b> <i>in a list</i></p>"""
 SEEN = """() => [...document.querySelectorAll(".jp-InputArea-editor")].map((code) => {
   code.scrollIntoView({ block: "center" });
   const { left, top, width, height } = code.getBoundingClientRect();
@@ -125,6 +135,28 @@ def test_what_a_cell_shows_covers_no_code_and_no_other_cell(tmp_path: Path) -> N
             assert set(seen) == {True}
             colour = "getComputedStyle(document.querySelector('p.mine')).color"
             assert page.evaluate(colour) == "rgb(1, 2, 3)"
+    finally:
+        browsers.close()
+
+
+def test_styles_are_for_what_a_cell_shows(tmp_path: Path) -> None:
+    """As in the notebook: with variables of the page's root, and in cells of Markdown."""
+    cells = [v4.new_markdown_cell(STYLED.replace("NAME", "told").replace("\n", " "))]
+    shown = {"text/html": STYLED.replace("NAME", "shown")}
+    cells.append(v4.new_code_cell("1", outputs=[v4.new_output("display_data", shown)]))
+    file = tmp_path / "exported.html"
+    file.write_text(convert(json.dumps(v4.new_notebook(cells=cells)), "html"))
+    assert "@scope" not in file.read_text()
+    browsers = Browsers()
+    try:
+        with page_opened(browsers.get()) as page:
+            page.goto(file.as_uri())
+            for name in ("told", "shown"):
+                colours = [
+                    page.locator(f"p.{name}{inner}").evaluate("each => getComputedStyle(each).color")
+                    for inner in ("", " b", " i")
+                ]
+                assert colours == ["rgb(1, 2, 3)", "rgb(4, 5, 6)", "rgb(7, 8, 9)"], name
     finally:
         browsers.close()
 

@@ -22,7 +22,8 @@ from cellgate.record.html_frame import document
 _NEEDED = ("nbconvert", "nh3", "tinycss2")
 _STYLE = re.compile(r"<style[^<>]*+>([^<]*+)</style>")
 _BODY = '<body class="jp-Notebook" data-jp-theme-light="true" data-jp-theme-name="JupyterLab Light"><main>'
-_OUTPUT = ".jp-OutputArea-output"
+_SHOWN = (".jp-OutputArea-output", ".jp-MarkdownOutput")
+"""What cells show in nbconvert's page: an output, and a cell of Markdown."""
 _KEPT_IN_PLACE = ".jp-Cell, .jp-Cell-outputWrapper, .jp-OutputArea-child { contain: layout paint !important }"
 """What a cell shows stays in its place, however it is positioned: it covers no code and no other cell."""
 _EXTENSION = re.compile(r"\.\w{1,10}", re.ASCII)
@@ -121,9 +122,9 @@ def _html(node: Any) -> str:
     body = formulas.filled(sanitise.markup(_text(cells, node)))
     # The styles of an empty page are nbconvert's own; those of the outputs follow, as in the original page.
     empty = _text(exporter(), v4.new_notebook())  # type: ignore[no-untyped-call]
-    # They are for outputs alone: else they could hide what is around them, and undo what keeps them there.
-    scoped = "\n".join([f"@scope ({_OUTPUT}) {{", *map(sanitise.rules, found), "}"])
-    styles = [*_STYLE.findall(empty), _KEPT_IN_PLACE, scoped]
+    # They are for what cells show alone: else they could hide what is around it, or undo what keeps it there.
+    limited = (sanitise.rules(css, _SHOWN) for css in found)
+    styles = [*_STYLE.findall(empty), _KEPT_IN_PLACE, *limited]
     return document(_title(node.metadata), "\n".join(styles), f"{_BODY}{body}</main></body>")
 
 

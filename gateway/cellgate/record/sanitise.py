@@ -8,13 +8,16 @@ policy of ``html_frame``, so that each of the two catches what the other misses.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import nh3
 import tinycss2
 
 MOST_CSS = 1 << 20
 """Characters of one ``style`` element; longer ones are left out."""
+MOST_SELECTORS = 50_000
+"""Selectors of one ``style`` element; rules behind them are left out, as each selector becomes longer."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -63,6 +66,8 @@ _FUNCTIONS = _words("""
 _OF_SELECTORS = _words("""
     not is where has lang dir nth-child nth-last-child nth-of-type nth-last-of-type
 """)
+_OLD_PSEUDO_ELEMENTS = _words("before after first-line first-letter")
+"""Those that may be written with one colon."""
 _LONGEST_NAME = 40
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 _WITHOUT_END = _words("area base br col embed hr img input link meta param source track wbr")
@@ -198,22 +203,93 @@ def _selects_only(selector: str) -> bool:
     return all(name.lower() in _OF_SELECTORS for name in _called(selector))
 
 
-def rules(css: str) -> str:
-    """The plain rules of a style sheet that load nothing: no ``@`` rules, no nesting."""
+def rules(css: str, inside: Sequence[str] = ()) -> str:
+    """The plain rules of a style sheet that load nothing: no ``@`` rules, no nesting.
+
+    With `inside`, selectors of elements, they are for these elements and what is in them alone; what is said
+    of the page's root or body is said of these elements. An ``@scope`` would do the same, but programs that
+    do not know it leave out all that is in it.
+    """
     if len(css) > MOST_CSS:
         return ""
     try:
-        return "\n".join(_rules(css))
+        return "\n".join(_rules(css, inside))
     except RecursionError:
         return ""
 
 
-def _rules(css: str) -> Iterator[str]:
+def _rules(css: str, inside: Sequence[str]) -> Iterator[str]:
+    left = MOST_SELECTORS
     for rule in tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True):
         if rule.type != "qualified-rule":
             continue
         selector = tinycss2.serialize(rule.prelude).strip()
         content = [token for token in rule.content if token.type != "comment"]
         kept = declarations(tinycss2.serialize(content))
-        if kept and selector and _selects_only(selector):
-            yield f"{selector} {{{kept}}}"
+        if not (kept and selector and _selects_only(selector)):
+            continue
+        if inside:
+            parts = _parts(rule.prelude)
+            left -= len(parts)
+            if left < 0:
+                return
+            if not all(parts) or _broken(rule.prelude):
+                continue
+            selector = ", ".join(_limited(part, inside) for part in parts)
+        yield f"{selector} {{{kept}}}"
+
+
+def _parts(prelude: Sequence[Any]) -> list[list[Any]]:
+    """Split a list of selectors at its commas: the tokens of each, without blanks around them."""
+    parts: list[list[Any]] = [[]]
+    for each in prelude:
+        if each == ",":
+            parts.append([])
+        elif parts[-1] or each.type != "whitespace":
+            parts[-1].append(each)
+    for part in parts:
+        while part and part[-1].type == "whitespace":
+            part.pop()
+    return parts
+
+
+def _broken(tokens: Sequence[Any]) -> bool:
+    """Whether there is something in them that is no token, such as half of a string."""
+    left = list(tokens)
+    while left:
+        token = left.pop()
+        if token.type == "error":
+            return True
+        left.extend(getattr(token, "arguments", None) or getattr(token, "content", None) or ())
+    return False
+
+
+def _limited(part: Sequence[Any], inside: Sequence[str]) -> str:
+    """Return a selector of the same elements as far as they are `inside`; it weighs as much as before.
+
+    The limit is put to the last compound, which selects, and before its pseudo-element, behind which it could
+    not stand. Where that compound is the page's root or body, the elements themselves take their place.
+    """
+    start = 1 + max(
+        (at for at, token in enumerate(part) if token.type == "whitespace" or token in (">", "+", "~")),
+        default=-1,
+    )
+    end = next((at for at in range(start, len(part)) if _is_pseudo_element(part, at)), len(part))
+    own, behind = tinycss2.serialize(part[:end]), tinycss2.serialize(part[end:])
+    places = ",".join(inside)
+    if _is_root(part[start:end]):
+        return f"{own} :where({places}){behind}"
+    return f"{own}:where({places},{','.join(f'{place} *' for place in inside)}){behind}"
+
+
+def _is_pseudo_element(part: Sequence[Any], at: int) -> bool:
+    if part[at] != ":" or at + 1 == len(part):
+        return False
+    following = part[at + 1]
+    return following == ":" or (following.type == "ident" and following.lower_value in _OLD_PSEUDO_ELEMENTS)
+
+
+def _is_root(compound: Sequence[Any]) -> bool:
+    if compound and compound[0] == ":":
+        return len(compound) > 1 and compound[1].type == "ident" and compound[1].lower_value == "root"
+    return bool(compound) and compound[0].type == "ident" and compound[0].lower_value in ("html", "body")

@@ -76,6 +76,16 @@ def test_more_files_than_are_uploaded_are_refused_and_not_left_out(page: Any) ->
     assert "More than 1,000 files at once" in page.evaluate(MANY)
 
 
+def test_they_are_refused_without_a_folder_too(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "crowded"})
+    show(page, "crowded")
+    tab(page, "Files")
+    expect(page.get_by_text("No files yet")).to_be_visible()
+    drop(page, *((f"{number}.txt", "x") for number in range(1001)))
+    expect(page.get_by_text("More than 1,000 files at once")).to_be_visible()
+    assert console.get("/v1/sessions/crowded/files").json()["files"] == []
+
+
 def test_an_upload_goes_where_it_was_begun(browser: Any, others: GatewayProcess, quiet: list[str]) -> None:
     """An administrator drops files into another's session, and goes on to their own of the same name."""
     add_user(others, "ada")

@@ -22,7 +22,7 @@ from tests.support.server import PATIENCE, GatewayProcess
 from tests.support.terminal import Terminal
 
 MOST_AT_FIRST = 300_000
-"""Bytes of what is sent at first, compressed, with the editor and the first answers of the API."""
+"""Bytes of what is sent at first, compressed, with the editor; without answers of `/v1/`."""
 MOST_WARM = 20_000
 """Bytes of a later load, fields of answers included: that nothing has changed."""
 RENDERERS = ("markdown-it", "katex", "vega", "plotly")

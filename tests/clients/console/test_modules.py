@@ -445,11 +445,15 @@ def test_numbers_are_told_in_words(page: Any, call: str, words: str) -> None:
     assert run(page, "words.js", f"return {call}") == words
 
 
+UNSEEN = "\xad\u034f\u115f\u1160\u3164\u180e\ufff9\ufffa\ufffb\U000e0000\U000e0041\U000e007f"
+
+
 def test_names_can_not_pass_for_others(page: Any) -> None:
-    given = ["a b-ü.csv", "invoice\u202efdp.exe", "two\nlines", "zero\u200bwidth", "long" * 100]
+    given = ["a b-ü.csv", "invoice\u202efdp.exe", "two\nlines", "zero\u200bwidth", "long" * 100, *UNSEEN]
     shown = run(page, "words.js", "return given.map((name) => its.seen(name))", given)
     assert shown[:4] == ["a b-ü.csv", "invoice\ufffdfdp.exe", "two\ufffdlines", "zero\ufffdwidth"]
     assert len(shown[4]) == 301
+    assert shown[5:] == ["\ufffd"] * len(UNSEEN)
 
 
 @pytest.mark.parametrize(

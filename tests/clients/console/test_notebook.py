@@ -98,6 +98,25 @@ def test_the_next_question_has_a_field_of_its_own(page: Any, console: GatewayPro
     ended(cell)
 
 
+def test_what_is_typed_between_questions_is_no_key_of_the_page(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "asks-slowly"})
+    show(page, "asks-slowly")
+    cell = run(page, "input('First? ')\nprint('between', flush=True)\n" + waiting("on", "input('Second? ')"))
+    expect(cell.get_by_label("First?")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(cell.locator(".outputs")).to_contain_text("between")
+    page.keyboard.type("pe?i")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("tab", name="Files")).to_be_visible()
+    expect(cell).to_be_focused()
+    let_on(console, "asks-slowly", "on")
+    expect(cell.get_by_label("Second?")).to_be_focused()
+    page.keyboard.press("Enter")
+    ended(cell)
+    page.keyboard.press("p")
+    expect(page.get_by_role("tab", name="Files")).to_have_count(0)
+
+
 def test_a_key_that_is_held_down_runs_a_cell_once(page: Any, console: GatewayProcess) -> None:
     console.post("/v1/sessions", {"session": "pressed"})
     show(page, "pressed")
@@ -110,7 +129,7 @@ def test_a_key_that_is_held_down_runs_a_cell_once(page: Any, console: GatewayPro
     write(page, "print('once')")
     for _ in range(5):
         page.keyboard.press("Shift+Enter")
-    expect(page.get_by_role("button", name="Run")).to_be_disabled()
+    expect(page.get_by_role("button", name="Run")).to_have_attribute("aria-busy", "true")
     for route in held:
         route.continue_()
     ended(cells(page).first)
@@ -118,25 +137,57 @@ def test_a_key_that_is_held_down_runs_a_cell_once(page: Any, console: GatewayPro
     assert len(console.get("/v1/sessions/pressed/executions").json()["executions"]) == 1
 
 
-def test_a_cell_whose_answer_is_lost_runs_once(page: Any, console: GatewayProcess, quiet: list[str]) -> None:
+def test_other_cells_are_sent_while_one_waits_for_its_answer(page: Any, console: GatewayProcess) -> None:
+    """It may wait for a kernel, for minutes; what is sent meanwhile comes behind it."""
+    console.post("/v1/sessions", {"session": "in-line"})
+    show(page, "in-line")
+    held: list[Any] = []
+    page.route("**/execute", held.append, times=1)
+    for word in ("one", "two", "three"):
+        write(page, f"print('{word}')")
+        page.keyboard.press("Shift+Enter")
+    held[0].continue_()
+    for place, word in enumerate(("one", "two", "three")):
+        expect(cells(page).nth(place).locator(".outputs")).to_contain_text(word)
+    expect(editor(page)).not_to_contain_text("three")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("gone", "The gateway did not answer"),
+        ("broken", "The gateway did not answer"),
+        (503, "The gateway refused the request"),
+        (524, "The gateway refused the request"),
+    ],
+)
+def test_a_cell_whose_answer_is_lost_runs_once(
+    page: Any, console: GatewayProcess, quiet: list[str], how: str | int, words: str
+) -> None:
     """It did arrive; whoever sends it again sees it, and no second one."""
-    console.post("/v1/sessions", {"session": "unsure"})
-    show(page, "unsure")
+    session = f"unsure-{how}"
+    console.post("/v1/sessions", {"session": session})
+    show(page, session)
 
     def lose(route: Any) -> None:
-        route.fetch()
-        route.abort()
+        answered = route.fetch()
+        if how == "gone":
+            route.abort()
+        elif how == "broken":
+            route.fulfill(response=answered, body=answered.body()[:10])
+        else:
+            route.fulfill(status=how, body="<h1>A proxy's page</h1>", content_type="text/html")
 
     page.route("**/execute", lose, times=1)
     write(page, "print('once')")
     page.keyboard.press("Shift+Enter")
-    expect(page.get_by_text("The gateway did not answer")).to_be_visible()
+    expect(page.get_by_text(words)).to_be_visible()
     ended(cells(page).first)
-    expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    expect(page.get_by_role("button", name="Run")).to_have_attribute("aria-busy", "false")
     editor(page).click()
     page.keyboard.press("Shift+Enter")
     expect(editor(page)).not_to_contain_text("once")
-    assert len(console.get("/v1/sessions/unsure/executions").json()["executions"]) == 1
+    assert len(console.get(f"/v1/sessions/{session}/executions").json()["executions"]) == 1
     quiet.clear()
 
 
@@ -144,8 +195,11 @@ def test_each_text_that_is_too_long_can_be_downloaded(page: Any, console: Gatewa
     console.post("/v1/sessions", {"session": "both-long"})
     show(page, "both-long")
     code = "_ = [sys.{0}.write('x' * 99 + chr(10)) for _ in range(15_000)]\n"
-    cell = run(page, "import sys\n" + code.format("stdout") + code.format("stderr"))
-    expect(cell.get_by_role("link", name="Download the whole text of stdout")).to_be_visible()
+    cell = run(page, "import sys\n" + "".join(map(code.format, ("stdout", "stderr", "stdout"))))
+    for part in (1, 2):
+        expect(
+            cell.get_by_role("link", name=f"Download the whole text of stdout, part {part}")
+        ).to_be_visible()
     with page.expect_download() as told:
         cell.get_by_role("link", name="Download the whole text of stderr").click()
     assert told.value.path().stat().st_size == 1_500_000

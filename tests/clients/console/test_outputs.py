@@ -354,6 +354,20 @@ def test_of_very_many_outputs_the_last_are_in_the_page(page: Any) -> None:
     expect(outs).to_have_count(200)
     expect(outs.first).to_contain_text("line 800")
     expect(place.get_by_text("800 outputs before these")).to_be_visible()
+    # They stay when the cell goes on.
+    mount(page, *(stream(f"line {number}\n") for number in range(1101)))
+    expect(outs.last).to_contain_text("line 1100")
+    expect(outs.first).to_contain_text("line 800")
+    for steps in ("200", "400"):
+        place.get_by_role("button", name=f"Show {steps} more").click()
+    expect(place.get_by_text("200 outputs before these")).to_be_visible()
+    place.get_by_role("button", name="Show 200 more").click()
+    expect(outs).to_have_count(1101)
+    expect(outs.first).to_be_focused()
+    # A cell that clears its outputs begins anew.
+    mount(page, *(stream(f"other {number}\n") for number in range(101)))
+    expect(outs).to_have_count(100)
+    expect(place.get_by_text("1 output before these")).to_be_visible()
 
 
 # ---- taking -----------------------------------------------------------------------------------------------

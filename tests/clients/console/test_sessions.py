@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.console.using import act, answer, cells, editor, ended, expect, show
+from tests.clients.console.using import act, answer, cells, editor, ended, expect, show, write
 from tests.conftest import serving
 from tests.support.browser import link, opened
 from tests.support.server import TOKEN, GatewayProcess, until
@@ -265,6 +265,27 @@ def test_a_page_shows_nothing_of_whoever_was_signed_in_before(browser: Any, empt
         expect(other.locator(".who")).to_have_text("ada")
         expect(row(page, "same")).to_be_visible()
         expect(page.get_by_label("State")).to_have_value("live")
+
+
+def test_what_was_not_sent_is_given_back_to_whoever_wrote_it(browser: Any, empty: GatewayProcess) -> None:
+    """A sign-out in another page of the browser begins this page anew."""
+    add_user(empty, "eve")
+    _, token = create_token(empty, "eve")
+    with opened(browser) as page:
+        page.goto(link(empty))
+        other = page.context.new_page()
+        other.goto(f"{empty.url}/#/sessions/drafted")
+        for each in (TOKEN, token):
+            assert empty.post("/v1/sessions", {"session": "drafted"}, token=each).status in (200, 201)
+        other.reload()
+        write(other, "not_sent_yet")
+        for each, text in ((TOKEN, "not_sent_yet"), (token, "Shift-Enter runs, Tab completes")):
+            page.get_by_role("button", name="Sign out").click()
+            expect(other.get_by_label("Token")).to_be_visible()
+            page.get_by_label("Token").fill(each)
+            page.keyboard.press("Enter")
+            expect(editor(other)).to_contain_text(text)
+        assert other.evaluate("sessionStorage.length") == 0
 
 
 def test_a_question_is_over_when_somebody_goes_elsewhere(page: Any, console: GatewayProcess) -> None:

@@ -278,10 +278,43 @@ def test_what_is_no_selector_selects_nothing(selector: str) -> None:
     )
 
 
+IN_X = ":where(.x,.x *)"
+
+
+@pytest.mark.parametrize(
+    ("selector", "limited"),
+    [
+        ("td", f"td{IN_X}"),
+        (" a , b > c ", f"a{IN_X}, b > c{IN_X}"),
+        ('a[b=", c"]:is(d, e)  f', f'a[b=", c"]:is(d, e)  f{IN_X}'),
+        ("a::before", f"a{IN_X}::before"),
+        ("a:hover::after", f"a:hover{IN_X}::after"),
+        ("a :Before", f"a {IN_X}:Before"),
+        (":root", ":root :where(.x)"),
+        ("html.dark body::after", "html.dark body :where(.x)::after"),
+        ("BODY > p", f"BODY > p{IN_X}"),
+        ("a,,b", None),
+        ("a,", None),
+        ("a['b\nc']", None),
+        ("a)", None),
+    ],
+)
+def test_rules_can_be_for_some_elements_alone(selector: str, limited: str | None) -> None:
+    """Whatever a selector says, what it selects is in the elements or one of them; its weight stays the same."""
+    wanted = "" if limited is None else f"{limited} {{color: red}}"
+    assert sanitise.rules(f"{selector} {{color: red}}", (".x",)) == wanted
+
+
+def test_very_many_selectors_are_limited_in_number() -> None:
+    css = "a{c:d}" + "a,a," * 200_000 + "a{c:d}"
+    assert len(sanitise.rules(css, (".x",))) < 100
+
+
 @pytest.mark.parametrize(
     "css",
     ["{" * 20_000, "(" * 20_000, "a{" * 10_000, "/*" * 10_000, "a{b:" + "x" * 10**6 + "}", "'" * 20_000],
 )
 def test_style_sheets_of_any_shape_end(css: str) -> None:
     assert "url" not in sanitise.rules(css + "} a { b: url(x) }")
+    assert "url" not in sanitise.rules(css + "} a { b: url(x) }", (".x",))
     assert len(sanitise.declarations(css)) <= len(css)

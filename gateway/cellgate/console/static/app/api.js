@@ -102,8 +102,13 @@ async function request(path, options) {
 /** @param {Response} answer */
 async function content(answer) {
   if (answer.status === 204) return null;
-  const text = await answer.text();
-  return text ? JSON.parse(text) : null;
+  try {
+    const text = await answer.text();
+    return text ? JSON.parse(text) : null;
+  } catch (error) {
+    // It broke off, or is not the gateway's.
+    throw error?.name === "AbortError" ? error : unreachable();
+  }
 }
 
 export const api = {

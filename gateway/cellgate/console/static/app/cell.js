@@ -128,9 +128,14 @@ function Timing({ state, log }) {
 function LeftOut({ cell, state, log }) {
   if (!hasEnded(state.status)) return null;
   const long = [...state.shown.outputs.entries()].filter(([, each]) => each.left_out);
-  const what = (/** @type {any} */ each) => (long.length > 1 ? ` of ${each.name}` : "");
+  const what = (/** @type {any} */ each, /** @type {number} */ index) => {
+    if (long.length === 1) return "";
+    const same = long.filter(([, { name }]) => name === each.name);
+    const number = same.findIndex(([place]) => place === index) + 1;
+    return ` of ${each.name}${same.length > 1 ? `, part ${number}` : ""}`;
+  };
   return long.map(
-    ([index, each]) => html`<p class="note" key=${index}><a href=${saved(`${log.path}/executions/${cell.id}/output/${index}`)} download="">Download the whole text${what(each)}</a></p>`,
+    ([index, each]) => html`<p class="note" key=${index}><a href=${saved(`${log.path}/executions/${cell.id}/output/${index}`)} download="">Download the whole text${what(each, index)}</a></p>`,
   );
 }
 
@@ -158,8 +163,7 @@ function Input({ asking, cell, log }) {
       return true;
     });
     setSending(false);
-    // The field goes; what is typed next is for the cell's next question, if it has one.
-    if (done && document.activeElement === field.current) field.current?.closest("article")?.focus();
+    if (done && document.activeElement === field.current) goOn(field.current?.closest("article"));
     if (done && cell.state.peek().asking === asking) cell.state.value = { ...cell.state.peek(), asking: null };
   };
   const id = `input-${cell.id}`;
@@ -170,6 +174,24 @@ function Input({ asking, cell, log }) {
       <button type="submit" disabled=${sending || !may("run")}>Send</button>
     </form>
   `;
+}
+
+/**
+ * Give the focus of a field that goes to its cell. What is typed there is meant for the cell's next question, as long as the
+ * cell runs and nobody has left it; `isTyping` looks for that.
+ * @param {HTMLElement | null | undefined} article
+ */
+function goOn(article) {
+  if (!article) return;
+  const over = new AbortController();
+  const end = () => {
+    over.abort();
+    article.removeAttribute("data-answered");
+  };
+  article.focus();
+  article.setAttribute("data-answered", "");
+  article.addEventListener("focusout", end, { signal: over.signal });
+  article.addEventListener("keydown", (event) => event.key === "Escape" && end(), { signal: over.signal });
 }
 
 /** @param {{state: import("./cells.js").CellState}} props */

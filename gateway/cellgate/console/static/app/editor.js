@@ -5,6 +5,7 @@
  * indents, and Escape leaves it, so nobody who uses the keyboard alone is caught in it.
  */
 
+import { draftOf, keeps } from "./drafts.js";
 import { theme } from "./theme.js";
 import { Icon, say } from "./ui.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
@@ -44,10 +45,11 @@ export function Editor(props) {
   const view = useRef(/** @type {any} */ (null));
   const latest = useRef(props);
   const takesFocus = useRef(false);
-  const sending = useRef(false);
+  /** Texts that are on their way, and when the last of them has arrived. */
+  const sending = useRef({ texts: /** @type {Set<string>} */ (new Set()), last: Promise.resolve() });
   latest.current = props;
   const [ready, setReady] = useState(false);
-  const [running, setRunning] = useState(false);
+  const [running, setRunning] = useState(0);
 
   const text = () => view.current?.state.doc.toString() ?? plain.current?.value ?? "";
   const put = (/** @type {string} */ code) => {
@@ -63,21 +65,32 @@ export function Editor(props) {
   const focus = () => (view.current ?? plain.current)?.focus();
   const run = async () => {
     const code = text();
+    const { texts, last } = sending.current;
     // A key that is held down, or pressed again while an answer takes long, runs the cell once.
-    if (!code.trim() || latest.current.runs === false || sending.current) return;
-    sending.current = true;
-    setRunning(true);
-    try {
-      // What was typed meanwhile stays.
-      if ((await latest.current.onRun(code)) && text() === code) put("");
-    } finally {
-      sending.current = false;
-      setRunning(false);
-    }
+    if (!code.trim() || latest.current.runs === false || texts.has(code)) return;
+    texts.add(code);
+    setRunning(texts.size);
+    const { onRun } = latest.current;
+    const send = async () => {
+      try {
+        // What was typed meanwhile stays.
+        if ((await onRun(code)) && text() === code) put("");
+      } finally {
+        texts.delete(code);
+        setRunning(texts.size);
+      }
+    };
+    // Others go behind it, in order: it may take minutes until there is a kernel for the first.
+    sending.current.last = last.then(send, send);
+    await sending.current.last;
   };
 
   useEffect(() => {
     let gone = false;
+    const name = `${location.hash} ${props.label}`;
+    const draft = draftOf(name);
+    if (draft) put(draft);
+    const forget = keeps(name, text);
     codemirror().then(
       (cm) => {
         if (gone || !place.current) return;
@@ -93,6 +106,7 @@ export function Editor(props) {
     if (props.focus && typesAtOnce) focus();
     return () => {
       gone = true;
+      forget();
       view.current?.destroy();
       view.current = null;
     };
@@ -122,7 +136,7 @@ export function Editor(props) {
     <div class="editor">
       <div class="editor-place" ref=${place}></div>
       ${!ready && html`<textarea class="editor-plain" ref=${plain} rows="3" aria-label=${props.label} spellcheck="false" autocapitalize="off" autocomplete="off" onKeyDown=${key}></textarea>`}
-      <button type="button" class="primary run" onClick=${run} disabled=${props.runs === false || running} title="Run (Shift-Enter)">
+      <button type="button" class="primary run" onClick=${run} disabled=${props.runs === false} aria-busy=${String(running > 0)} title="Run (Shift-Enter)">
         <${Icon} name="play" />Run
       </button>
       ${props.hint && html`<p class="editor-hint"><kbd>Shift</kbd> <kbd>Enter</kbd> runs it, in a session of its own.</p>`}

@@ -11,8 +11,10 @@ import { html, signal, useRef, useState } from "../vendor/preact.js";
 
 /** Entries of one listing; a workspace may have more, which the list says. */
 const MOST = 10_000;
-/** Files of one drop. */
+/** Files that are uploaded at once. */
 const MOST_DROPPED = 1000;
+const tooMany = () =>
+  new Error(`More than ${counted(MOST_DROPPED, "file")} at once: put them into an archive, and that here.`);
 /** Entries of one folder that are in the document. */
 const SHOWN = 300;
 
@@ -56,13 +58,26 @@ function uploadsOf(log) {
 }
 
 /**
+ * Return what makes addresses of paths. They name the owner of what is shown now: the reader may go elsewhere meanwhile.
+ * @param {import("./session_log.js").SessionLog} log
+ */
+function addressesIn(log) {
+  const workspace = saved(`${log.path}/files/`);
+  return (/** @type {string} */ path) => {
+    const address = new URL(workspace);
+    address.pathname += encoded(path);
+    return address.href;
+  };
+}
+
+/**
  * @param {import("./session_log.js").SessionLog} log
  * @param {{path: string, file: File}[]} files
  * @param {Set<string>} known Paths that are taken.
+ * @param {(path: string) => string} [addressOf] Made when they were chosen, if that was before.
  */
-export async function upload(log, files, known) {
-  // Their addresses name the owner of what is shown now: the reader may go elsewhere meanwhile.
-  const addresses = files.map(({ path }) => saved(`${log.path}/files/${encoded(path)}`));
+export async function upload(log, files, known, addressOf = addressesIn(log)) {
+  if (files.length > MOST_DROPPED) throw tooMany();
   const taken = files.filter(({ path }) => known.has(path)).map(({ path }) => path);
   if (taken.length) {
     const title = taken.length === 1 ? `Replace ${seen(taken[0])}?` : `Replace ${taken.length} files?`;
@@ -70,7 +85,7 @@ export async function upload(log, files, known) {
     if ((await ask({ title, text, action: "Replace", danger: true })) === null) return;
   }
   const list = uploadsOf(log);
-  for (const [index, { path, file }] of files.entries()) {
+  for (const { path, file } of files) {
     const stop = new AbortController();
     const id = (numbers += 1);
     const change = (/** @type {Partial<Upload>} */ part) =>
@@ -82,7 +97,7 @@ export async function upload(log, files, known) {
     };
     list.value = [...list.value, { id, name: path, size: file.size, sent: 0, problem: null, stop: leave }];
     try {
-      await api.upload(addresses[index], file, { onProgress: (sent) => change({ sent }), signal: stop.signal });
+      await api.upload(addressOf(path), file, { onProgress: (sent) => change({ sent }), signal: stop.signal });
       gone();
       log.filesChanged.value += 1;
     } catch (error) {
@@ -103,9 +118,10 @@ export async function contentsOf(dropped) {
   const found = /** @type {{path: string, file: File}[]} */ ([]);
   /** @param {any} entry @param {string} folder */
   const walk = async (entry, folder) => {
-    if (found.length >= MOST_DROPPED) throw new Error(`More than ${counted(MOST_DROPPED, "file")} at once: put them into an archive, and that here.`);
     const path = folder + entry.name;
     if (entry.isFile) {
+      // Whoever drops a folder of very many need not wait until all are found.
+      if (found.length >= MOST_DROPPED) throw tooMany();
       found.push({ path, file: await new Promise((resolve, reject) => entry.file(resolve, reject)) });
       return;
     }
@@ -160,13 +176,19 @@ export function Files({ log }) {
   const known = new Set(files.map((/** @type {any} */ each) => each.path));
   const entries = within(files, folder);
 
-  const send = (/** @type {{path: string, file: File}[]} */ found) =>
-    upload(log, found.map(({ path, file }) => ({ path: folder + path, file })), known);
+  /** @param {() => Promise<{path: string, file: File}[]> | {path: string, file: File}[]} find */
+  const send = (find) =>
+    attempt(async () => {
+      const addressOf = addressesIn(log);
+      const found = await find();
+      await upload(log, found.map(({ path, file }) => ({ path: folder + path, file })), known, addressOf);
+    });
   /** @param {DragEvent} event */
   const drop = async (event) => {
     event.preventDefault();
     setOver(false);
-    if (event.dataTransfer) await attempt(async () => send(await contentsOf(/** @type {DataTransfer} */ (event.dataTransfer))));
+    const { dataTransfer } = event;
+    if (dataTransfer) await send(() => contentsOf(dataTransfer));
   };
   /** @param {DragEvent} event */
   const drag = (event) => {
@@ -181,7 +203,8 @@ export function Files({ log }) {
   };
   const chosen = () => {
     const field = /** @type {HTMLInputElement} */ (chooser.current);
-    send([...(field.files ?? [])].map((file) => ({ path: file.name, file })));
+    const files = [...(field.files ?? [])].map((file) => ({ path: file.name, file }));
+    send(() => files);
     field.value = "";
   };
   const pathOf = (/** @type {string} */ path) => `${log.path}/files/${encoded(path)}`;

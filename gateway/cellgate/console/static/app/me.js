@@ -3,6 +3,7 @@
  */
 
 import { api, base, signedIn } from "./api.js";
+import { keepDrafts, takeDrafts } from "./drafts.js";
 import { computed, signal } from "../vendor/preact.js";
 
 /** `GET /v1/me`. */
@@ -24,24 +25,37 @@ let before = "";
 export async function meet() {
   const [found, about] = await Promise.all([api.get("v1/me"), api.get("v1/info")]);
   const identity = JSON.stringify([found.principal, found.role, found.scopes]);
-  if (before && before !== identity) return location.reload();
+  if (before && before !== identity) {
+    location.reload();
+    await new Promise(() => undefined); // nothing more happens here
+  }
+  if (!before) takeDrafts(identity);
   before = identity;
   [me.value, info.value] = [found, about];
-  pages.postMessage(identity);
+  pages?.postMessage(identity);
 }
 
 /** Tell the browser's other pages that nobody is signed in any more. */
-export const leave = () => pages.postMessage("");
+export const leave = () => pages?.postMessage("");
+
+/** Begin anew, with nothing of whom the page was for but what they have written. */
+function beginAnew() {
+  keepDrafts(before);
+  location.reload();
+}
 
 /** Pages of one gateway share the cookie, and so who is signed in. */
-const pages = new BroadcastChannel(`cellgate ${base.pathname}`);
-pages.addEventListener("message", ({ data }) => {
-  if (before && data !== before) location.reload();
+const pages = globalThis.BroadcastChannel ? new BroadcastChannel(`cellgate ${base.pathname}`) : null;
+pages?.addEventListener("message", ({ data }) => {
+  if (before && data !== before) beginAnew();
   else if (data && signedIn.peek() === false) signedIn.value = true;
 });
 globalThis.addEventListener?.("pageshow", (event) => {
-  // The browser had put the page aside as it was, perhaps before a sign-out.
-  if (event.persisted) location.reload();
+  if (!event.persisted || !before) return;
+  // The browser had put the page aside as it was, perhaps before a sign-out: nothing is seen until that is known.
+  const { body } = document;
+  body.hidden = true;
+  meet().then(() => (body.hidden = false), beginAnew);
 });
 
 /** The language of a kernelspec. @param {string | undefined} kernel @returns {string} */

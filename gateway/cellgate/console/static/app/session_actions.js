@@ -4,7 +4,7 @@
  * Questions name the session. Those whose answer cannot be taken back have its name typed.
  */
 
-import { address, api } from "./api.js";
+import { address, api, Problem } from "./api.js";
 import { info, me } from "./me.js";
 import { sessionPath } from "./router.js";
 import { ask, attempt, say } from "./ui.js";
@@ -77,18 +77,18 @@ export async function purge(session) {
  * @returns {(path: () => string, code: string) => Promise<any>}
  */
 export function sender() {
-  let unsure = /** @type {{code: string, path: string, once: string} | null} */ (null);
+  const unsure = /** @type {Map<string, {path: string, once: string}>} */ (new Map());
   return async (path, code) => {
-    const sent = unsure?.code === code ? unsure : { code, path: path(), once: made() };
-    unsure = sent;
+    const sent = unsure.get(code) ?? { path: path(), once: made() };
+    unsure.set(code, sent);
     return attempt(async () => {
       try {
         const done = await api.post(sent.path, { code, wait: false }, { once: sent.once });
-        unsure = null;
+        unsure.delete(code);
         return done;
       } catch (error) {
-        // Without an answer, or with that of a proxy, it may have arrived.
-        if (![0, 502, 504].includes(error?.status)) unsure = null;
+        // Only what the gateway itself refused did not arrive for sure. Proxies answer without its reasons.
+        if (error instanceof Problem && error.status > 0 && error.reason !== "unknown") unsure.delete(code);
         throw error;
       }
     });

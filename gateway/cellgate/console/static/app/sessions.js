@@ -316,6 +316,8 @@ async function startNew() {
 export function isTyping(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return true;
   const target = /** @type {HTMLElement} */ (event.composedPath()[0]);
-  return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.closest?.("dialog") !== null;
+  if (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return true;
+  // A question, or a cell that was answered and may ask for more.
+  return target.closest?.("dialog, .cell-running[data-answered]") !== null;
 }
 

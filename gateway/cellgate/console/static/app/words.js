@@ -67,7 +67,8 @@ export function counted(count, one, many = `${one}s`) {
 }
 
 // Such characters change the order of what is around them, or are not seen at all.
-const UNSEEN = /[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const UNSEEN =
+  /[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\u3164\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
 
 /**
  * A name that user code or others chose, as it can be shown in a line: what could make it look like another is marked.

@@ -23,8 +23,9 @@ const LONGEST_SILENCE = 30_000;
 
 /**
  * @typedef {{element: () => HTMLIFrameElement | null, onReady: () => void, onSealed: (sealed: boolean) => void,
- *   onHeight: (height: number) => void, onLink: (link: string) => void, onStop: (why: string) => void}} Heard
- *   `onStop`: it is to be dropped; "" if it has done nothing and may come back
+ *   onHeight: (height: number) => void, onLink: (link: string) => void, onStop: (why: string) => void,
+ *   free: () => boolean, onTake: () => void}} Heard
+ *   `onStop`: it is to be dropped; "" if it has done nothing and may come back. ./focus.js asks `free` and tells `onTake`
  */
 
 class Frame {
@@ -44,6 +45,14 @@ class Frame {
 
   get window() {
     return this.element()?.contentWindow;
+  }
+
+  free() {
+    return this.heard.free();
+  }
+
+  onTake() {
+    this.heard.onTake();
   }
 
   /** @param {string} why */
@@ -86,7 +95,8 @@ class Frame {
 /** @type {Set<Frame>} */
 const frames = new Set();
 let timer = /** @type {ReturnType<typeof setInterval> | undefined} */ (undefined);
-let focus = /** @type {ReturnType<typeof keepFocus> | undefined} */ (undefined);
+/** From the beginning: what was typed before there was a frame counts. */
+const lookForFocus = keepFocus(frames);
 
 /**
  * Hear a frame until what is returned is called.
@@ -96,18 +106,16 @@ export function watch(heard) {
   if (frames.size === 0) {
     addEventListener("message", hear);
     timer = setInterval(ask, ASKED);
-    focus = keepFocus(frames);
   }
   const frame = new Frame(heard);
   frames.add(frame);
-  focus?.look();
+  lookForFocus();
   return () => {
     clearTimeout(frame.later);
     frames.delete(frame);
     if (frames.size > 0) return;
     removeEventListener("message", hear);
     clearInterval(timer);
-    focus?.end();
   };
 }
 
@@ -119,7 +127,7 @@ function hear(event) {
 }
 
 function ask() {
-  focus?.look();
+  lookForFocus();
   const now = performance.now();
   if (document.hidden) {
     // Browsers run the timers of pages that nobody sees rarely.

@@ -2,25 +2,28 @@
  * The outputs of one cell. Text and pictures are drawn in the page, as text nodes and `<img>`; all else in frames.
  *
  * It is given a list of plain objects (`app/cell_outputs.js` makes it of events) and knows neither sessions nor the
- * gateway. Nothing that user code made becomes markup of the page.
+ * gateway; of `app/` it has words alone. Nothing that user code made becomes markup of the page.
  *
  * @typedef {import("../app/cell_outputs.js").Output} Output
  */
 
-import { html, useState } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { Failure, tracebackOf } from "./failure.js";
 import { ending, forms, textOf } from "./mime.js";
 import { Picture, pictureOf } from "./picture.js";
 import { Rich } from "./rich.js";
 import { useSheet } from "./sheet.js";
 import { copyPicture, copyText, save } from "./taking.js";
-import { seen } from "../app/words.js";
+import { counted, seen } from "../app/words.js";
 import { plain } from "./ansi.js";
 import { Text } from "./text.js";
 import { Tree } from "./tree.js";
 
-/** Outputs of a cell that are in the page at first, the last ones; and how many more at each wish. */
+/** Outputs of a cell that are in the page at first, the last ones; as many more at the first wish, then twice as many. */
 export const MOST_OUTPUTS = 100;
+
+/** Which outputs somebody wished for: from `first` on, when there were `of`; and how many more at the next wish. */
+const NO_WISH = { first: Infinity, of: 0, step: MOST_OUTPUTS };
 
 const STREAMS = { stdout: "Standard output", stderr: "Standard error" };
 
@@ -30,15 +33,28 @@ const STREAMS = { stdout: "Standard output", stderr: "Standard error" };
  */
 export function Outputs({ outputs, theme, onGrow }) {
   useSheet();
-  const [most, setMost] = useState(MOST_OUTPUTS);
+  const place = useRef(/** @type {HTMLElement | null} */ (null));
+  const [told, wish] = useState(NO_WISH);
+  // Fewer than there were: the cell has begun anew.
+  const wished = outputs.length < told.of ? NO_WISH : told;
+  useLayoutEffect(() => {
+    if (wished.first > 0) return;
+    // The button is gone, and the focus with it.
+    const top = /** @type {HTMLElement | null | undefined} */ (place.current?.firstElementChild);
+    top?.setAttribute("tabindex", "-1");
+    top?.focus();
+  }, [wished.first]);
   if (outputs.length === 0) return null;
-  const first = Math.max(0, outputs.length - most);
+  // What somebody reads stays where it is when more comes.
+  const first = Math.min(wished.first, Math.max(0, outputs.length - MOST_OUTPUTS));
   const last = outputs.slice(first);
-  return html`<div class="outputs" data-look=${theme}>
+  const more = Math.min(first, wished.step);
+  const show = () => wish({ first: first - more, of: outputs.length, step: 2 * wished.step });
+  return html`<div class="outputs" data-look=${theme} ref=${place}>
     ${first > 0 &&
     html`<p class="out-window">
-      <span>${first.toLocaleString("en")} outputs before these</span>
-      <button type="button" onClick=${() => setMost(most + MOST_OUTPUTS)}>Show ${Math.min(first, MOST_OUTPUTS)} more</button>
+      <span>${counted(first, "output")} before these</span>
+      <button type="button" onClick=${show}>Show ${more.toLocaleString("en")} more</button>
     </p>`}
     ${last.map((output, index) => html`<${One} key=${first + index} output=${output} theme=${theme} onGrow=${onGrow} />`)}
   </div>`;

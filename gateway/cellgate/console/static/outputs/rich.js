@@ -33,6 +33,11 @@ const unsealed = signal(false);
 const WITHHELD =
   "This output could send what it knows to other machines: your browser can't keep outputs that run scripts from WebRTC.";
 
+const TAKES = "This output took the focus from where you type.";
+
+/** Outputs that may have the focus, as the reader has said. @type {WeakSet<object>} */
+const trusted = new WeakSet();
+
 /** The last heights, so that an output that is drawn again does not move what is below. @type {WeakMap<object, number>} */
 const heights = new WeakMap();
 
@@ -45,6 +50,7 @@ export function Rich({ mime, value, metadata, about, name, theme, onGrow }) {
   const near = useNear(place);
   const [height, setHeight] = useState(heights.get(about) || FIRST_HEIGHT);
   const [stopped, setStopped] = useState("");
+  const [aside, setAside] = useState(false);
   const [resting, setResting] = useState(false);
   const [link, setLink] = useState("");
   const withheld = sealed.value === false && !unsealed.value;
@@ -54,17 +60,29 @@ export function Rich({ mime, value, metadata, about, name, theme, onGrow }) {
     const timer = setTimeout(() => setResting(false), REST);
     return () => clearTimeout(timer);
   }, [resting]);
-  useLayoutEffect(() => onGrow?.(), [height, stopped, link]);
+  useLayoutEffect(() => onGrow?.(), [height, stopped, aside, link]);
 
   const onHeight = (/** @type {number} */ told) => {
     heights.set(about, told);
     setHeight(told);
   };
   const onStop = (/** @type {string} */ why) => (why ? setStopped(why) : setResting(true));
-  const heard = { onHeight, onStop, onLink: (/** @type {string} */ url) => setLink(openable(url)) };
+  const letIt = () => {
+    trusted.add(about);
+    setAside(false);
+  };
+  const heard = {
+    onHeight,
+    onStop,
+    onLink: (/** @type {string} */ url) => setLink(openable(url)),
+    free: () => trusted.has(about),
+    onTake: () => setAside(true),
+  };
   return html`<div class="out-rich" ref=${place}>
     ${stopped
       ? html`<${Note} text=${`This output was stopped. ${stopped}`} action="Draw it again" onAction=${() => setStopped("")} />`
+      : aside
+        ? html`<${Note} text=${TAKES} action="Let it have the focus" onAction=${letIt} />`
       : withheld
         ? html`<${Note} text=${WITHHELD} action="Draw such outputs" onAction=${() => (unsealed.value = true)} />`
         : html`<div class="out-place" style=${{ height: `${height}px` }}>
@@ -76,7 +94,8 @@ export function Rich({ mime, value, metadata, about, name, theme, onGrow }) {
 
 /**
  * @param {{wanted: {mime: string, value: unknown, metadata: any, theme: string}, name: string,
- *   heard: {onHeight: (height: number) => void, onStop: (why: string) => void, onLink: (url: string) => void}}} props
+ *   heard: {onHeight: (height: number) => void, onStop: (why: string) => void, onLink: (url: string) => void,
+ *   free: () => boolean, onTake: () => void}}} props
  */
 function Frame({ wanted, name, heard }) {
   const element = useRef(/** @type {HTMLIFrameElement | null} */ (null));
@@ -105,6 +124,8 @@ function Frame({ wanted, name, heard }) {
       },
       onHeight: (height) => now.current.heard.onHeight(height),
       onStop: (why) => now.current.heard.onStop(why),
+      free: () => now.current.heard.free(),
+      onTake: () => now.current.heard.onTake(),
       onLink: (url) => now.current.heard.onLink(url),
     });
   }, []);
