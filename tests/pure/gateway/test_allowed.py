@@ -65,5 +65,5 @@ def test_the_origin_of_a_page_in_a_file_is_null(given: str) -> None:
 
 def test_origins_as_browsers_send_them_are_taken() -> None:
     given = ["*", "null", "https://notebooks.example.org", "http://localhost:3000", "vscode-webview://abc"]
-    given += ["http://[::1]:3000", "http://notebooks.example.org:443", "http://10.0.0.1"]
+    given += ["http://[::1]:3000", "http://notebooks.example.org:443", "http://10.0.0.1", "file://"]
     assert check_origins(given) == frozenset(given)
