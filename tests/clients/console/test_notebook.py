@@ -142,7 +142,11 @@ def test_other_cells_are_sent_while_one_waits_for_its_answer(page: Any, console:
     console.post("/v1/sessions", {"session": "in-line"})
     show(page, "in-line")
     held: list[Any] = []
-    page.route("**/execute", held.append, times=1)
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/execute", hold, times=1)
     for word in ("one", "two", "three"):
         write(page, f"print('{word}')")
         page.keyboard.press("Shift+Enter")
