@@ -13,15 +13,20 @@ import os
 import re
 import struct
 import sys
+import time
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from traitlets import Type
 
 from cellgate_kernels.specs.catalog import data_folder
 from tests.support.server import GatewayProcess
@@ -46,6 +51,30 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+class LookingAgain(AsyncZMQSocketChannel):
+    """A channel that looks twice a second for what has come.
+
+    nbclient sends an Output widget's state on the socket at which it waits for a reply. libzmq tells once that
+    something has changed, and the send may take that for itself: the reply then lies there until the wait ends.
+    """
+
+    async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
+        """Return the next message. Raises Empty after `timeout` seconds."""
+        patience = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return await super().get_msg(0.5)
+            except Empty:
+                if patience is not None and time.monotonic() > patience:
+                    raise
+
+
+class LookingAgainClient(AsyncKernelClient):
+    """nbclient's client of a kernel, with such a channel for replies."""
+
+    shell_channel_class = Type(LookingAgain)
+
+
 async def run_with_nbclient(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
     """Execute `notebook` in place, in a kernel that is an ordinary process with its home in `folder`."""
     specs = KernelSpecManager(
@@ -57,6 +86,7 @@ async def run_with_nbclient(notebook: NotebookNode, folder: Path, env: dict[str,
         transport="ipc",
         connection_file=str(folder / "k.json"),
     )
+    manager.client_factory = LookingAgainClient
     assert manager.kernel_spec is not None
     manager.kernel_spec.metadata.pop("kernel_provisioner", None)
     await manager.start_kernel(

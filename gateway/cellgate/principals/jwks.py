@@ -118,6 +118,8 @@ def parse_public_key(body: bytes) -> KeySet:
 
     The key is for one algorithm: that which the holder of such a private key signs with.
     """
+    if len(body) > MOST_BYTES:
+        raise InvalidInput(f"The key is larger than {MOST_BYTES} bytes")
     if b"PRIVATE KEY" in body:
         raise InvalidInput(
             "It has a private key, which is for nobody but its owner: give the public one, which openssl pkey"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.clients.console.mounting import framed, wait_until
 from tests.clients.console.using import cells, editor, expect, run, show, write
-from tests.support.browser import link, opened
 from tests.support.server import GatewayProcess
 
 LISTENS = """<p>listens</p><input id="own">
@@ -30,13 +28,6 @@ DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame
 def browser(browsers: Any) -> Any:
     """All that users have: each output has a process of its own there."""
     return browsers.get(whole=True)
-
-
-@pytest.fixture
-def page(browser: Any, console: GatewayProcess) -> Iterator[Any]:
-    with opened(browser) as shown:
-        shown.goto(link(console))
-        yield shown
 
 
 def displaying(when: str) -> str:

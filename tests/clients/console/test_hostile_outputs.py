@@ -45,14 +45,6 @@ def browser(browsers: Browsers) -> Any:
 
 
 @pytest.fixture
-def page(browser: Any, console: GatewayProcess) -> Iterator[Any]:
-    """The console, signed in. The browser complains of all that hostile outputs try."""
-    with opened(browser) as shown:
-        shown.goto(link(console))
-        yield shown
-
-
-@pytest.fixture
 def outside() -> Iterator[Listeners]:
     """What outputs try to reach."""
     with Listeners([*ALL, *NAVIGATING, *NESTED]) as listeners:

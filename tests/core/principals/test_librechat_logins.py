@@ -13,7 +13,7 @@ import pytest
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.directory import PrincipalDirectory
-from cellgate.principals.jwks import KeySet, parse_keys
+from cellgate.principals.jwks import MOST_BYTES, KeySet, parse_keys
 from cellgate.principals.jwt import OidcSettings
 from cellgate.principals.librechat import LibreChatAuthenticator, open_librechat
 from cellgate.principals.oidc import OidcAuthenticator
@@ -218,6 +218,7 @@ async def test_without_a_key_the_next_try_may_do(gateway: Gateway) -> None:
         (b"-----BEGIN PRIVATE KEY-----\nMC4=\n-----END PRIVATE KEY-----\n", "It has a private key"),
         (signer("ES256").pem(), "neither a key of Ed25519 nor one of RSA"),
         (KEY.pem() + signer("EdDSA", "new").pem(), "more than one key"),
+        (KEY.pem() + b" " * MOST_BYTES, "larger than"),
     ],
 )
 async def test_a_file_that_is_no_such_key(tmp_path: Path, content: bytes | None, what: str) -> None:
