@@ -54,8 +54,9 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 class LookingAgain(AsyncZMQSocketChannel):
     """A channel that looks twice a second for what has come.
 
-    nbclient sends an Output widget's state on the socket at which it waits for a reply. libzmq tells once that
-    something has changed, and the send may take that for itself: the reply then lies there until the wait ends.
+    nbclient sends an Output widget's state on the socket at which it waits for a reply. libzmq tells once
+    that something has changed, and the send may take that for itself: the reply then lies there until the
+    wait ends.
     """
 
     async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ OTHERS = frozenset({
     *("process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"),
     "up",
 })  # fmt: skip
+LEAST_LINES = 5
 SELECTOR = re.compile(r"\b((?:cellgate|process)_\w+|up)\b(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
@@ -112,6 +113,23 @@ def test_every_section_says_what_to_do(name: str) -> None:
     text = sections()[name]
     assert "- Do: " in text or re.search(r"^- `\w+`: ", text, flags=re.MULTILINE)
     assert len(text.strip().splitlines()) >= 3
+
+
+def test_the_runbook_names_what_there_is(samples: Mapping[str, Mapping[str, set[str]]]) -> None:
+    """Metrics, lines of the log, and names of settings, causes and fields."""
+    sources = [path.read_text() for part in ("gateway", "kernels") for path in (ROOT / part).rglob("*.py")]
+    code = "\n".join(sources)
+    known = set(re.findall(r"\w+", code + ALERTS.read_text()))
+    # Of lines as of commands and addresses: names are looked for.
+    quoted = re.findall(r"`([^`\n]+)`", RUNBOOK.read_text())
+    lines = {line for line in quoted if re.match(r"[A-Z][a-z]* [^/]", line)}
+    assert len(lines) >= LEAST_LINES
+    assert [line for line in lines if line.replace(" N ", " %d ") not in code] == []
+    names = {name for name in quoted if re.fullmatch(r"[a-z]\w*_\w+", name)}
+    metrics = {name for name in names if name.startswith(("cellgate_", "process_"))}
+    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in samples}
+    assert metrics - samples.keys() - families == set()
+    assert names - metrics - known == set()
 
 
 def test_the_dashboard_is_laid_out_without_overlaps() -> None:

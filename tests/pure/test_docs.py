@@ -21,6 +21,9 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,}).*?^\1$", re.DOTALL | re.MULTILINE)
 SETTING = re.compile(r"(?:--|\bc\.)ServeApp\.(\w+)")
 COMMAND = re.compile(r"(?:^|`|\$ |bin/)cellgate (?:help )?([a-z]\w*)", re.MULTILINE)
+# What stands behind ` -- ` is a cell's or a program's.
+OPTIONS = re.compile(r"(?:^|`|\$ |bin/)cellgate ([a-z]\w*)((?:(?! -- )[^`\n|>#])*)", re.MULTILINE)
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 NOT_OURS = re.compile(r"\b(?:meanwhile|lacking|lets? go|heard|wish|wishes|bounds?|bounded)\b", re.IGNORECASE)
 
 pages = pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(ROOT)))
@@ -31,6 +34,13 @@ def anchors(page: Path) -> frozenset[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), flags=re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
+@cache
+def known_options() -> dict[str, str]:
+    """The reference's section of each command."""
+    found = re.split(r"^## cellgate (\w+)$", PAGES["commands.md"](), flags=re.MULTILINE)[1:]
+    return dict(zip(found[::2], found[1::2], strict=True))
 
 
 def broken_links(page: Path) -> Iterator[str]:
@@ -63,6 +73,15 @@ def test_settings_and_commands_exist(page: Path) -> None:
     text = page.read_text()
     assert set(SETTING.findall(text)) - {"NAME"} <= set(ServeApp.class_trait_names(config=True))
     assert set(COMMAND.findall(text)) <= set(CellgateApp.subcommands)
+
+
+@pages
+def test_commands_have_the_options_that_a_page_gives_them(page: Path) -> None:
+    """Each long option of a command, also of one whose line goes on below."""
+    text = page.read_text().replace("\\\n", " ")
+    for command, rest in OPTIONS.findall(text):
+        given = set(OPTION.findall(rest))
+        assert given - set(OPTION.findall(known_options()[command])) == set(), f"cellgate {command}"
 
 
 @pages
