@@ -48,6 +48,7 @@ TABLE = (
         ("llama-index-tools-azure-code-interpreter",),
         (f"{DOORS}::test_azure_in_llama_index",),
     ),
+    Client("azure-semantic-kernel", ("semantic-kernel",), (f"{DOORS}::test_azure_in_semantic_kernel",)),
     Client("smolagents", ("smolagents",), (f"{FRAMEWORKS}::test_smolagents",)),
     Client("autogen", ("autogen-agentchat", "autogen-ext"), (f"{FRAMEWORKS}::test_autogen",)),
     Client("langchain", ("langchain-core",), (f"{FRAMEWORKS}::test_langchain",)),

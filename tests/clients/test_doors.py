@@ -13,6 +13,7 @@ import pytest
 
 from tests.clients.processes import ENVIRONMENT, run_client
 from tests.conftest import NO_ENGINE, serving
+from tests.support.certificates import Authority
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
@@ -82,3 +83,18 @@ def test_azure_in_llama_index(gateway: GatewayProcess, tmp_path: Path) -> None:
         "listed": ["f.txt"],
         "file": "abc",
     }
+
+
+def test_azure_in_semantic_kernel(sandbox: None, tmp_path: Path) -> None:
+    """Cells and files, over https."""
+    certificate, key = Authority(tmp_path, "ca").issue("gateway", "127.0.0.1")
+    options = {"doors": "azure", "docker_url": NO_ENGINE, "tls_cert": certificate, "tls_key": key}
+    with serving(tmp_path / "data", "sandbox", **options) as gateway:
+        assert run(gateway, tmp_path, "semantic_kernel", "semantic_kernel") == {
+            "cell": "Result:\n42Stdout:\nx\nStderr:\n",
+            "failed": True,
+            "uploaded": "f.txt",
+            "read": "Result:\nabcStdout:\nStderr:\n",
+            "listed": ["f.txt"],
+            "file": "abc",
+        }

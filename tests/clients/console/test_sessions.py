@@ -120,6 +120,20 @@ def test_a_session_is_ended_after_a_question(page: Any, console: GatewayProcess)
     assert console.model("ending")["state"] == "ended"
 
 
+def test_the_focus_of_a_row_that_went_away_is_its_neighbours(page: Any, console: GatewayProcess) -> None:
+    for name in ("neighbour-a", "neighbour-b"):
+        console.execute(name, "1")
+    page.get_by_role("searchbox").fill("neighbour")
+    for gone, focused in (
+        ("neighbour-b", page.get_by_role("link", name="neighbour-a")),
+        ("neighbour-a", page.get_by_role("main")),
+    ):
+        act(page, gone, "End")
+        answer(page, "End session")
+        expect(row(page, gone)).to_have_count(0)
+        expect(focused).to_be_focused()
+
+
 def test_a_purge_has_the_name_typed(page: Any, console: GatewayProcess) -> None:
     console.execute("purged", "1")
     act(page, "purged", "Purge")

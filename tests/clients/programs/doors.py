@@ -119,4 +119,31 @@ def with_llama_index():
     return found
 
 
+def with_semantic_kernel():
+    """It wants https; `ca.pem` in the folder is whom to trust."""
+    import ssl
+
+    from httpx import AsyncClient
+    from semantic_kernel.core_plugins.sessions_python_tool.sessions_python_plugin import SessionsPythonTool
+
+    trusted = AsyncClient(verify=ssl.create_default_context(cafile=str(Path(FOLDER, "ca.pem"))), timeout=60)
+    tool = SessionsPythonTool(
+        auth_callback=lambda: TOKEN, pool_management_endpoint=AZURE, http_client=trusted
+    )
+    path = Path(FOLDER, "f.txt")
+    path.write_text("abc")
+
+    async def use():
+        return {
+            "cell": await tool.execute_code("```python\nprint('x')\n6 * 7\n```"),
+            "failed": "ZeroDivisionError" in await tool.execute_code("1 / 0"),
+            "uploaded": (await tool.upload_file(local_file_path=str(path))).filename,
+            "read": await tool.execute_code("open('/mnt/data/f.txt').read()"),
+            "listed": [each.filename for each in await tool.list_files()],
+            "file": (await tool.download_file(remote_file_name="f.txt")).read().decode(),
+        }
+
+    return asyncio.run(use())
+
+
 print(json.dumps(globals()[f"with_{WHICH}"]()))

@@ -4,6 +4,7 @@
 
 import { api, askNow, connection, owner, signedIn } from "./api.js";
 import { Help } from "./help.js";
+import { keepFocus } from "./kept_focus.js";
 import { leave, may, me, meet } from "./me.js";
 import { go, route } from "./router.js";
 import { isTyping, Sessions } from "./sessions.js";
@@ -162,3 +163,4 @@ function Page() {
 const place = /** @type {HTMLElement} */ (document.getElementById("page"));
 place.replaceChildren(); // what the document has until this runs
 render(html`<${Page} />`, place);
+keepFocus(document);
