@@ -87,3 +87,9 @@ def test_nothing_but_the_door_is_there(proxied: Proxied) -> None:
     for path in ("/v1/sessions", "/../v1/sessions", "/%2e%2e/v1/sessions", "//v1/sessions"):
         status, _ = proxied.ask("api", "GET", path, X_API_KEY=TOKEN, Authorization=f"Bearer {TOKEN}")
         assert status in {400, 404, 501}
+
+
+def test_no_other_name_is_led_on(proxied: Proxied) -> None:
+    """Also where the door has nginx's only server, which is asked for all names."""
+    for name in ("other", "50000-abc", "x49999-abc"):
+        assert proxied.ask(name, "GET", "/v2/sandboxes", X_API_KEY=TOKEN)[0] == 421
