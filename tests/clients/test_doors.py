@@ -91,10 +91,10 @@ def test_azure_in_semantic_kernel(sandbox: None, tmp_path: Path) -> None:
     options = {"doors": "azure", "docker_url": NO_ENGINE, "tls_cert": certificate, "tls_key": key}
     with serving(tmp_path / "data", "sandbox", **options) as gateway:
         assert run(gateway, tmp_path, "semantic_kernel", "semantic_kernel") == {
-            "cell": "Result:\n42Stdout:\nx\nStderr:\n",
+            "cell": ["42", "x"],
             "failed": True,
             "uploaded": "f.txt",
-            "read": "Result:\nabcStdout:\nStderr:\n",
+            "read": True,
             "listed": ["f.txt"],
             "file": "abc",
         }

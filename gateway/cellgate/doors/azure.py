@@ -199,7 +199,12 @@ class ExecutionsHandler(AzureRunHandler):
 
 
 class AzureFolderHandler(AzureHandler, FolderHandler):
-    """The files of a session."""
+    """The files of a session.
+
+    Semantic Kernel sends its forms as `application/json` once it has run a cell.
+    """
+
+    mislabelled_forms = True
 
     async def find_session(self) -> Session:
         """See `UploadHandler`."""

@@ -5,6 +5,8 @@ Pure: chunks of a body in, pieces of files out. Source of the format: RFC 7578.
 
 from __future__ import annotations
 
+import re
+
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
@@ -14,27 +16,37 @@ from cellgate_kernels.errors import InvalidInput
 MAX_PARTS = 1000
 MAX_HEADER = 16 * 1024
 
+_FIRST_LINE = re.compile(rb"--([0-9A-Za-z'()+_,./:=?-]{1,70})\r\n")
+_LONGEST_FIRST = 74
+
 Piece = tuple[int, str, bytes]
 """A file's number in the form, its name, and some of its bytes."""
 
 
 class FormReader:
-    """Reads one form. Fields without a filename are ignored."""
+    """Reads one form. Fields without a filename are ignored.
 
-    def __init__(self, content_type: str) -> None:
+    `mislabelled`: a header of another type is no error; the form's first line has the boundary, too.
+    """
+
+    def __init__(self, content_type: str, *, mislabelled: bool = False) -> None:
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary")
-        if kind != b"multipart/form-data" or not boundary:
-            raise UnsupportedMedia(
-                "Send a form (multipart/form-data) here, or PUT a file's bytes to .../files/NAME"
-            )
         self._number = 0
         self._name: str | None = None
         self._field = self._value = b""
         self._ended = False
         self._pieces: list[Piece] = []
+        self._begun = b""
+        self._parser: MultipartParser | None = None
+        if kind == b"multipart/form-data" and boundary:
+            self._parser = self._parser_for(boundary)
+        elif not mislabelled:
+            raise _no_form()
+
+    def _parser_for(self, boundary: bytes) -> MultipartParser:
         try:
-            self._parser = MultipartParser(
+            return MultipartParser(
                 boundary,
                 {
                     "on_part_begin": self._begin_part,
@@ -50,8 +62,17 @@ class FormReader:
             raise InvalidInput(f"The form's boundary can't be used: {error}") from error
 
     def feed(self, chunk: bytes) -> list[Piece]:
-        """The pieces of files in the next chunk. Raises InvalidInput."""
+        """Return the files' pieces in a chunk. Raises InvalidInput, or UnsupportedMedia if it is no form."""
         self._pieces = []
+        if self._parser is None:
+            self._begun += chunk
+            first = _FIRST_LINE.match(self._begun)
+            if first is None:
+                if len(self._begun) < _LONGEST_FIRST:
+                    return []
+                raise _no_form()
+            self._parser = self._parser_for(first[1])
+            chunk, self._begun = self._begun, b""
         try:
             self._parser.write(chunk)
         except FormParserError as error:
@@ -59,7 +80,9 @@ class FormReader:
         return self._pieces
 
     def end(self) -> None:
-        """Check that the form is complete. Raises InvalidInput."""
+        """Check that the form is complete. Raises InvalidInput, and UnsupportedMedia if there was none."""
+        if self._parser is None:
+            raise _no_form()
         if not self._ended:
             raise InvalidInput("The form ends too early")
 
@@ -101,3 +124,7 @@ class FormReader:
 
     def _end(self) -> None:
         self._ended = True
+
+
+def _no_form() -> UnsupportedMedia:
+    return UnsupportedMedia("Send a form (multipart/form-data) here, or PUT a file's bytes to .../files/NAME")

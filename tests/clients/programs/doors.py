@@ -6,6 +6,7 @@ Arguments as in server.py, and which client. Prints one JSON object with what ha
 import asyncio
 import json
 import os
+import re
 import sys
 from io import BytesIO
 from pathlib import Path
@@ -128,17 +129,23 @@ def with_semantic_kernel():
 
     trusted = AsyncClient(verify=ssl.create_default_context(cafile=str(Path(FOLDER, "ca.pem"))), timeout=60)
     tool = SessionsPythonTool(
-        auth_callback=lambda: TOKEN, pool_management_endpoint=AZURE, http_client=trusted
+        auth_callback=lambda: TOKEN,
+        pool_management_endpoint=AZURE,
+        http_client=trusted,
+        enable_dangerous_file_uploads=True,
+        allowed_upload_directories={FOLDER},
     )
     path = Path(FOLDER, "f.txt")
     path.write_text("abc")
 
     async def use():
         return {
-            "cell": await tool.execute_code("```python\nprint('x')\n6 * 7\n```"),
+            "cell": re.findall(
+                "^(?:42|x)$", await tool.execute_code("```python\nprint('x')\n6 * 7\n```"), re.M
+            ),
             "failed": "ZeroDivisionError" in await tool.execute_code("1 / 0"),
             "uploaded": (await tool.upload_file(local_file_path=str(path))).filename,
-            "read": await tool.execute_code("open('/mnt/data/f.txt').read()"),
+            "read": "abc" in await tool.execute_code("open('/mnt/data/f.txt').read()"),
             "listed": [each.filename for each in await tool.list_files()],
             "file": (await tool.download_file(remote_file_name="f.txt")).read().decode(),
         }

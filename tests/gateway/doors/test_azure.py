@@ -279,6 +279,19 @@ def test_files_come_and_go_by_the_older_api(gateway: GatewayProcess) -> None:
     assert refused(ask(gateway, "GET", "files/content/..%2F..%2Fetc%2Fpasswd", one)) == (400, "bad_request")
 
 
+def test_a_form_that_is_called_json_is_a_form(gateway: GatewayProcess) -> None:
+    """As Semantic Kernel sends it once it has run a cell."""
+    form = requests.Request("POST", gateway.url, files={"file": ("/mnt/data/f.txt", b"abc")}).prepare()
+    label = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    url = f"{gateway.url}/azure/files/upload?api-version={OLDER}&identifier=labels"
+    answer = requests.post(url, data=form.body, headers=label, timeout=PATIENCE)
+    assert told(answer)["value"][0]["properties"]["filename"] == "f.txt"
+    assert names(gateway, "labels") == ["f.txt"]
+    for body in (b"{}", b'{"no": "form"}' * 10):
+        bad = requests.post(url, data=body, headers=label, timeout=PATIENCE)
+        assert refused(bad) == (415, "unsupported_media")
+
+
 def test_files_and_commands_by_the_newer_api(gateway: GatewayProcess) -> None:
     one = "newer"
     for path, name in (("/mnt/data", "a.txt"), ("/mnt/data/sub", "b.csv"), ("/", "content")):

@@ -150,6 +150,8 @@ class FolderHandler(UploadHandler):
     """A workspace as a whole: files of forms that go into it, and pages of what it has."""
 
     uploads = frozenset({"POST"})
+    mislabelled_forms: ClassVar[bool] = False
+    """Whether a form may come as something else."""
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
@@ -163,7 +165,8 @@ class FolderHandler(UploadHandler):
 
     def begin(self) -> None:
         """Parse the form's boundary."""
-        self._form = FormReader(self.request.headers.get("Content-Type", ""))
+        label = self.request.headers.get("Content-Type", "")
+        self._form = FormReader(label, mislabelled=self.mislabelled_forms)
         self._staged: dict[int, Staged] = {}
 
     def parts_of(self, name: str) -> Parts:

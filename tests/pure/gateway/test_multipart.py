@@ -1,0 +1,55 @@
+"""Forms whose header names another type: their first line has the boundary, too."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellgate.errors import UnsupportedMedia
+from cellgate.http.multipart import FormReader
+from cellgate_kernels.errors import InvalidInput
+
+BOUNDARY = "5f9a'()+_,./:=?-"
+PART = 'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nabc'
+FORM = f"--{BOUNDARY}\r\n{PART}\r\n--{BOUNDARY}--\r\n".encode()
+
+
+@pytest.mark.parametrize("size", [1, 7, len(FORM)])
+def test_a_mislabelled_form_is_read_in_pieces_of_any_size(size: int) -> None:
+    reader = FormReader("application/json", mislabelled=True)
+    pieces = [piece for at in range(0, len(FORM), size) for piece in reader.feed(FORM[at : at + size])]
+    reader.end()
+    assert {(number, name) for number, name, _ in pieces} == {(1, "a.txt")}
+    assert b"".join(data for _, _, data in pieces) == b"abc"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"file": "a.txt", "content": "something that is longer than any line that a form begins with"}',
+        b"--\r\n" * 40,
+    ],
+)
+def test_what_begins_as_no_form_is_none(body: bytes) -> None:
+    reader = FormReader("application/json", mislabelled=True)
+    with pytest.raises(UnsupportedMedia):
+        reader.feed(body)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"--abc"])
+def test_what_ends_before_its_first_line_is_none(body: bytes) -> None:
+    reader = FormReader("text/plain", mislabelled=True)
+    assert reader.feed(body) == []
+    with pytest.raises(UnsupportedMedia):
+        reader.end()
+
+
+def test_a_form_that_ends_too_early_is_told() -> None:
+    reader = FormReader("application/json", mislabelled=True)
+    reader.feed(FORM[:-20])
+    with pytest.raises(InvalidInput, match="too early"):
+        reader.end()
+
+
+def test_elsewhere_the_label_counts() -> None:
+    with pytest.raises(UnsupportedMedia):
+        FormReader("application/json")
