@@ -26,6 +26,7 @@ _CHARTS = (
     ("application/vnd.vegalite.", "Vega-Lite"),
     ("application/vnd.vega.", "Vega"),
 )
+_OF_VENDORS = "application/vnd."
 _ALTAIR = ("alt.", "<VegaLite ")
 """How the plain text of a chart begins that Altair has made."""
 _IN_HTML = (('id="altair-viz-', "Altair"), ('class="plotly-graph-div', "Plotly"))
@@ -61,11 +62,15 @@ def is_name(plain: str) -> bool:
 
 def chart_of(data: Mapping[str, Any]) -> str | None:
     """Return the library of the chart that this is, by its name; None for anything else."""
-    plain = _text(data.get(PLAIN)) or ""
-    for begin, library in _CHARTS:
-        if any(mime.startswith(begin) for mime in data):
-            return "Altair" if library == "Vega-Lite" and plain.startswith(_ALTAIR) else library
-    html = _text(data.get(HTML)) or ""
+    vendors = [mime for mime in data if mime.startswith(_OF_VENDORS)]
+    if vendors:
+        for begin, library in _CHARTS:
+            if any(mime.startswith(begin) for mime in vendors):
+                plain = _text(data.get(PLAIN)) or ""
+                return "Altair" if library == "Vega-Lite" and plain.startswith(_ALTAIR) else library
+    if HTML not in data:
+        return None
+    html = _text(data[HTML]) or ""
     return next((library for mark, library in _IN_HTML if mark in html), None)
 
 
