@@ -27,6 +27,7 @@ from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 from cellgate_kernels.provisioners.control_group import ControlGroup
 
 SESSIONS = {"sandbox": 40, "docker": 10}
+MOST_SECONDS = {"sandbox": 0.1, "docker": 0.5}
 SWAP = 2048 * MIB
 AFTER = 30.0
 PATIENCE = 120.0
@@ -65,13 +66,13 @@ def _measure(backend: str, options: Options) -> Iterator[Figure]:
         "sessions": count,
         "mib_awake": round(awake / MIB, 1),
         "mib_asleep": round(asleep / MIB, 1),
-        "slowest_wake_ms": round(max(waking) * 1000, 1),
+        "wake_p50_ms": round(quantile(waking, 0.5) * 1000, 1),
         "awake_cell_ms": round(quantile(warm, 0.5) * 1000, 1),
     }
-    yield Figure(f"{backend}: idle sessions in a GiB, asleep against awake", awake / asleep, "x", at_least(8))
-    yield Figure(
-        f"{backend}: a cell that wakes its kernel, p50", quantile(waking, 0.5), "s", at_most(0.5), details
-    )
+    yield Figure(f"{backend}: sessions in a GiB, asleep against awake", awake / asleep, "x", at_least(8))
+    yield Figure(f"{backend}: sessions asleep in a GiB", 1024 * MIB / asleep, "", at_least(150))
+    most = at_most(MOST_SECONDS[backend])
+    yield Figure(f"{backend}: a cell that wakes its kernel, p95", quantile(waking, 0.95), "s", most, details)
 
 
 def _elapsed(session: Session) -> float:

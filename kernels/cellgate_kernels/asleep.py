@@ -16,7 +16,7 @@ from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.messages import Message
 from cellgate_kernels.provisioners.control_group import ControlGroup
-from cellgate_kernels.provisioners.read_back import LARGE, read_back
+from cellgate_kernels.provisioners.read_back import LITTLE, read_back
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
 
@@ -89,7 +89,7 @@ class Sleep:
         """Let the kernel go on, now. Idempotent. One that has ended has nothing to wake."""
         if not self.over:
             self.leave()
-            if self._given_back > LARGE:
+            if self._given_back > LITTLE:
                 self._tasks.start(self._read_back(), "read back")
 
     def leave(self) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-LARGE = 64 * 1024 * 1024
-"""Bytes below which a kernel is as quick without it."""
+LITTLE = 1024 * 1024
+"""Bytes below which there is little to wait for."""
 
 MOST_AT_ONCE = 512
 """Ranges of one call; the system takes 1024 (IOV_MAX)."""
