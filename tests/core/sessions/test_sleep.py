@@ -17,7 +17,7 @@ from cellgate_kernels.asleep import FREEZE_TIMEOUT
 from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.errors import PoolExhausted
 from cellgate_kernels.provisioners.control_group import ControlGroup, Part
-from cellgate_kernels.provisioners.read_back import LARGE
+from cellgate_kernels.provisioners.read_back import LITTLE
 from cellgate_kernels.testing import FakeKernel, virtual_time
 from cellgate_kernels.threads import Lane
 from tests.core.world import PRINCIPAL, World
@@ -216,7 +216,7 @@ def test_a_request_while_it_falls_asleep_wakes_it(world: World, monkeypatch: pyt
 
 def gives_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are large until their memory is given back."""
-    used = [LARGE + 1000]
+    used = [LITTLE + 1000]
     monkeypatch.setattr(ControlGroup, "memory_used", lambda _: used[-1])
     monkeypatch.setattr(ControlGroup, "give_memory_back", lambda *_: used.append(0))
 
