@@ -18,6 +18,8 @@ from cellgate.principals.store import PRINCIPALS, PrincipalStore, opened
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 
+ASKED = "allow_internet_access"
+
 CELLS, ENVD = "49999", "49983"
 
 
@@ -233,7 +235,6 @@ def test_a_request_that_is_repeated_makes_one_sandbox(gateway: GatewayProcess) -
         ({"autoPause": True}, 501),
         ({"network": {"denyOut": ["0.0.0.0/0"]}}, 501),
         ({"volumeMounts": [{"name": "a", "path": "/b"}]}, 501),
-        ({"allow_internet_access": True}, 403),
     ],
 )
 def test_what_can_not_be_made_is_refused(gateway: GatewayProcess, body: object, code: int) -> None:
@@ -248,10 +249,22 @@ def test_a_sandbox_has_the_network_that_its_owner_may_have(
     quotas = tmp_path / "quotas.toml"
     quotas.write_text('[principals.default]\nnetwork = ["example.org:443"]\n')
     gateway = start_gateway(backend="sandbox", doors="e2b", quotas=quotas, docker_url=NO_ENGINE)
-    for asked, network in (({}, "allow"), ({"allow_internet_access": False}, "none")):
+    given: list[tuple[dict[str, Any], str]] = [
+        ({}, "allow"),
+        ({ASKED: True}, "allow"),
+        ({ASKED: False}, "none"),
+    ]
+    for asked, network in given:
         made = make(gateway, **asked)
         assert gateway.model(made.session)["network"] == network
         assert made.run("6 * 7").text == "42"
+
+
+def test_who_asks_for_a_network_where_none_is_given_has_none(gateway: GatewayProcess) -> None:
+    """SDKs of 2.0 to 2.6.0 ask unless they are told not to."""
+    made = make(gateway, **{ASKED: True})
+    assert gateway.model(made.session)["network"] == "none"
+    assert made.run("6 * 7").text == "42"
 
 
 def test_what_is_not_there_says_so(shared: Sandbox) -> None:

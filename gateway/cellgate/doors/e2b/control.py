@@ -123,8 +123,8 @@ class SandboxesHandler(ControlHandler):
         identifier = self._new_id()
         most = manager.ceilings(self.owner).lifetime
         life = min(TIMEOUT, most) if body.timeout is None else check_seconds(body.timeout, "timeout")
-        # Without a word, there is what the operator gives, as there the network is open.
-        network = body.internet if body.internet is not None else manager.reachable(self.owner) is not None
+        # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
+        network = body.internet is not False and manager.reachable(self.owner) is not None
         wanted = SessionBody(
             session=session_key(login, identifier),
             language="python",
