@@ -41,9 +41,9 @@ def test_the_list_is_made_of_reports(tmp_path: Path) -> None:
         path.touch()
     report = tmp_path / "part-1.xml"
     cases = [
-        ("tests.pure.test_a", "test_cases[1]", 0.3),
-        ("tests.pure.test_a", "test_cases[2]", 0.3),
-        ("tests.pure.test_a", "test_short", 0.4),
+        ("tests.pure.test_a", "test_cases[1]", 0.03),
+        ("tests.pure.test_a", "test_cases[2]", 0.03),
+        ("tests.pure.test_a", "test_short", 0.04),
         ("tests.pure.test_a.TestAll", "runTest", 2),
         ("tests.gateway.http.test_b", "test_short", 2.4),
         ("tests.gateway.http.test_b", "test_long", 2.6),

@@ -42,9 +42,12 @@ HOLDERS = {
     "descriptor": "kept = file.fileno()",
     "mapping": "import mmap; kept = mmap.mmap(file.fileno(), 4096)",
     "zombie leader": (
-        "import ctypes, threading\n"
-        "threading.Thread(target=sys.stdin.read).start()\n"
-        "print(flush=True)\n"
+        "import ctypes, threading, time\n"
+        "def tell():\n"
+        "    while ') Z ' not in open('/proc/self/stat').read(): time.sleep(0.001)\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.read()\n"
+        "threading.Thread(target=tell).start()\n"
         "ctypes.CDLL(None).pthread_exit(None)"
     ),
 }
