@@ -1,4 +1,4 @@
-"""Tries the newest release of each client in Python in an environment of its own: ``make newest-clients``.
+"""Tries the newest release of each client in an environment of its own: ``make newest-clients``.
 
     python -m tests.newest FOLDER [NAME...]
 
@@ -7,12 +7,13 @@ says what will not work for whoever installs a client today, before a user does.
 or whose tests fail, does not keep the next from its turn; any makes the exit code 1. Nothing is tried twice,
 and nothing is changed but the folder, which has an environment and a log for each.
 
-It starts pip's uv and pytest, and imports nothing of Cellgate.
+It starts pip's uv, npm and pytest, and imports nothing of Cellgate.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -32,15 +33,17 @@ INSTALL_SECONDS, TEST_SECONDS = 900, 600
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Packages that are used together, and the tests that use them."""
+    """Packages that are used together, and the tests that use them. `in_node`: whether they are npm's."""
 
     name: str
     packages: tuple[str, ...]
     tests: tuple[str, ...]
+    in_node: bool = False
 
 
 TABLE = (
     Client("e2b", ("e2b-code-interpreter",), (f"{DOORS}::test_e2b",)),
+    Client("e2b-js", ("@e2b/code-interpreter",), (f"{DOORS}::test_e2b_in_node",), in_node=True),
     Client("azure-autogen", ("autogen-ext[azure]", "aiohttp"), (f"{DOORS}::test_azure_in_autogen",)),
     Client("azure-langchain", ("langchain-azure-dynamic-sessions",), (f"{DOORS}::test_azure_in_langchain",)),
     Client(
@@ -49,6 +52,9 @@ TABLE = (
         (f"{DOORS}::test_azure_in_llama_index",),
     ),
     Client("azure-semantic-kernel", ("semantic-kernel",), (f"{DOORS}::test_azure_in_semantic_kernel",)),
+    Client("librechat", ("@librechat/agents",), (f"{DOORS}::test_librechat",), in_node=True),
+    Client("piston", ("aiopyston",), (f"{DOORS}::test_piston",)),
+    Client("replit", ("replit-code-exec",), (f"{DOORS}::test_replit",)),
     Client("smolagents", ("smolagents",), (f"{FRAMEWORKS}::test_smolagents",)),
     Client("autogen", ("autogen-agentchat", "autogen-ext"), (f"{FRAMEWORKS}::test_autogen",)),
     Client("langchain", ("langchain-core",), (f"{FRAMEWORKS}::test_langchain",)),
@@ -87,12 +93,7 @@ def tried(client: Client, folder: Path) -> Outcome:
     environment = folder / client.name
     versions = ""
     try:
-        venv.create(environment, clear=True)
-        python = str(environment / "bin" / "python")
-        uv = (sys.executable, str(UV), "pip")
-        _run((*uv, "install", "--quiet", "--python", python, *client.packages, *OURS), INSTALL_SECONDS)
-        frozen = _run((*uv, "freeze", "--quiet", "--python", python), INSTALL_SECONDS)
-        versions = versions_of(client.packages, frozen)
+        versions = versions_of(client.packages, _installed(client, environment))
         (environment / ".setup-done").touch()
         told = {"CELLGATE_CLIENTS": str(environment), "CELLGATE_REQUIRE": "clients,newest-clients,sandbox"}
         pytest = (sys.executable, "-m", "pytest", "--nightly", "-q", "-p", "no:cacheprovider")
@@ -101,6 +102,21 @@ def tried(client: Client, folder: Path) -> Outcome:
         (folder / f"{client.name}.log").write_text(str(broken))
         return Outcome(client.name, versions, why(str(broken)))
     return Outcome(client.name, versions)
+
+
+def _installed(client: Client, environment: Path) -> str:
+    """Install a client's packages; a line with name and version of each that is there then. Raises Broken."""
+    if client.in_node:
+        environment.mkdir(parents=True, exist_ok=True)
+        npm = ("npm", "--prefix", str(environment), "--loglevel=error")
+        _run((*npm, "install", "--no-audit", "--no-fund", *client.packages), INSTALL_SECONDS)
+        told = json.loads(_run((*npm, "list", "--json", "--depth=0"), INSTALL_SECONDS))
+        return "\n".join(f"{name}=={found['version']}" for name, found in told["dependencies"].items())
+    venv.create(environment, clear=True)
+    python = str(environment / "bin" / "python")
+    uv = (sys.executable, str(UV), "pip")
+    _run((*uv, "install", "--quiet", "--python", python, *client.packages, *OURS), INSTALL_SECONDS)
+    return _run((*uv, "freeze", "--quiet", "--python", python), INSTALL_SECONDS)
 
 
 def _run(command: Sequence[str], seconds: float, environ: dict[str, str] | None = None) -> str:

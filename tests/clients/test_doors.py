@@ -1,6 +1,7 @@
 """Clients of other systems as they are released, at the gateway's doors for them.
 
-Their packages are in no environment but those of ``make newest-clients``, which brings these tests there.
+Only E2B's are in the environment of ``make clients``. The packages of the others are in none but those of
+``make newest-clients``, which brings these tests there.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from tests.support.certificates import Authority
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
-pytestmark = pytest.mark.nightly
+newest = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
 def gateway(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with the doors."""
     data = tmp_path_factory.mktemp("doors") / "data"
-    with serving(data, "sandbox", doors="e2b,azure", docker_url=NO_ENGINE) as process:
+    with serving(data, "sandbox", doors="e2b,azure,librechat,piston,replit", docker_url=NO_ENGINE) as process:
         yield process
 
 
 def run(gateway: GatewayProcess, folder: Path, which: str, package: str) -> dict[str, Any]:
     """What a client saw. Skips the test where its package is not installed."""
-    if not any(ENVIRONMENT.glob(f"lib/python3*/site-packages/{package}")):
-        require("newest-clients", f"{package} is in no environment but that of: make newest-clients")
-    return run_client(gateway, "doors.py", folder, which)
+    in_node = (ENVIRONMENT / "node_modules" / package).exists()
+    if not in_node and not any(ENVIRONMENT.glob(f"lib/python3*/site-packages/{package}")):
+        where = "clients" if which == "e2b" else "newest-clients"
+        require(where, f"{package} is not installed; run: make {where}")
+    return run_client(gateway, "doors.js" if in_node else "doors.py", folder, which)
 
 
 def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
@@ -52,6 +55,37 @@ def test_e2b(gateway: GatewayProcess, tmp_path: Path) -> None:
     }
 
 
+def test_e2b_in_node(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """The same in JavaScript."""
+    assert run(gateway, tmp_path, "e2b", "@e2b/code-interpreter") == {
+        "cell": [[6, 42], ["hi\n"], ["hi\n"]],
+        "kept": "6",
+        "error": "ZeroDivisionError",
+        "context": "NameError",
+        "files": ["written", ["b.txt"]],
+        "command": ["written", "no\n", 0],
+        "again": "6",
+    }
+
+
+@newest
+def test_librechat(gateway: GatewayProcess, tmp_path: Path) -> None:
+    """LibreChat's tool: output, an error, a file."""
+    found = run(gateway, tmp_path, "librechat", "@librechat/agents")
+    assert found == {"printed": True, "failed": True, "made": True}
+
+
+@newest
+def test_piston(gateway: GatewayProcess, tmp_path: Path) -> None:
+    assert run(gateway, tmp_path, "piston", "pyston") == {"python": True, "ran": ["42\n", 3]}
+
+
+@newest
+def test_replit(gateway: GatewayProcess, tmp_path: Path) -> None:
+    assert run(gateway, tmp_path, "replit", "replit_code_exec") == {"ran": "42\n"}
+
+
+@newest
 def test_azure_in_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Cells, files in both directions, and the packages that there are."""
     assert run(gateway, tmp_path, "autogen", "azure/core") == {
@@ -64,6 +98,7 @@ def test_azure_in_autogen(gateway: GatewayProcess, tmp_path: Path) -> None:
     }
 
 
+@newest
 def test_azure_in_langchain(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Python and bash, a picture, a file."""
     assert run(gateway, tmp_path, "langchain", "langchain_azure_dynamic_sessions") == {
@@ -76,6 +111,7 @@ def test_azure_in_langchain(gateway: GatewayProcess, tmp_path: Path) -> None:
     }
 
 
+@newest
 def test_azure_in_llama_index(gateway: GatewayProcess, tmp_path: Path) -> None:
     """A value and a file."""
     assert run(gateway, tmp_path, "llama_index", "llama_index/tools/azure_code_interpreter") == {
@@ -85,6 +121,7 @@ def test_azure_in_llama_index(gateway: GatewayProcess, tmp_path: Path) -> None:
     }
 
 
+@newest
 def test_azure_in_semantic_kernel(sandbox: None, tmp_path: Path) -> None:
     """Cells and files, over https."""
     certificate, key = Authority(tmp_path, "ca").issue("gateway", "127.0.0.1")

@@ -22,7 +22,7 @@ FENCE = re.compile(r"^(`{3,}).*?^\1$", re.DOTALL | re.MULTILINE)
 SETTING = re.compile(r"(?:--|\bc\.)ServeApp\.(\w+)")
 COMMAND = re.compile(r"(?:^|`|\$ |bin/)cellgate (?:help )?([a-z]\w*)", re.MULTILINE)
 # What stands behind ` -- ` is a cell's or a program's.
-OPTIONS = re.compile(r"(?:^|`|\$ |bin/)cellgate ([a-z]\w*)((?:(?! -- )[^`\n|>#])*)", re.MULTILINE)
+OPTIONS = re.compile(r"(?:^|`|\$ |bin/)cellgate (?:help )?([a-z]\w*)((?:(?! -- )[^`\n|>#])*)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 NOT_OURS = re.compile(r"\b(?:meanwhile|lacking|lets? go|heard|wish|wishes|bounds?|bounded)\b", re.IGNORECASE)
 

@@ -132,6 +132,10 @@ class ServeApp(IdentityOptions, PackageOptions):
         help="Doors for clients of other systems: agentrun, azure, dify, e2b, librechat, piston, replit, "
         "terrarium, or all; commas may separate them.",
     ).tag(config=True, metavar="NAME")
+    e2b_debug = Bool(
+        False,
+        help="Serve E2B's SDKs with E2B_DEBUG, at three ports of localhost without a token.",
+    ).tag(config=True)
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
         config=True, metavar="DIR"
     )
@@ -363,6 +367,10 @@ class ServeApp(IdentityOptions, PackageOptions):
     flags = {  # noqa: RUF012
         **IdentityOptions.flags,
         "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask for no token; on loopback addresses only."),
+        "e2b-debug": (
+            {"ServeApp": {"e2b_debug": True}},
+            "Serve E2B's SDKs with E2B_DEBUG, at three ports of localhost without a token.",
+        ),
         "allow-unsandboxed": (
             {"ServeApp": {"allow_unsandboxed": True}},
             "Serve kernels without isolation on an address that other machines can reach.",
@@ -512,6 +520,8 @@ class ServeApp(IdentityOptions, PackageOptions):
             refill_pause=0.1,
         )
         doors = check_doors(self.doors)
+        if self.e2b_debug and "e2b" not in doors:
+            raise UsageError("--e2b-debug needs --doors e2b")
         return settings_of_kind(
             GatewaySettings,
             self,
@@ -659,6 +669,8 @@ class ServeApp(IdentityOptions, PackageOptions):
         )
 
     def _print_block(self, gateway: RunningGateway, backend: Backend, token: str | None) -> None:
+        from cellgate.doors.e2b.debug import DEBUG_PORTS  # noqa: PLC0415
+
         if token is None:
             shown = "none is asked for"
         elif token == self.token:
@@ -683,6 +695,9 @@ class ServeApp(IdentityOptions, PackageOptions):
         ]
         if (ports := _ports_line(gateway)) is not None:
             lines.insert(3, f"    ports      {ports}")
+        if self.e2b_debug:
+            asked = ", ".join(map(str, DEBUG_PORTS))
+            lines.insert(3, f"    E2B_DEBUG  localhost:{asked}; programs of this machine need no token there")
         if backend.note:
             lines[-3:-3] = ["", f"  {backend.note}"]
         if backend.warning:

@@ -16,8 +16,9 @@ from cellgate_kernels.errors import InvalidInput
 MAX_PARTS = 1000
 MAX_HEADER = 16 * 1024
 
-_FIRST_LINE = re.compile(rb"--([0-9A-Za-z'()+_,./:=?-]{1,70})\r\n")
-_LONGEST_FIRST = 74
+_LONGEST_BOUNDARY = 70
+_FIRST_LINE = re.compile(rb"--([0-9A-Za-z'()+_,./:=?-]{1,%d})\r\n" % _LONGEST_BOUNDARY)
+_LONGEST_FIRST = len(b"--\r\n") + _LONGEST_BOUNDARY
 
 Piece = tuple[int, str, bytes]
 """A file's number in the form, its name, and some of its bytes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -73,16 +73,16 @@ class StreamingHandler(BaseHandler):
         self.set_header("Content-Type", f"{form}; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
 
-    @asynccontextmanager
-    async def waiting(self, form: Format) -> AsyncIterator[Callable[[int], None] | None]:
+    def waiting(self, form: Format) -> AbstractAsyncContextManager[Callable[[int], None] | None]:
         """Within it, a session may be made, whose position in line a client that streams is to know.
 
         What it yields tells that position; the first one begins the answer. From then on there are
         keep-alives, and a refusal is the answer's last line. In all other cases nothing has been answered.
         """
-        if form is Format.JSON:
-            yield None
-            return
+        return nullcontext() if form is Format.JSON else self._waiting(form)
+
+    @asynccontextmanager
+    async def _waiting(self, form: Format) -> AsyncIterator[Callable[[int], None]]:
         try:
             yield partial(self._tell_position, form)
         except CellgateError as error:

@@ -34,6 +34,7 @@ from tornado.web import Application
 
 from cellgate.console.assets import STATIC, Assets
 from cellgate.console.sign_ins import SignIns
+from cellgate.doors.e2b.debug import DEBUG_PORTS, debug_paths, debug_routes
 from cellgate.doors.table import door_paths, door_routes, recover_doors
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
@@ -129,8 +130,8 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 ContainerPer = Literal["session", "principal"]
 """What each container is for."""
 
-SHARE_OF_PORTS = 4
-"""One in so many connections, and of their memory, is for programs' ports beside the gateway's own."""
+SHARE_OF_OTHERS = 4
+"""One in so many connections, and of their memory, is for each listener beside the gateway's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,7 @@ class GatewaySettings:
     allowed_origins: frozenset[str] = frozenset()
     base_url: str = ""
     doors: tuple[str, ...] = ()
+    e2b_debug: bool = False
     kernel_dirs: tuple[Path, ...] = ()
     pool: PoolSettings = field(default_factory=PoolSettings)
     warm_kernelspecs: tuple[str, ...] = ("python3",)
@@ -295,9 +297,9 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     journal = await Journal.open(data / RECORD, sync=settings.journal_sync, reserve=settings.storage_reserve)
     stack.push_async_callback(journal.close)
     sockets = _bind(settings.ip, settings.port, "--port")
-    ports_sockets = []
-    if settings.ports_port is not None:
-        ports_sockets = _bind(settings.ip, settings.ports_port, "--ports-port")
+    ports_sockets = (
+        [] if settings.ports_port is None else _bind(settings.ip, settings.ports_port, "--ports-port")
+    )
     store = KernelStore(data / "kernels")
     left = store.load()
     folders = _folders(settings, store, stack)
@@ -305,6 +307,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     engine = await _engine(settings, left, stack)
     launcher = await _launcher(settings, folders, engine, store, stack)
     directory, authentication, provider = await _authentication(settings, stack)
+    debug_sockets = _bind_debug() if settings.e2b_debug else []
     acts = ActRecorder(directory, journal)
     stack.push_async_callback(acts.close)
     services = _build(settings, journal, folders, launcher, engine, authentication, lanes, stack)
@@ -314,9 +317,10 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(services.sign_ins.close)
     await folders.leftovers.sweep(data, folders.workspaces)
     await _recover(services, launcher, left, folders, store)
-    servers = _servers(services, settings.listener, certificate)
-    for server, bound in zip(servers, (sockets, ports_sockets), strict=False):
-        server.add_sockets(bound)
+    servers = _servers(services, settings, certificate)
+    bound = [each for each in (sockets, ports_sockets, debug_sockets) if each]
+    for server, its_sockets in zip(servers, bound, strict=True):
+        server.add_sockets(its_sockets)
     url = _url(settings, sockets)
     gateway = RunningGateway(url, services, servers, settings)
     stack.push_async_callback(gateway.shut_down)
@@ -359,11 +363,12 @@ async def _authentication(
     authentication = Authentication(directory, tuple(others))
     stack.push_async_callback(authentication.close)
     await directory.refresh()
-    if directory.is_open and (directory.has_users or others):
+    tokenless = "--no-auth" if directory.is_open else "--e2b-debug" if settings.e2b_debug else None
+    if tokenless is not None and authentication.is_shared:
         whose = "This data folder has" if directory.has_users else "Others vouch for"
         raise InvalidInput(
-            f"{whose} users, and --no-auth would make everybody the administrator: start without it, or with"
-            " another --data-dir"
+            f"{whose} users, and {tokenless} would make everybody the administrator: start without it, or"
+            " with another --data-dir"
         )
     return directory, authentication, provider
 
@@ -410,6 +415,22 @@ def _bind(ip: str, port: int, option: str) -> list[socket.socket]:
         raise AddressInUse(
             f"Can't listen on {ip}:{port}: {why}. Choose another port with {option}, or another --ip"
         ) from error
+
+
+def _bind_debug() -> list[socket.socket]:
+    """Listen where E2B's SDKs look for their own machine's sandbox."""
+    sockets = []
+    for port in DEBUG_PORTS:
+        try:
+            sockets += bind_sockets(port, "localhost", backlog=BACKLOG)
+        except OSError as error:
+            for each in sockets:
+                each.close()
+            raise AddressInUse(
+                f"Can't listen on localhost:{port}, where E2B's SDKs look with E2B_DEBUG: "
+                f"{in_words(error, file=False)}. Stop what has this port, or start without --e2b-debug"
+            ) from error
+    return sockets
 
 
 def _ports(
@@ -831,9 +852,11 @@ def _staging(settings: GatewaySettings) -> Path:
 
 
 def _servers(
-    services: Services, settings: ListenerSettings, certificate: Certificate | None
+    services: Services, settings: GatewaySettings, certificate: Certificate | None
 ) -> tuple[Listener, ...]:
-    """The gateway's own listener and, if they are served, that of programs' ports, with nothing in common."""
+    """The gateway's own listener and, if they are served, those of programs' ports and of E2B's on this
+    machine, which have nothing in common.
+    """
     own = Application(
         [*routes(services), *door_routes(services)],
         default_handler_class=NotFoundHandler,
@@ -843,7 +866,12 @@ def _servers(
         paths=paths() | door_paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
-    servers = [_listener(own, services, settings, certificate)]
+    servers = [_listener(own, services, settings.listener, certificate)]
+    share = replace(
+        settings.listener,
+        connections=max(FEWEST_CONNECTIONS, settings.listener.connections // SHARE_OF_OTHERS),
+        memory=settings.listener.memory // SHARE_OF_OTHERS,
+    )
     if services.ports is not None:
         programs = Application(
             [(r".*", ProgramHandler, {"services": services})],
@@ -851,12 +879,15 @@ def _servers(
             metrics=services.metrics,
             paths={ProgramHandler: "/{session}/{port}"},
         )
-        share = replace(
-            settings,
-            connections=max(FEWEST_CONNECTIONS, settings.connections // SHARE_OF_PORTS),
-            memory=settings.memory // SHARE_OF_PORTS,
-        )
         servers.append(_listener(programs, services, share, certificate))
+    if settings.e2b_debug:
+        debug = Application(
+            debug_routes(services),
+            log_function=log_request,
+            metrics=services.metrics,
+            paths=debug_paths(),
+        )
+        servers.append(_listener(debug, services, share, None))
     services.metrics.watch(lambda: _connections(servers))
     return tuple(servers)
 

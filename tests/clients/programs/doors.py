@@ -153,4 +153,26 @@ def with_semantic_kernel():
     return asyncio.run(use())
 
 
+def with_piston():
+    from pyston import File, PystonClient
+
+    async def use():
+        client = PystonClient(TOKEN, f"{URL}/piston/api/v2/")
+        ran = await client.execute("python", [File("import sys; print(6 * 7); sys.exit(3)")])
+        found = {
+            "python": "python" in await client.languages(),
+            "ran": [ran.run_stage.output, ran.run_stage.code],
+        }
+        await client.close_session()
+        return found
+
+    return asyncio.run(use())
+
+
+def with_replit():
+    from replit_code_exec import code_exec
+
+    return {"ran": code_exec(f"{URL}/replit", TOKEN, "print(6 * 7)")}
+
+
 print(json.dumps(globals()[f"with_{WHICH}"]()))

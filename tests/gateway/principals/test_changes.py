@@ -240,12 +240,13 @@ def test_users_may_be_there_before_the_gateway(tmp_path: Path, start_gateway: St
     assert gateway.get("/v1/sessions?principal=*").status == 200
 
 
-def test_a_gateway_without_tokens_does_not_start_over_users(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("--no-auth",), ("--e2b-debug", "--doors=e2b")])
+def test_a_gateway_without_tokens_does_not_start_over_users(tmp_path: Path, words: tuple[str, ...]) -> None:
     data = tmp_path / "data"
     cellgate("user", "add", "ada", f"--data-dir={data}")
-    code, said = refusal("--no-auth", "--port=0", f"--data-dir={data}", "--backend=process")
+    code, said = refusal(*words, "--port=0", f"--data-dir={data}", "--backend=process")
     assert code == 2
-    assert "--no-auth would make everybody the administrator" in said
+    assert f"{words[0]} would make everybody the administrator" in said
 
 
 def test_a_token_without_packages_installs_none_by_a_cell_either(start_gateway: StartGateway) -> None:

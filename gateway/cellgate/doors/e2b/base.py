@@ -26,7 +26,7 @@ PORTS: Final = frozenset({"", "49999", "49983"})
 KEY_DIGITS: Final = 32
 HOME: Final = "/home/user"
 """What the workspace is called there, and in sandboxes here too."""
-_ID = re.compile(r"[a-z0-9]{1,64}", re.ASCII)
+_ID = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
 
 CODES: Final = MappingProxyType(
     {

@@ -22,8 +22,9 @@ from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
 from cellgate.execution.limits import check_seconds
+from cellgate.http.context import Services
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.principals.principal import Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.errors import InvalidInput
@@ -69,10 +70,34 @@ class CreateBody(Asked, frozen=True):
             raise InvalidInput(f"templateID has at most {MOST_TEMPLATE} characters")
 
 
+ANY: Final = CreateBody()
+"""A sandbox of which nothing is said."""
+
+
 class TimeoutBody(Asked, frozen=True):
     """How long a sandbox is to live from now on, in seconds."""
 
     timeout: float = TIMEOUT
+
+
+def sandbox_body(
+    services: Services, login: Login, identifier: str, limits: LimitsBody, asked: CreateBody = ANY
+) -> SessionBody:
+    """Return the session that is to be the login's sandbox of this id."""
+    # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
+    network = asked.internet is not False and services.manager.reachable(login.principal.name) is not None
+    return SessionBody(
+        session=session_key(login, identifier),
+        language="python",
+        limits=limits,
+        network="allow" if network else "none",
+        metadata={
+            "door": DOOR,
+            "sandbox": identifier,
+            "template": asked.template,
+            "metadata": asked.metadata or {},
+        },
+    )
 
 
 class ControlHandler(E2bHandler):
@@ -123,26 +148,18 @@ class SandboxesHandler(ControlHandler):
         identifier = self._new_id()
         most = manager.ceilings(self.owner).lifetime
         life = min(TIMEOUT, most) if body.timeout is None else check_seconds(body.timeout, "timeout")
-        # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
-        network = body.internet is not False and manager.reachable(self.owner) is not None
-        wanted = SessionBody(
-            session=session_key(login, identifier),
-            language="python",
-            limits=LimitsBody(lifetime=life, idle_timeout=life),
-            network="allow" if network else "none",
-            metadata={
-                "door": DOOR,
-                "sandbox": identifier,
-                "template": body.template,
-                "metadata": body.metadata or {},
-            },
-        )
+        wanted = sandbox_body(services, login, identifier, self.limits(life), body)
         check_metadata(wanted.metadata)
         session, created = await manager.get_or_create(self.owner, wanted)
         await session.log.commit()
-        if created:
-            services.sandboxes.of(session).env = env
+        services.sandboxes.of(session).env = env
+        if not created:
+            session.let_live_longer(life, most)
         self.answer(self.told(session), 201)
+
+    def limits(self, life: float) -> LimitsBody:
+        """Return the limits of a sandbox that is to live for so many seconds."""
+        return LimitsBody(lifetime=life, idle_timeout=life)
 
     def _new_id(self) -> str:
         """Return an id for a new sandbox; a request that is repeated with its key gets the same."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from cellgate.doors.e2b.base import AbsentHandler
 from cellgate.doors.e2b.cells import CellHandler, HealthHandler
 from cellgate.doors.e2b.commands import ProcessHandler, StartHandler
@@ -14,7 +16,8 @@ from cellgate.doors.e2b.control import (
 )
 from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
 
-ROUTES = (
+PREFIX: Final = "/e2b"
+ROUTES: Final = (
     ("/e2b/v2/sandboxes", SandboxesHandler),
     ("/e2b/sandboxes", SandboxesHandler),
     ("/e2b/sandboxes/{sandbox}", SandboxDetailHandler),

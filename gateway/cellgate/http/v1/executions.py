@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -162,19 +161,10 @@ class ExecuteHandler(ExecutionAnswers):
         request = check_execute(body, self.services.manager.ceilings(self.owner), interactive=interactive)
         request = permitted(self.services, self.login, request)
         idempotency = await self._idempotency(request, body.language)
-        execute = partial(
-            self.services.manager.execute,
-            self.owner,
-            key,
-            request,
-            language=body.language,
-            idempotency=idempotency,
-        )
-        if form is Format.JSON:
-            accepted = await execute()
-        else:
-            async with self.waiting(form) as moved:
-                accepted = await execute(moved=moved)
+        async with self.waiting(form) as moved:
+            accepted = await self.services.manager.execute(
+                self.owner, key, request, language=body.language, idempotency=idempotency, moved=moved
+            )
         await self._answer_accepted(accepted, form, body, view)
 
     async def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
