@@ -82,6 +82,8 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 # Most tests wait for a kernel, a process or a clock: more of them run at once than there are processors.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 AT_ONCE ?= $(shell expr 2 '*' $(PROCESSORS) + 2)
+# Those without kernels compute for most of their time.
+FEW := $(shell expr 2 '*' $(PROCESSORS))
 # Runs pytest for each part, and failed tests again on a quiet machine.
 RUN = $(BIN)/python -m tests.run --reports $(VENV)/test-reports/$@
 FAST := tests/pure tests/core
@@ -102,7 +104,7 @@ test: $(TOOLS) ## all tests that take a moment and need neither a container engi
 	exit $$result
 
 test-fast: $(TOOLS) ## tests of values and of parts, without a kernel; with QUICK= those that take long, too
-	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(QUICK) $(FAST)" -- $(ARGS)
+	@$(FEW_EXAMPLES) $(RUN) "-n $(FEW) $(QUICK) $(FAST)" -- $(ARGS)
 
 test-slow: $(TOOLS) ## all tests but those of test-fast and of test-nightly
 	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
@@ -112,7 +114,7 @@ test-all: $(TOOLS) ## all tests but those of test-nightly
 
 COVERAGE = --cov=cellgate --cov=cellgate_kernels --cov-report=html:$(VENV)/coverage
 test-nightly: $(TOOLS) ## all tests there are with all random examples, and the gate of coverage
-	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- --nightly --crash-rounds 10 $(ARGS)
+	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- --nightly --crash-rounds 10 --fuzz-seconds 2 $(ARGS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(TOOLS) ## hostile input for FUZZ_SECONDS per target: frames, messages, journal files, notebooks, paths, requests

@@ -9,12 +9,13 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import hypothesis
@@ -42,6 +43,8 @@ from tests.support.server import GatewayProcess
 
 pytest_plugins = ["tests.support.kernels", "tests.support.sleepers"]
 
+T = TypeVar("T")
+
 NO_ENGINE = "unix:///nonexistent/docker.sock"
 """`auto` is then the sandbox where there is one; containers have tests of their own."""
 
@@ -68,6 +71,16 @@ def is_long(item: pytest.Item) -> bool:
     return long.function_of(item.nodeid) in item.config.stash[_LISTED]
 
 
+def early(some: Sequence[T], others: Sequence[T]) -> Iterator[T]:
+    """Yield all, each in its order, and `some` of them spread over the first two thirds."""
+    each = 2 * len(others) // (3 * max(1, len(some)))
+    rest = iter(others)
+    for item in some:
+        yield item
+        yield from islice(rest, each)
+    yield from rest
+
+
 _LISTED = pytest.StashKey[frozenset[str]]()
 
 
@@ -82,15 +95,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what is for the night, and in a quick run what takes long. A fuzz target may take its seconds
     on top of the usual timeout.
 
-    Tests that take long come first, else in their random order: of those that run side by side none has much
-    left to do when the others have nothing.
+    Tests that take long are among the first two thirds, so that of those that run side by side none has much
+    left to do when the others have nothing. Not all in front: most of them wait, and would do so together.
     """
     listed = config.stash[_LISTED] = long.listed()
     if not config.getoption("--nightly"):
         leave_out(config, items, [item for item in items if item.get_closest_marker("nightly")])
     if config.getoption("--quick"):
         leave_out(config, items, [item for item in items if long.function_of(item.nodeid) in listed])
-    items.sort(key=is_long, reverse=True)
+    items[:] = early([item for item in items if is_long(item)], [item for item in items if not is_long(item)])
     seconds, usual = config.getoption("--fuzz-seconds"), float(config.getini("timeout"))
     for item in items:
         assert isinstance(item, pytest.Function)

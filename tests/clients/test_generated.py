@@ -15,6 +15,8 @@ from tests.support.server import GatewayProcess
 DOCUMENT = build_document(TABLE, "test")
 OPERATIONS = sorted(each["operationId"] for item in DOCUMENT["paths"].values() for each in item.values())
 SCHEMAS = set(DOCUMENT["components"]["schemas"])
+# The document itself is checked before each change.
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
