@@ -45,6 +45,7 @@ from cellgate.http.attempts import LoginAttempts
 from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.certificate import Certificate, TlsFiles
+from cellgate.http.listener.forwarded import TrustedProxies
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import BACKLOG, FEWEST_CONNECTIONS, ListenerSettings
 from cellgate.http.metrics import KernelState, Metrics, Problem
@@ -887,7 +888,8 @@ def _servers(
             metrics=services.metrics,
             paths=debug_paths(),
         )
-        servers.append(_listener(debug, services, share, None))
+        # No proxy is believed: a page could say what one says, and only the name it asks for gives it away.
+        servers.append(_listener(debug, services, replace(share, proxies=TrustedProxies()), None))
     services.metrics.watch(lambda: _connections(servers))
     return tuple(servers)
 

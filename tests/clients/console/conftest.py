@@ -25,8 +25,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def console(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway for tests that need no options of their own; use a `session` key of your own."""
-    with serving(tmp_path_factory.mktemp("console") / "data", "sandbox", pool_size=1) as gateway:
+    """A gateway for tests that need no options of their own; use a `session` key of your own.
+
+    It has room for the sessions of all of them, which last until its end.
+    """
+    data = tmp_path_factory.mktemp("console") / "data"
+    with serving(data, "sandbox", pool_size=1, max_kernels=256) as gateway:
         yield gateway
 
 

@@ -73,6 +73,8 @@ def main(url: str, data: str) -> dict[str, Any]:
     found["page"] = ask(CELLS, "POST", "/execute", code, Origin=f"http://localhost:{CELLS}")[0]
     found["picture"] = ask(FILES, "GET", "/files?path=a.txt", Sec_Fetch_Site="cross-site")[0]
     found["rebound"] = ask(CELLS, "POST", "/execute", code, host="evil.example.org")[0]
+    led = {"host": "evil.example.org", "X_Forwarded_Host": f"localhost:{CELLS}"}
+    found["rebound as if by a proxy"] = ask(FILES, "GET", "/files?path=a.txt", **led)[0]
     # Nothing else is without a token.
     found["elsewhere"] = [
         ask(gateway, "POST", "/e2b/execute", code)[0],

@@ -20,7 +20,7 @@ REQUESTS = "tests.gateway.doors.debug_requests"
 
 @pytest.mark.usefixtures("sandbox")
 def test_one_sandbox_for_programs_of_this_machine(tmp_path: Path) -> None:
-    options = {"doors": "e2b", "e2b_debug": True}
+    options = {"doors": "e2b", "e2b_debug": True, "trusted_proxies": "127.0.0.1,::1"}
     said = run_in_own_network(tmp_path, options, [sys.executable, "-m", REQUESTS, tmp_path / "data"])
     assert json.loads(said) == {
         "running": 204,
@@ -40,6 +40,7 @@ def test_one_sandbox_for_programs_of_this_machine(tmp_path: Path) -> None:
         "page": 403,
         "picture": 403,
         "rebound": 403,
+        "rebound as if by a proxy": 403,
         "elsewhere": [401, 401, 501, 501],
         "with users": 403,
     }
