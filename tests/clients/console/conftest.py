@@ -30,7 +30,7 @@ def console(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     It has room for the sessions of all of them, which last until its end.
     """
     data = tmp_path_factory.mktemp("console") / "data"
-    with serving(data, "sandbox", pool_size=1, max_kernels=256) as gateway:
+    with serving(data, "sandbox", pool_size=1, max_kernels=256, doors="dify,e2b") as gateway:
         yield gateway
 
 

@@ -45,6 +45,14 @@ def test_alerts_have_the_names_of_the_rules_and_the_runbook() -> None:
     assert {name for name in named if f"\n## {name}\n" not in runbook} == set()
 
 
+def test_what_the_gateway_is(page: Any, console: GatewayProcess) -> None:
+    info = console.get("/v1/info").json()
+    told = f"Cellgate {info['version']}, isolation: {info['isolation']}, doors: dify, e2b"
+    show(page, "operator/operator.js", "Operator").get_by_text(told, exact=True).wait_for()
+    page.route("**/v1/info", lambda route: route.fulfill(json=info | {"doors": []}))
+    show(page, "operator/operator.js", "Operator").get_by_text("doors: none").wait_for()
+
+
 def test_the_gateways_own_numbers(page: Any, console: GatewayProcess) -> None:
     console.execute("operated", "1")
     place = show(page, "operator/operator.js", "Operator")

@@ -1,9 +1,9 @@
 """The door as E2B's SDKs expect it with `E2B_DEBUG`: at three ports of their own machine, without any token.
 
-There is one sandbox, which the first request makes; the ids and tokens of requests don't count. Whoever
-reaches the ports is the administrator there. So they are on loopback addresses alone, open only if the
-operator says so, and only while no one but the administrator can log in. Requests by browsers are refused,
-because any page can make some. It adds nothing to the door's answers; ``server.assembly`` listens.
+There is one sandbox, which the first request for it makes; the ids and tokens of requests don't count.
+Whoever reaches the ports is the administrator there. So they are on loopback addresses alone, open only if
+the operator says so, and only while no one but the administrator can log in. Requests by browsers are
+refused, because any page can make some. It adds nothing to the door's answers; ``server.assembly`` listens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import ClassVar, Final, cast
 
-from cellgate.doors.e2b.base import E2bHandler, find
+from cellgate.doors.e2b.base import AbsentHandler, E2bHandler, find
 from cellgate.doors.e2b.control import TIMEOUT, ControlHandler, SandboxesHandler, sandbox_body
 from cellgate.doors.e2b.routes import PREFIX, ROUTES
 from cellgate.errors import Forbidden
@@ -32,6 +32,10 @@ FROM_BROWSERS: Final = ("Origin", "Sec-Fetch-Site")
 """Headers at least one of which all requests of a browser's pages have, and none of a program."""
 
 
+MAKES_NONE: Final = (ControlHandler, AbsentHandler)
+"""Handlers whose requests need no sandbox."""
+
+
 class DebugHandler(E2bHandler):
     """What differs from the door's other handlers, before which it stands in the order of classes."""
 
@@ -42,7 +46,7 @@ class DebugHandler(E2bHandler):
         checked = super()._prepare()
         if checked is not None:
             await checked
-        if self._refused is not None or not self._needs_token or isinstance(self, ControlHandler):
+        if self._refused is not None or not self._needs_token or isinstance(self, MAKES_NONE):
             return
         try:
             await self._make_sandbox()

@@ -30,7 +30,7 @@ export function Operator() {
   const isForbidden = problem?.status === 403;
   return html`<div class="operator">
     <h1>Gateway</h1>
-    ${info && html`<p class="operator-about">Cellgate ${info.version}, isolation: ${info.isolation}</p>`}
+    ${info && html`<p class="operator-about">Cellgate ${info.version}, isolation: ${info.isolation}, doors: ${info.doors?.join(", ") || "none"}</p>`}
     ${problem && !isForbidden && html`<p class="operator-problem" role="status">The metrics could not be read: ${problem.message}</p>`}
     ${isForbidden
       ? html`<p>Your token may not read the gateway's metrics. An administrator's or an auditor's may.</p>`
