@@ -45,8 +45,11 @@ endif
 CHOICE := $(VENV)/share/cellgate/environment.json
 ANOTHER = $(if $(ENVIRONMENT),$(shell grep -qs '"$(ENVIRONMENT)"' $(CHOICE) || echo FORCE))
 
+# Not the folders that Python writes beside its modules: it does so whenever they are imported.
+KERNEL_FILES := $(filter-out %/__pycache__,$(wildcard $(KERNEL_LISTS)/* kernels/cellgate_kernels/specs/container/*/*))
+
 # One line per step is enough: uv would list a hundred packages on a terminal. What fails is shown.
-$(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(ANOTHER) $(wildcard $(KERNEL_LISTS)/* kernels/cellgate_kernels/specs/container/*/*) | $(BIN)/uv
+$(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(ANOTHER) $(KERNEL_FILES) | $(BIN)/uv
 	@echo "  the gateway's own packages ..."
 ifdef LOCKED
 	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes --no-build -r $(LOCK)

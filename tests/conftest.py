@@ -40,6 +40,7 @@ from tests.support.free_ports import free_port
 from tests.support.place import Place, abandoned
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
+from tests.support.workers import Importer
 
 pytest_plugins = ["tests.support.kernels", "tests.support.sleepers"]
 
@@ -197,7 +198,7 @@ _WENT_WELL = pytest.StashKey[bool]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Enter a place of the run's own: the first process, before pytest asks for folders and starts others."""
-    if hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput") or config.option.collectonly:
         return
     removed = [(each, leftovers.remove(each)) for each in abandoned(Path(tempfile.gettempdir()))]
     config.stash[_REMOVED] = [
@@ -219,6 +220,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Remember how it went, and say what runs on: the processes with the tests have ended by now."""
     config = session.config
+    if (importer := config.stash.get(_IMPORTER, None)) is not None:
+        importer.close()
     config.stash[_WENT_WELL] = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
     place, reporter = config.stash.get(_PLACE, None), config.pluginmanager.get_plugin("terminalreporter")
     if place is not None and reporter is not None:
@@ -234,7 +237,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         Finalize(None, leftovers.remove, args=(place.folder,), exitpriority=-200)
 
 
+_IMPORTER = pytest.StashKey[Importer]()
 _WORKERS = pytest.StashKey[list[int]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
+    """Import the tests once for all processes; where coverage is measured, each process imports them."""
+    if config.pluginmanager.has_plugin("_cov"):
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(f"importing the tests, once for {len(specs)} processes ...")
+    importer = config.stash[_IMPORTER] = Importer(config.args, config.stash[_PLACE].folder)
+    for spec in specs:
+        spec.python = importer.python
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -313,9 +330,13 @@ def lane() -> Iterator[Lane]:
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One gateway for all tests that need no options of their own; use a `session` key of your own."""
+    """One gateway for all tests that need no options of their own; use a `session` key of your own.
+
+    A kernel that is slow to hear an interrupt, as on a busy machine, is not killed for it.
+    """
     data = tmp_path_factory.mktemp("gateway") / "data"
-    with serving(data, "auto", command=INSTALLED, docker_url=NO_ENGINE, pool_size=1) as process:
+    options = {"docker_url": NO_ENGINE, "pool_size": 1, "interrupt_grace": 60}
+    with serving(data, "auto", command=INSTALLED, **options) as process:
         yield process
 
 

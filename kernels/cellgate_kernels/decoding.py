@@ -18,10 +18,11 @@ T = TypeVar("T")
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """A decoder for `kind`; use it wherever `kind` holds values of any type and others wrote the text."""
-    return msgspec.json.Decoder(kind, float_hook=_float)
+    return msgspec.json.Decoder(kind, float_hook=python_float)
 
 
-def _float(digits: str) -> float:
+def python_float(digits: str) -> float:
+    """Return the number that digits stand for. Raises ValueError for one out of range."""
     value = float(digits)
     if value - value != 0:  # JSON has no infinity, so nothing that was read may be written as one
         raise ValueError("number out of range")

@@ -16,7 +16,7 @@ from docker.api.client import APIClient
 from cellgate_kernels.provisioners.container import PRINCIPAL_LABEL
 from tests.conftest import StartGateway
 from tests.containers.conftest import Containers
-from tests.support.server import GatewayProcess, together, until
+from tests.support.server import IN_TIME, GatewayProcess, together, until
 from tests.support.users import add_user, create_token
 
 pytestmark = [
@@ -213,10 +213,10 @@ def test_too_large_files_end_that_kernel_only(gateway: GatewayProcess) -> None:
 
 def test_interrupts_restarts_deadlines_and_ends_are_each_kernels(gateway: GatewayProcess) -> None:
     printed(gateway, "other", "x = 1")
-    result = gateway.execute("one", "import time; time.sleep(100)", timeout=0.5)
+    result = gateway.execute("one", "import time; time.sleep(100)", timeout=IN_TIME)
     assert (result["status"], result["cause"]) == ("timeout", "cell_timeout")
     stubborn = "import time\nwhile True:\n  try: time.sleep(100)\n  except KeyboardInterrupt: pass"
-    result = gateway.execute("one", stubborn, timeout=0.5)
+    result = gateway.execute("one", stubborn, timeout=IN_TIME)
     assert (result["status"], result["cause"]) == ("timeout", "cell_timeout")
     assert result["kernel"]["replaced"] is True
     assert printed(gateway, "one", "print('fresh')") == "fresh\n"

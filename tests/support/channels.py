@@ -24,7 +24,7 @@ from tests.support.server import GatewayProcess
 from tests.support.websockets import websocket
 
 V1 = "v1.kernel.websocket.jupyter.org"
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 Sent = dict[str, Any]
 

@@ -30,7 +30,11 @@ T = TypeVar("T")
 TOKEN = "a-token-for-tests"
 START_DEADLINE = 120.0
 STOP_DEADLINE = 90.0
-PATIENCE = 60.0
+PATIENCE = 120.0
+LAST_WORDS = b"Stop:  Ctrl-C\n"
+"""Of what a gateway says when it serves."""
+IN_TIME = 8.0
+"""Seconds of a deadline before which a cell does something: on a busy machine, too."""
 """Seconds for what takes a moment on a machine that does nothing else. Who waits in vain fails late, and who
 waits for what comes waits no longer than it takes: nothing is gained by less.
 """
@@ -78,6 +82,7 @@ class GatewayProcess:
     ) -> None:
         self.data_dir = data_dir
         self.log = data_dir.with_suffix(".log")
+        logged = self.log.stat().st_size if self.log.exists() else 0
         self.token = TOKEN
         # On demand, each kernel that a test does not use is one too many.
         # Many tests show wrong tokens to a gateway that they share.
@@ -105,20 +110,25 @@ class GatewayProcess:
                     start_new_session=True,
                 )
         try:
-            self.url = self._wait_until_serving()
+            self.url = self._wait_until_serving(logged)
         except BaseException:
             self.kill()
             raise
         self.host = urlsplit(self.url).netloc
         self.tls = self._context()
 
-    def _wait_until_serving(self) -> str:
+    def _wait_until_serving(self, logged: int) -> str:
+        """Return the address once it is announced, and the gateway has printed all that it prints at a start.
+
+        `logged`: bytes that earlier gateways have printed to the same file.
+        """
         deadline = time.monotonic() + START_DEADLINE
         announcement = self.data_dir / "gateway.json"
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log.read_text()
-            if announcement.exists() and json.loads(announcement.read_text())["pid"] == self.process.pid:
-                return str(json.loads(announcement.read_text())["url"])
+            announced = json.loads(announcement.read_text()) if announcement.exists() else {}
+            if announced.get("pid") == self.process.pid and LAST_WORDS in self.log.read_bytes()[logged:]:
+                return str(announced["url"])
             time.sleep(0.02)
         raise AssertionError(f"the gateway does not serve:\n{self.log.read_text()}")
 

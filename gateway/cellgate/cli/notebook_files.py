@@ -30,7 +30,7 @@ from cellgate_kernels.specs.languages import Language, find_language
 _nbformat: Any = nbformat  # untyped
 _v4: Any = v4
 
-_MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
+_MARKER = re.compile(r"#\s*%%+(?:\s++(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
 SUFFIXES: Final = frozenset({".ipynb", ".py", ".md", ".markdown"})
 """Of files that can be run."""

@@ -26,7 +26,7 @@ SCHEMES = ("bearer ", "token ")
 _OTHER_HEADERS = ("X-API-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Proxy-Authorization")
 _OTHER_PARAMETERS = frozenset({"access_token", "api_key", "apikey", "auth", "key"})
 """Where other services have tokens."""
-_NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
+_NAME = re.compile(r"[a-z0-9_-]++(?:\.[a-z0-9_-]++)*")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _PORTS = MappingProxyType({"http": "80", "https": "443"})
 """Those that no browser names in an origin."""

@@ -174,7 +174,7 @@ A pattern that could also match without its last part would look at a long path 
 """
 
 MOST_BASE_URL = 1024
-_BASE_URL = re.compile(r"(?:/(?!\.\.?(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
+_BASE_URL = re.compile(r"(?:/(?!\.\.?(?:/|$))(?>(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+))*")
 
 
 def check_base_url(given: str) -> str:

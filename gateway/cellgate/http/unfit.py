@@ -34,7 +34,7 @@ _GOT: Final = {**_EXPECTED, "int": "a number", "bool": "a boolean"}
 _BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 _AT: Final = " - at `"
-_PATH: Final = re.compile(r"\$((?:\.\w+|\[\d+\]|\[\.\.\.\])*)`", re.ASCII)
+_PATH: Final = re.compile(r"\$((?:\.\w++|\[(?:\d++|\.\.\.)\])*)`", re.ASCII)
 _STEP: Final = re.compile(r"\.(\w+)|\[", re.ASCII)
 _UNKNOWN: Final = "Object contains unknown field `"
 _MISSING: Final = "Object missing required field `"

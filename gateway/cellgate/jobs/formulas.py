@@ -28,7 +28,7 @@ _DEFINES = re.compile(
     r"\\(?:(?:re)?new(?:command|environment)|providecommand|DeclareMathOperator|[egx]?def|let)(?![a-zA-Z])"
 )
 _DELIMITED = re.compile(
-    r"\$\$(?P<a>[^$]+)\$\$|\$(?P<b>[^$]+)\$|\\\[(?P<c>(?:[^\\]|\\[^\[\]])+)\\\]|\\\((?P<d>(?:[^\\]|\\[^()])+)\\\)"
+    r"\$\$(?P<a>[^$]+)\$\$|\$(?P<b>[^$]+)\$|\\\[(?P<c>(?>(?:[^\\]|\\[^\[\]])+))\\\]|\\\((?P<d>(?>(?:[^\\]|\\[^()])+))\\\)"
 )
 _PLACE = re.compile(r'<b id="formula-([0-9a-f]{32})-(\d{1,6})"></b>')
 _WHOLE = re.compile(r"\\begin\{(?P<name>[a-z]{1,20}\*?)\}(?P<body>.*)\\end\{(?P=name)\}", re.DOTALL)

@@ -34,7 +34,7 @@ MAX_PIP_TEXT = 64 * 1024
 
 _PIP = (
     r"(?:python3?(?:\.\d+)?\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip3?\s+"
-    r"(?P<verb>install|uninstall)\s+(?P<rest>.*)"
+    r"(?P<verb>install|uninstall)\s++(?P<rest>.*)"
 )
 _IN_PYTHON = re.compile(rf"[ \t]*(?:%|!{{1,2}})[ \t]*{_PIP}")
 _IN_SHELL = re.compile(rf"[ \t]*{_PIP}")

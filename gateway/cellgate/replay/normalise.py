@@ -155,7 +155,7 @@ def _date_of_run(match: re.Match[str], window: Window | None) -> bool:
 
 # ---- IPython's and tqdm's own lines -----------------------------------------------------------------------
 
-_SPAN = r"[\d.]+(?:e[+-]?\d+)? ?(?:ns|[µμu]s|ms|min|s|h|d)(?: [\d.]+ ?(?:min|s|h))*"
+_SPAN = r"[\d.]++(?:e[+-]?\d++)? ?(?:ns|[µμu]s|ms|min|s|h|d)(?>(?: [\d.]++ ?(?:min|s|h))*)"
 _TIMING = re.compile(
     rf"^CPU times: user {_SPAN}, sys: {_SPAN}, total: {_SPAN} *\n"
     rf"Wall time: {_SPAN} *(?:\nCompiler : {_SPAN} *)?(?:\nParser   : {_SPAN} *)?$"
@@ -164,7 +164,7 @@ _TIMING = re.compile(
     re.MULTILINE,
 )
 _CLOCK = re.compile(
-    r"(?:\d+:)?\d+:\d\d(?:<(?:(?:\d+:)?\d+:\d\d|\?))?, +(?:[\d.]+|\?)[kMGTPE]?"
+    r"(?:\d+:)?\d+:\d\d(?:<(?:(?:\d+:)?\d+:\d\d|\?))?, +(?:[\d.]++|\?)[kMGTPE]?"
     r"[^\s,\]/]{0,20}/[^\s,\]/]{1,20}(?P<after>(?:, [^\]]*)?\])"
 )
 
@@ -320,7 +320,7 @@ VARYING: tuple[AnyRule, ...] = (
 """What is known to vary, wherever it appears."""
 
 # Of a longer number the rest is told apart: each of its commas may be where a number begins.
-_AMOUNT = r"\d+(?:,\d{3}){0,6}(?:\.\d+)?(?:e[+-]?\d+)?"
+_AMOUNT = r"\d++(?:,\d{3}){0,6}(?:\.\d++)?(?:e[+-]?\d++)?"
 DOUBTFUL: tuple[AnyRule, ...] = (
     Rule("timestamps", _ISO, "time", _perhaps(_iso, _of_run)),
     Rule("timestamps", _CTIME, "time", _perhaps(_ctime, _ctime_of_run)),
@@ -330,7 +330,7 @@ DOUBTFUL: tuple[AnyRule, ...] = (
         "durations",
         re.compile(
             rf"(?i)\b(?P<kept>(?:wall|cpu|user|real|sys|total|elapsed|took)(?: time)?:? )"
-            rf"(?:{_AMOUNT} ?(?:ns|µs|μs|us|ms|s|sec|secs|seconds?|min|minutes?|h)\b ?)+"
+            rf"(?:{_AMOUNT} ?(?:ns|[µμu]s|m(?:s|in(?:utes?)?)|s(?:ec(?:s|onds?)?)?|h)\b ?)+"
         ),
         "duration",
     ),

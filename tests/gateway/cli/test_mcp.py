@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters
 from mcp_types import ImageContent, TextContent
 
 from tests.support.commands import INSTALLED, cellgate, environment
-from tests.support.server import TOKEN, GatewayProcess, until
+from tests.support.server import IN_TIME, TOKEN, GatewayProcess, until
 from tests.support.terminal import Terminal
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -307,9 +307,9 @@ async def test_what_runs_is_interrupted_and_a_restart_forgets(
         await asyncio.to_thread(until, lambda: gateway.printed(session, "on\n"), "the cell has not begun")
         await call(client, "interrupt")
         assert "[cellgate: interrupted" in await running
-        late = await call(client, "run_code", code=endless, timeout=1)
+        late = await call(client, "run_code", code=endless, timeout=IN_TIME)
         assert "[cellgate: timeout, cell_timeout]" in late
-        assert "[cellgate: The cell ran longer than 1 s; its output until then is above.]" in late
+        assert f"[cellgate: The cell ran longer than {IN_TIME:g} s; its output until then is above.]" in late
         assert await call(client, "run_code", code="x") == "1"
         await call(client, "restart")
         assert "NameError" in await call(client, "run_code", code="x")

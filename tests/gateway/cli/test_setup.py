@@ -202,6 +202,22 @@ def made(venv: Path) -> Path:
     return venv
 
 
+@pytest.mark.parametrize("folder", ["image", "specs/container/python3"])
+def test_what_python_writes_beside_modules_is_no_reason_to_set_up_again(tmp_path: Path, folder: str) -> None:
+    words = ["setup", f"VENV={made(tmp_path / 'venv')}"]
+    place = ROOT / "kernels" / "cellgate_kernels" / folder
+    written = place / "__pycache__"
+    had = written.exists()
+    written.mkdir(exist_ok=True)
+    try:
+        assert "pip install" not in made_by(["--what-if", str(written.relative_to(ROOT)), *words])
+    finally:
+        if not had:
+            written.rmdir()
+    kept = next(path for path in sorted(place.iterdir()) if path.is_file())
+    assert "pip install" in made_by(["--what-if", str(kept.relative_to(ROOT)), *words])
+
+
 def test_make_run_takes_a_port_of_its_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["run", f"VENV={made(tmp_path / 'venv')}"]
     serve = f"exec {tmp_path}/venv/bin/cellgate serve"

@@ -22,6 +22,9 @@ from tests.conftest import StartGateway
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess
 
+pytestmark = pytest.mark.timeout(1200)
+PATIENCE = 1000.0
+"""Seconds for a wheel to be built, or an environment to be made, on a busy machine."""
 PROJECT = Path(__file__).parents[3]
 STRAY = "raise SystemExit('a stray module was imported')\n"
 TOUR = """
@@ -75,7 +78,7 @@ def files_below(folder: Path) -> set[str]:
 
 
 def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=110, **options)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE, **options)
 
 
 def run_uv(*arguments: str | Path) -> None:

@@ -12,7 +12,7 @@ import requests
 
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.commands import refusal
-from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
+from tests.support.server import IN_TIME, PATIENCE, TOKEN, GatewayProcess, until
 
 DOORS = {
     "/agentrun/v1/run": "agentrun",
@@ -33,7 +33,15 @@ NEWEST = "/v1/sessions?newest=true&limit="
 def gateway(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with all doors."""
     folder = tmp_path_factory.mktemp("doors") / "data"
-    with serving(folder, "sandbox", doors="all", cell_timeout=2, docker_url=NO_ENGINE) as process:
+    with serving(folder, "sandbox", doors="all", docker_url=NO_ENGINE) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def hasty(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway with all doors, for what takes too long."""
+    folder = tmp_path_factory.mktemp("hasty") / "data"
+    with serving(folder, "sandbox", doors="all", cell_timeout=1, docker_url=NO_ENGINE) as process:
         yield process
 
 
@@ -53,7 +61,7 @@ def node(gateway: GatewayProcess, code: str, language: str = "python3", **more: 
     """As Dify runs the code of a node."""
     body = {"language": language, "code": code, "preload": "", "enable_network": True, **more}
     url, headers = f"{gateway.url}/dify/v1/sandbox/run", {"X-Api-Key": TOKEN}
-    answer = requests.post(url, json=body, headers=headers, timeout=(10, 60))
+    answer = requests.post(url, json=body, headers=headers, timeout=PATIENCE)
     assert (answer.status_code, answer.json()["code"]) == (200, 0), answer.text
     return answer.json()["data"]
 
@@ -65,7 +73,7 @@ def khoj(gateway: GatewayProcess, code: str, files: dict[str, bytes] | None = No
         for name, content in (files or {}).items()
     ]
     url = f"http://cellgate:{TOKEN}@{gateway.host}/terrarium"
-    answer = requests.post(url, json={"code": code, "files": sent}, timeout=30)
+    answer = requests.post(url, json={"code": code, "files": sent}, timeout=PATIENCE)
     assert answer.status_code == 200, answer.text
     assert answer.text.index("\n") == len(answer.text) - 1
     return answer.json()
@@ -94,8 +102,10 @@ def test_agentrun_begins_anew_each_time(gateway: GatewayProcess) -> None:
     assert "NameError" in run(gateway, {"code": "print(x)"}).json()["output"]
 
 
-def test_agentrun_says_in_its_words_what_took_too_long_or_died(gateway: GatewayProcess) -> None:
-    slow = run(gateway, {"code": "print('begun')\nimport time; time.sleep(60)"})
+def test_agentrun_says_in_its_words_what_took_too_long_or_died(
+    gateway: GatewayProcess, hasty: GatewayProcess
+) -> None:
+    slow = run(hasty, {"code": "print('begun')\nimport time; time.sleep(60)"})
     assert (slow.status_code, slow.json()) == (200, {"output": "Execution timed out."})
     died = run(gateway, {"code": "print('last')\nimport os; os._exit(3)"}).json()["output"]
     assert died.startswith("last\n")
@@ -192,12 +202,12 @@ len(text)
     assert made == {"made.txt": b"GIVEN", "sub/plot.png": b"1"}
 
 
-def test_terrarium_tells_a_failure(gateway: GatewayProcess) -> None:
+def test_terrarium_tells_a_failure(gateway: GatewayProcess, hasty: GatewayProcess) -> None:
     ran = khoj(gateway, "print('before')\nopen('made.txt', 'w').write('x')\n1/0")
     assert (ran["success"], ran["std_out"], ran["error"]["type"]) == (False, "before\n", "ZeroDivisionError")
     assert ran["error"]["message"].endswith("division by zero\n")
     assert "output_files" not in ran
-    slow = khoj(gateway, "import time; time.sleep(60)")
+    slow = khoj(hasty, "import time; time.sleep(60)")
     assert slow["success"] is False
     assert slow["error"]["message"]
 
@@ -279,14 +289,14 @@ def test_piston_runs_a_program_that_reads_no_input(gateway: GatewayProcess) -> N
 
 def test_piston_ends_a_program_at_its_time(gateway: GatewayProcess) -> None:
     code = "import time; print('begun', flush=True); time.sleep(60)"
-    ran = program(gateway, "python", code, run_timeout=1500).json()["run"]
+    ran = program(gateway, "python", code, run_timeout=1000 * IN_TIME).json()["run"]
     assert (ran["stdout"], ran["code"], ran["signal"]) == ("begun\n", None, "SIGKILL")
 
 
-def test_piston_takes_no_limit_as_the_usual_one(gateway: GatewayProcess) -> None:
+def test_piston_takes_no_limit_as_the_usual_one(gateway: GatewayProcess, hasty: GatewayProcess) -> None:
     answer = program(gateway, "bash", "echo ran", run_timeout=-1)
     assert (answer.status_code, answer.json()["run"]["stdout"]) == (200, "ran\n")
-    ran = program(gateway, "bash", "sleep 60", run_timeout=-1).json()["run"]
+    ran = program(hasty, "bash", "sleep 60", run_timeout=-1).json()["run"]
     assert (ran["code"], ran["signal"]) == (None, "SIGKILL")
 
 

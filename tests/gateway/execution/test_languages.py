@@ -14,7 +14,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
 from tests.conftest import StartGateway
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 _nbformat: Any = nbformat
 
@@ -76,7 +76,7 @@ def test_a_session_of_another_language_is_a_session(any_gateway: GatewayProcess)
         made = gateway.execute(session, code["file"])
         assert [file["path"] for file in made["files"]] == ["made.txt"]
 
-        timed_out = gateway.execute(session, code["wait"], timeout=1)
+        timed_out = gateway.execute(session, code["wait"], timeout=IN_TIME)
         assert (timed_out["status"], timed_out["kernel"]["state"]) == ("timeout", "idle")
         assert gateway.execute(session, code["get"])["stdout"] == "42\n"
         ended = gateway.execute(session, code["exit"])
@@ -101,7 +101,7 @@ def test_a_cell_that_hears_no_interrupt_ends_with_its_kernel(start_gateway: Star
     for language in LANGUAGES:
         gateway.execute(language, CODE[language]["set"], language=language)
         gateway.execute(language, CODE[language]["file"])
-        killed = gateway.execute(language, CODE[language]["waits"], timeout=0.5)
+        killed = gateway.execute(language, CODE[language]["waits"], timeout=IN_TIME)
         assert (killed["status"], killed["error"]["ename"]) == ("timeout", "CellTimeout")
         assert gateway.execute(language, CODE[language]["lost"])["stdout"] == CODE[language]["unset"]
 

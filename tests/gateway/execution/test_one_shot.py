@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from tests.support.server import GatewayProcess, Response, together, until
+from tests.support.server import IN_TIME, GatewayProcess, Response, together, until
 
 
 def one_shot(gateway: GatewayProcess, code: str, **fields: object) -> Response:
@@ -103,7 +103,7 @@ def test_it_streams_while_the_cell_runs(gateway: GatewayProcess) -> None:
 
 
 def test_it_has_a_deadline(strict: GatewayProcess) -> None:
-    result = one_shot(strict, "print('a', flush=True)\nwhile True: pass", timeout=1.5).json()
+    result = one_shot(strict, "print('a', flush=True)\nwhile True: pass", timeout=IN_TIME).json()
     assert (result["status"], result["cause"], result["stdout"]) == ("timeout", "cell_timeout", "a\n")
     limits = {"cell_timeout": 0.5}
     assert one_shot(strict, "while True: pass", limits=limits).json()["status"] == "timeout"

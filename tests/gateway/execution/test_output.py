@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 MIB = 1024 * 1024
 
@@ -65,7 +65,7 @@ def test_a_hundred_megabytes_break_nothing(gateway: GatewayProcess, session: str
 
 
 def test_a_cell_that_prints_without_end_can_be_stopped(strict: GatewayProcess, strict_session: str) -> None:
-    result = strict.execute(strict_session, "while True: print('x' * 1000)", timeout=1)
+    result = strict.execute(strict_session, "while True: print('x' * 1000)", timeout=IN_TIME)
     assert (result["status"], result["truncated"]) == ("timeout", True)
     assert strict.execute(strict_session, "'next'")["text"] == "'next'"
 

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import StartGateway
 from tests.support.nightly import at_night, mostly_nightly
 from tests.support.requirements import require
-from tests.support.server import GatewayProcess, together
+from tests.support.server import IN_TIME, GatewayProcess, together
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_program_that_is_deaf_to_interrupts_does_not_cost_others_their_plain_e
     gateway: GatewayProcess, session: str
 ) -> None:
     deaf = "%%bash\ntrap '' INT TERM\nwhile true; do sleep 1; done"
-    result = gateway.execute(session, deaf, timeout=1)
+    result = gateway.execute(session, deaf, timeout=IN_TIME)
     assert (result["status"], result["error"]["ename"]) == ("timeout", "CalledProcessError")
     assert "Custom TB Handler failed" not in result["text"]
     assert "TypeError" not in result["text"]
@@ -104,7 +104,7 @@ def test_a_command_at_its_deadline_is_a_timeout_and_ends_its_cell(
     gateway: GatewayProcess, session: str, code: str
 ) -> None:
     gateway.execute(session, "before = 5")
-    result = gateway.execute(session, f"{code}\nimport time\nwhile True: time.sleep(1)", timeout=1)
+    result = gateway.execute(session, f"{code}\nimport time\nwhile True: time.sleep(1)", timeout=IN_TIME)
     assert (result["status"], result["cause"]) == ("timeout", "cell_timeout")
     assert result["error"]["ename"] == "KeyboardInterrupt"
     # What the cell was in is shown, and not how the command is run.

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import StartGateway
 from tests.gateway.execution import tracebacks
-from tests.support.server import GatewayProcess
+from tests.support.server import IN_TIME, GatewayProcess
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CELL_FILE = re.compile(r"<ipython-input-\d+-\w+>|/\S*/ipykernel_\d+/\d+\.py")
@@ -62,7 +62,7 @@ def test_errors_are_shown_as_plain_ipython_shows_them(backend: GatewayProcess) -
 
 def test_a_deadline_shows_where_the_code_was(backend: GatewayProcess) -> None:
     backend.execute("s", "import time\ndef wait():\n    time.sleep(600)")
-    result = backend.execute("s", "x = 1\nwait()", timeout=1)
+    result = backend.execute("s", "x = 1\nwait()", timeout=IN_TIME)
     assert (result["status"], result["error"]["ename"]) == ("timeout", "KeyboardInterrupt")
     assert plain("\n".join(result["error"]["traceback"])).split("\n")[1:] == [
         "KeyboardInterrupt                         Traceback (most recent call last)",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.channels import Channels, Sent, channels, kinds, of, text
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 HOLD = "import os, time\nprint('on', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n1/0"
 """Fails when it is let go."""
@@ -205,7 +205,7 @@ async def test_cells_here_have_a_deadline_only_if_it_is_set(
         messages = await client.run("while True: pass")
         assert kinds(messages)[-2:] == ["execute_reply", "idle"]
     # The cell must have begun to ignore interrupts by then.
-    gateway = start_gateway(pool_size=2, channel_cell_timeout=3, interrupt_grace=0.3)
+    gateway = start_gateway(pool_size=2, channel_cell_timeout=IN_TIME, interrupt_grace=0.3)
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel) as client:
         code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.support.channels import channels, is_idle, of, raw_socket, text
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 MEGABYTE = 1_000_000
 FLOOD = "for n in range({}): print('y' * 1_000_000, end='', flush=True)"
@@ -172,7 +172,7 @@ async def test_a_session_with_an_open_socket_is_not_culled(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
     # Longer than a client takes to connect.
-    gateway = start_gateway(pool_size=2, idle_timeout=2, cull_interval=0.05)
+    gateway = start_gateway(pool_size=2, idle_timeout=IN_TIME, cull_interval=0.05)
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel) as client:
         # Nobody uses either from here on; this one is looked at, too, when the later one is found to be idle.

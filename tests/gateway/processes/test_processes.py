@@ -15,7 +15,7 @@ from cellgate.record.location import RECORD
 from cellgate.record.verify_store import check_record
 from tests.conftest import StartGateway
 from tests.support.commands import cellgate
-from tests.support.server import GatewayProcess, Response, together, until
+from tests.support.server import IN_TIME, GatewayProcess, Response, together, until
 
 KEY = "sk-live-0123456789"
 FULL = MOST_KEPT // MOST_OF_PROGRAM
@@ -242,7 +242,7 @@ def test_delete_ends_it_and_its_children(gateway: GatewayProcess, session: str) 
 
 
 def test_its_deadline_ends_it(gateway: GatewayProcess, session: str) -> None:
-    model = run(gateway, session, "sh", "-c", "echo before; sleep 600", timeout=1.5)
+    model = run(gateway, session, "sh", "-c", "echo before; sleep 600", timeout=IN_TIME)
     assert (model["stdout"], model["cause"], model["signal"]) == ("before\n", "timeout", "SIGTERM")
     body = {"session": session + "-short", "limits": {"cell_timeout": 0.5}}
     gateway.post("/v1/sessions", body, timeout=120)

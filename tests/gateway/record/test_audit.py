@@ -22,7 +22,7 @@ from cellgate_kernels.specs.install import create_environment, install_kernelspe
 from tests.conftest import StartGateway
 from tests.support import commands
 from tests.support.requirements import require
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
 
@@ -96,7 +96,7 @@ def test_a_signed_gateway_is_checked_live_crashed_and_by_others(
     for _ in range(2):
         gateway.post("/v1/sessions/a/execute", body, headers={"Idempotency-Key": "k"})
     gateway.warm()
-    assert gateway.execute("a", STUBBORN, timeout=3)["kernel"]["replaced"]
+    assert gateway.execute("a", STUBBORN, timeout=IN_TIME)["kernel"]["replaced"]
     assert gateway.execute("a", "import os; os._exit(3)")["status"] == "died"
     gateway.execute("a", "import threading, time\nthreading.Timer(0.3, print, ['late']).start()")
     gateway.post("/v1/sessions/a/restart")

@@ -22,7 +22,7 @@ from cellgate.replay.packages import installed_packages, pins
 from cellgate_kernels.errors import InvalidInput
 from tests.conftest import StartGateway, serving
 from tests.support.commands import cellgate
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 SAME = ["x = 20 + 1", "x * 2", "print('hello'); raise ValueError('<b>no</b>')"]
 CHANGING = [
@@ -127,7 +127,7 @@ def test_an_ended_session_is_replayed_and_what_never_ran_is_not(replaying: Gatew
 
 
 def test_what_was_stopped_by_its_deadline_is_stopped_again(replaying: GatewayProcess, key: str) -> None:
-    replaying.execute(key, "print('begun', flush=True)\nwhile True: pass", timeout=1)
+    replaying.execute(key, "print('begun', flush=True)\nwhile True: pass", timeout=IN_TIME)
     report = replay(replaying, key)
     assert report["cells"][0]["status"] == {"recorded": "timeout", "now": "timeout"}
 

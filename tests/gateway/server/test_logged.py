@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.conftest import StartGateway
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 SECRET = "s3cr3t"
 """Part of all that must not be logged."""
@@ -41,7 +41,7 @@ def test_a_whole_life_is_logged_without_code_output_variables_and_tokens(start_g
     assert gateway.post("/v1/sessions/s/execute", {"code": [f"{SECRET}-type"]}).status == 400
     assert gateway.get(f"/v1/sessions/s/events?after={SECRET}").status == 400
     stuck = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: '{SECRET}-stuck'"
-    ended = gateway.execute("s", stuck, timeout=0.5)
+    ended = gateway.execute("s", stuck, timeout=IN_TIME)
     assert ended["cause"] == "cell_timeout"
     assert gateway.execute("s", "import os; os._exit(3)")["cause"] == "kernel_exit"
     assert gateway.delete("/v1/sessions/s?purge=true").status in {202, 204}

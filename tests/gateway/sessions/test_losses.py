@@ -17,7 +17,7 @@ from tests.gateway.cli.test_exec import Shell
 from tests.gateway.cli.test_mcp import call
 from tests.gateway.cli.test_mcp import serving as tools
 from tests.support.nightly import at_night
-from tests.support.server import TOKEN, GatewayProcess, until
+from tests.support.server import IN_TIME, TOKEN, GatewayProcess, until
 
 KEPT = "open('f', 'w').write('kept'); x = 1"
 KILL = """
@@ -66,7 +66,7 @@ def kill_kernel(gateway: GatewayProcess, session: str) -> None:
 def test_the_first_result_says_what_is_lost_and_a_resumed_session_has_the_rest_again(
     brief: GatewayProcess,
 ) -> None:
-    create(brief, "s", idle_timeout=1.5, cell_timeout=20)
+    create(brief, "s", idle_timeout=IN_TIME, cell_timeout=20)
     assert loss(brief.execute("s", KEPT)) == {"replaced": False}
     end_by_idleness(brief, "s")
     result = brief.execute("s", "import os; print(open('f').read(), os.environ['TOKEN']); x")
@@ -75,7 +75,7 @@ def test_the_first_result_says_what_is_lost_and_a_resumed_session_has_the_rest_a
     again = brief.result("s", result["execution"])
     assert loss(again) == result["kernel"]
     model = brief.model("s")
-    assert (model["limits"]["idle_timeout"], model["limits"]["cell_timeout"]) == (1.5, 20)
+    assert (model["limits"]["idle_timeout"], model["limits"]["cell_timeout"]) == (IN_TIME, 20)
     assert "missing" not in model
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.conftest import serving
-from tests.support.server import GatewayProcess, until
+from tests.support.server import IN_TIME, GatewayProcess, until
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_cell_in_line_tells_its_position_and_keeps_to_its_timeout(narrow: Gate
         # A dead kernel keeps its place until the next cell of its session: this one gets it.
         other = threads.submit(narrow.post, "/v1/sessions", {"session": "other"})
         until(lambda: waiting(narrow) == 1, "nobody waits")
-        late = narrow.execute("lost", "1", timeout=2)
+        late = narrow.execute("lost", "1", timeout=IN_TIME)
         assert (late["status"], late["cause"], late["started_at"]) == ("timeout", "no_kernel", None)
         assert "in line" in late["error"]["evalue"]
         assert other.result(60).status == 201

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellgate.execution.markdown import fences
-from tests.support.growth import LINEAR, growth
+from tests.support.growth import Cost, both_costs
 
 PIECES = [
     "*a **a ",
@@ -43,13 +43,12 @@ PIECES = [
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_twice_the_text_takes_about_twice_the_time(piece: str) -> None:
+@both_costs
+def test_fences_are_found_in_linear_time(piece: str, cost: Cost) -> None:
     def make(size: int) -> str:
         return piece * (size // len(piece))
 
-    # Making the parser takes a while, too.
-    found = growth(lambda text: list(fences(text)), make, largest=64 * 1024, least=0.02)
-    assert found <= LINEAR
+    cost.check(lambda text: list(fences(text)), make)
 
 
 def test_fences_are_found_among_all_of_it() -> None:

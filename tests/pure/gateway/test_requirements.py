@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,10 @@ from cellgate.errors import PackagesNotAllowed
 from cellgate.packages.imports import distribution_of, names_at_imports, python_of
 from cellgate.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
 from cellgate.packages.settings import PackageSettings
+from cellgate_kernels.distributions import MOST_NAME
 from cellgate_kernels.environment import MISSING
 from cellgate_kernels.errors import InvalidInput
-from tests.support.growth import LINEAR, growth
+from tests.support.growth import IN_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -111,12 +114,27 @@ def test_names_are_told_as_python_knows_them() -> None:
 
 @pytest.mark.parametrize("accents", ["\u0301", "\u0301\u0316", "\ufdfa", "\u0344\u0316 "])
 @pytest.mark.parametrize("last", ["", "\u0316"])
+@pytest.mark.nightly
 def test_names_are_found_in_linear_time(accents: str, last: str) -> None:
     def make(size: int) -> str:
         count = size // (len(accents) + len(last))
         return f"import a{accents * count}{last * count}"
 
-    assert growth(names_at_imports, make) <= LINEAR
+    IN_SECONDS.check(names_at_imports, make)
+
+
+def test_a_name_that_no_package_has_is_not_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of normalising a name grows with the square of its length."""
+    lengths: list[int] = []
+
+    def normalize(form: str, name: str) -> str:
+        lengths.append(len(name))
+        return unicodedata.normalize(form, name)
+
+    monkeypatch.setattr("cellgate.packages.imports.unicodedata", SimpleNamespace(normalize=normalize))
+    names = ["a" + "\u0301" * count for count in (1, MOST_NAME - 1, MOST_NAME, 8000)]
+    assert names_at_imports(f"import {', '.join(names)}") >= {"import", "\u00e1"}
+    assert sorted(lengths) == [2, len("import"), MOST_NAME]
 
 
 def test_the_distribution_of_a_module() -> None:

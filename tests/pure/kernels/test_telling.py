@@ -9,7 +9,7 @@ import pytest
 from cellgate_kernels.hypertext import LONGEST, MOST, read_html
 from cellgate_kernels.outputs import text
 from cellgate_kernels.telling import tell
-from tests.support.growth import LINEAR, growth
+from tests.support.growth import Cost, both_costs
 
 BARE = "<pandas.io.formats.style.Styler at 0x7fc0b3de79d0>"
 STYLED = """<style type="text/css">
@@ -124,8 +124,9 @@ def test_html_that_is_too_long_is_cut_with_a_mark() -> None:
         *("<td rowspan=9999 colspan=99>", "<tr><td rowspan=9999>", "<style>a</style>", "<td>wide words"),
     ],
 )
-def test_hostile_html_takes_linear_time(piece: str) -> None:
-    assert growth(read_html, lambda size: piece * size) <= LINEAR
+@both_costs
+def test_hostile_html_takes_linear_time(piece: str, cost: Cost) -> None:
+    cost.check(read_html, lambda size: piece * size)
 
 
 def test_of_all_outputs_of_a_cell_no_more_is_read_than_its_share() -> None:

@@ -19,7 +19,7 @@ from cellgate.jobs.formulas import ELEMENTS, LONGEST, mathml
 from cellgate.record.stills import still
 from cellgate.record.widgets import STATE
 from tests.pure.record.test_html_frame import Seen, check
-from tests.support.growth import LINEAR, growth
+from tests.support.growth import Cost, both_costs
 
 pytestmark = pytest.mark.usefixtures("templates_compiled_once")
 
@@ -385,12 +385,10 @@ def test_values_of_any_kind_make_a_page(value: Any, metadata: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("piece", ["<", "<a ", "<svg", "<svg ", "&nbsp;", "<audio>", "<b></b>", " ", "A="])
-def test_outputs_are_read_in_linear_time(piece: str) -> None:
-    for mime in ("text/html", "image/svg+xml", "image/gif", "text/plain"):
-        found = growth(
-            lambda text, mime=mime: still(output({mime: text}), "html"),
-            lambda size: piece * (size // len(piece)),
-            largest=64 * 1024,
-            least=0.005,
-        )
-        assert found <= LINEAR, mime
+@pytest.mark.parametrize("mime", ["text/html", "image/svg+xml", "image/gif", "text/plain"])
+@both_costs
+def test_outputs_are_read_in_linear_time(mime: str, piece: str, cost: Cost) -> None:
+    cost.check(
+        lambda text: still(output({mime: text}), "html"),
+        lambda size: piece * (size // len(piece)),
+    )

@@ -14,7 +14,7 @@ from PIL import Image
 from cellgate.replay.compare import CellRun, Verdict, compare_runs, on_screen, text_diff
 from cellgate.replay.images import LARGEST_UNSEEN, PixelBudget, compare_pictures
 from cellgate.replay.moments import Window
-from tests.support.growth import LINEAR, growth
+from tests.support.growth import Cost, both_costs
 
 _THEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
 _NOW = datetime(2026, 11, 21, 16, 5, tzinfo=UTC)
@@ -337,12 +337,13 @@ def test_bars_of_tqdm_are_compared_by_what_they_show_last() -> None:
         "\r 1%| | 1/9 [0:01<",
     ],
 )
-def test_what_was_written_over_is_found_in_linear_time(piece: str) -> None:
+@both_costs
+def test_what_was_written_over_is_found_in_linear_time(piece: str, cost: Cost) -> None:
     def make(size: int) -> str:
         return piece * (size // len(piece) + 1)
 
     def compared(text: str) -> None:
         compare_runs(CellRun("ok", [out(text + "a")]), CellRun("ok", [out(text + "b")]))
 
-    assert growth(on_screen, make, largest=1 << 20) <= LINEAR
-    assert growth(compared, make, largest=1 << 18, least=0.005) <= LINEAR
+    cost.check(on_screen, make)
+    cost.check(compared, make)
