@@ -249,7 +249,8 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter.write_line(f"importing the tests, once for {len(specs)} processes ...")
-    importer = config.stash[_IMPORTER] = Importer(config.args, config.stash[_PLACE].folder)
+    same = ["-c", str(config.inipath), "--rootdir", str(config.rootpath), *config.args]
+    importer = config.stash[_IMPORTER] = Importer(same, config.stash[_PLACE].folder)
     for spec in specs:
         spec.python = importer.python
 

@@ -203,3 +203,40 @@ def test_it_makes_its_folder_anew_and_leaves_reports_for_programs(suite: Suite, 
     assert suite(function("one", 1)).code == 0
     assert (tmp_path / "reports" / "part-1.xml").read_text().count("<testcase") == 1
     assert not (tmp_path / "reports" / "old.txt").exists()
+
+
+IMPORTED = """
+import os
+from pathlib import Path
+
+import pytest
+
+with Path(__file__).with_name("imports").open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+IMPORTER = os.getpid()
+
+@pytest.mark.parametrize("number", range(4))
+def test_passes(number):
+    assert os.getpid() != IMPORTER
+    assert os.environ["PYTEST_XDIST_WORKER"].startswith("gw")
+
+def test_shows_both_sides():
+    assert {"left": 1} == {"right": 2}
+"""
+
+
+def test_modules_of_tests_are_imported_once_for_all_processes(tmp_path: Path) -> None:
+    """A failure shows both sides, as any does."""
+    (tmp_path / "test_imported.py").write_text(IMPORTED)
+    ours = ["-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-p", "tests.conftest"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *ours, "-p", "no:cacheprovider", "-n3", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "1 failed, 4 passed" in done.stdout, done.stdout + done.stderr
+    assert "{'left': 1} != {'right': 2}" in done.stdout
+    assert len((tmp_path / "imports").read_text().splitlines()) == 1
