@@ -238,5 +238,5 @@ def test_modules_of_tests_are_imported_once_for_all_processes(tmp_path: Path) ->
         check=False,
     )
     assert "1 failed, 4 passed" in done.stdout, done.stdout + done.stderr
-    assert "{'left': 1} != {'right': 2}" in done.stdout
+    assert "Left contains 1 more item" in done.stdout
     assert len((tmp_path / "imports").read_text().splitlines()) == 1
