@@ -249,7 +249,9 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter.write_line(f"importing the tests, once for {len(specs)} processes ...")
-    same = ["-c", str(config.inipath), "--rootdir", str(config.rootpath), *config.args]
+    # As the workers import it: a plugin's asserts are rewritten, too.
+    plugins = [f"-p{name}" for name in config.option.plugins]
+    same = ["-c", str(config.inipath), "--rootdir", str(config.rootpath), *plugins, *config.args]
     importer = config.stash[_IMPORTER] = Importer(same, config.stash[_PLACE].folder)
     for spec in specs:
         spec.python = importer.python

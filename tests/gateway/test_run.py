@@ -230,7 +230,18 @@ def test_modules_of_tests_are_imported_once_for_all_processes(tmp_path: Path) ->
     (tmp_path / "test_imported.py").write_text(IMPORTED)
     ours = ["-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-p", "tests.conftest"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *ours, "-p", "no:cacheprovider", "-n3", tmp_path],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            *ours,
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "tests.support.outcomes",
+            "-n3",
+            tmp_path,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
