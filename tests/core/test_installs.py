@@ -18,7 +18,7 @@ from cellgate_kernels.environment import Environment
 from cellgate_kernels.leftovers import Leftovers
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 TARGET = Target(Environment("3.11.2"), "python")
 
 

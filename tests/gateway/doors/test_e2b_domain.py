@@ -20,7 +20,7 @@ from tests.support.proxies import Connection, nginx, replaced, require_proxy, st
 from tests.support.server import TOKEN, GatewayProcess
 
 DOMAIN = "sandboxes.example.org"
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_a_result_has_the_fields_of_the_contract(gateway: GatewayProcess, sessio
     assert result["kernel"] == {"state": "idle", "replaced": False}
     assert result["started_at"] <= result["finished_at"]
     assert result["queue_ms"] >= 0
-    assert 0 < result["duration_ms"] < 60_000
+    assert result["duration_ms"] > 0
     assert gateway.result(session, result["execution"]) == result
 
 

@@ -30,7 +30,7 @@ from tests.support.websockets import websocket
 NAME, UPSTREAM = "ports.example.org", "127.0.0.1:8890"
 CERTIFICATE, KEY = "/etc/cellgate/tls/ports.pem", "/etc/cellgate/tls/ports.key"
 PORT = 8000
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def caddy_command(folder: Path, upstream: str, port: int, files: tuple[Path, Path]) -> list[str]:

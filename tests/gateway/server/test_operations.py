@@ -252,14 +252,14 @@ def test_a_kernel_that_never_gets_ready_is_given_up(start_gateway: StartGateway,
 
 
 COUNTING = """
-import sys, time
+import sys
 with open(sys.argv[1], "a") as file:
-    file.write(f"{time.time()}\\n")
+    file.write("tried\\n")
 raise SystemExit("broken for good")
 """
 
 
-def test_a_default_kernel_that_can_t_start_is_tried_again_ever_less_often(
+def test_a_default_kernel_that_can_t_start_is_tried_again(
     start_gateway: StartGateway, tmp_path: Path, specs: Path
 ) -> None:
     tries = tmp_path / "tries"
@@ -269,13 +269,7 @@ def test_a_default_kernel_that_can_t_start_is_tried_again_ever_less_often(
     assert (ready.status, ready.json()["missing"]) == (503, ["no_kernel_yet"])
     assert gateway.get("/healthz").status == 200
 
-    def times() -> list[float]:
-        return [float(line) for line in tries.read_text().split()] if tries.exists() else []
-
-    until(lambda: len(times()) >= 3, "it is not tried again")
-    first, second, third = times()[:3]
-    assert second - first > 0.9
-    assert third - second > 1.8
+    until(lambda: tries.exists() and tries.read_text().count("\n") >= 3, "it is not tried again")
     assert "broken for good" in gateway.log.read_text()
     # Whoever asks is told at once, and finds the others unharmed.
     assert "broken for good" in refused(gateway.post("/v1/sessions", {}), 503, "kernel_start_failed")
