@@ -57,7 +57,7 @@ CELL_TIMEOUT = 60.0
 MOST_SECONDS = 600.0
 """Virtual ones that an end may take."""
 PATIENCE = 10.0
-"""Virtual seconds from a cell's end to its record: its files are looked at, and its kernel may be replaced."""
+"""Virtual seconds from a cell's end to its record: its files are looked at, its kernel may be replaced."""
 PRINCIPAL = "ada"
 LATE = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 """What a cell's threads may still say after its end."""

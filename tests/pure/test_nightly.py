@@ -45,8 +45,8 @@ def test_the_list_is_made_of_reports(tmp_path: Path) -> None:
         ("tests.pure.test_a", "test_cases[2]", 0.03),
         ("tests.pure.test_a", "test_short", 0.04),
         ("tests.pure.test_a.TestAll", "runTest", 2),
-        ("tests.gateway.http.test_b", "test_short", 2.4),
-        ("tests.gateway.http.test_b", "test_long", 2.6),
+        ("tests.gateway.http.test_b", "test_short", 0.9),
+        ("tests.gateway.http.test_b", "test_long", 1.1),
     ]
     told = "".join(
         f'<testcase classname="{place}" name="{name}" time="{time}"/>' for place, name, time in cases

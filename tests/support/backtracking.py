@@ -258,8 +258,7 @@ class _Judge:
             return frozenset(chr(value))
         if kind is codes.RANGE:
             return frozenset(each for each in self._any if value[0] <= ord(each) <= value[1])
-        flags = self._flags & re.ASCII
-        return frozenset(each for each in self._any if re.fullmatch(_CATEGORIES[value], each, flags))
+        return frozenset(re.findall(_CATEGORIES[value], "".join(self._any), self._flags & re.ASCII))
 
     def _in_cases(self, found: Characters) -> Characters:
         if not self._flags & re.IGNORECASE:
