@@ -85,7 +85,7 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 # Most tests wait for a kernel, a process or a clock: more of them run at once than there are processors.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 AT_ONCE ?= $(shell expr 2 '*' $(PROCESSORS) + 2)
-# Those without kernels compute for most of their time.
+# Those without kernels, and those that take a moment, compute for most of their time.
 FEW := $(shell expr 2 '*' $(PROCESSORS))
 # Runs pytest for each part, and failed tests again on a quiet machine.
 RUN = $(BIN)/python -m tests.run --reports $(VENV)/test-reports/$@
@@ -102,7 +102,7 @@ test test-fast test-slow test-all test-nightly fuzz newest-clients: export PYTHO
 test: $(TOOLS) ## all tests that take a moment and need neither a container engine nor Jupyter's clients
 	@echo "All tests but those that take long or need containers or Jupyter's clients: five minutes on two processors, less with more."
 	@command -v bwrap >/dev/null || echo "bubblewrap is missing: what needs it is skipped. Install it: sudo apt-get install bubblewrap"
-	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(QUICK) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
+	@$(FEW_EXAMPLES) $(RUN) "-n $(FEW) $(QUICK) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
 	echo "Left out: what tests/long.txt lists, $(OTHER). All tests, with a container engine and after make clients: make test-all"; \
 	exit $$result
 
