@@ -251,9 +251,10 @@ def test_a_slow_body_that_makes_progress_comes_in(start_gateway: StartGateway) -
     gateway = start_gateway(body_timeout=4, body_rate=100)
     with clients(gateway) as client:
         head = b"PUT /v1/sessions/a/files/f HTTP/1.1\r\n" + AUTHORIZED + b"Connection: close\r\n"
-        connection = client.connect(head + b"Content-Length: 1200\r\n\r\n")
+        connection = client.connect(head + b"Content-Length: 60000\r\n\r\n")
+        # Much faster than it must be, and longer than a body without progress may take.
         for _ in range(12):
-            connection.sendall(bytes(100))
+            connection.sendall(bytes(5000))
             time.sleep(0.4)
         assert b" 201 " in ended(connection)[:20]
 
