@@ -100,7 +100,7 @@ FEW_EXAMPLES = CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1}
 test test-fast test-slow test-all test-nightly fuzz newest-clients: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(TOOLS) ## all tests that take a moment and need neither a container engine nor Jupyter's clients
-	@echo "All tests but those that take long or need containers or Jupyter's clients: five minutes on two processors, less with more."
+	@echo "All tests but those that take long or need containers or Jupyter's clients: two to four minutes on two processors, less with more."
 	@command -v bwrap >/dev/null || echo "bubblewrap is missing: what needs it is skipped. Install it: sudo apt-get install bubblewrap"
 	@$(FEW_EXAMPLES) $(RUN) "-n $(FEW) $(QUICK) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
 	echo "Left out: what tests/long.txt lists, $(OTHER). All tests, with a container engine and after make clients: make test-all"; \
