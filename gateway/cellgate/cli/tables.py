@@ -43,13 +43,14 @@ def print_table(table: Table) -> None:
 
 def as_json(value: Any) -> str:
     """`value` as indented JSON."""
-    return _harmless(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    return without_controls(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def json_line(value: Any) -> str:
     """`value` as JSON, with the end of its line."""
-    return _harmless(msgspec.json.encode(value).decode()) + "\n"
+    return without_controls(msgspec.json.encode(value).decode()) + "\n"
 
 
-def _harmless(text: str) -> str:
+def without_controls(text: str) -> str:
+    """JSON as it is, but for control characters that a terminal would obey."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -34,7 +34,7 @@ from cellgate.errors import (
 )
 from cellgate.http.access import is_own_page, misplaced, token_of
 from cellgate.http.context import Services
-from cellgate.http.described import IsToken, described, nothing_known
+from cellgate.http.described import IsToken, described, masked, method_of, nothing_known
 from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.malformed import malformed, not_text
@@ -358,7 +358,7 @@ class BaseHandler(RequestHandler):
                     **self._who(),
                     **self._what(),
                     "owner": self.owner,
-                    "session": self.path_args[0] if self.path_args else "",
+                    "session": masked(self.path_args[0], self.is_token) if self.path_args else "",
                 }
             )
 
@@ -374,7 +374,7 @@ class BaseHandler(RequestHandler):
     def _what(self) -> dict[str, str]:
         """What the audit trail says of what was asked for: never a query or a body."""
         paths: Mapping[type[BaseHandler], str] = self.application.settings["paths"]
-        return {"method": self.request.method or "", "route": paths.get(type(self), "")}
+        return {"method": method_of(self.request), "route": paths.get(type(self), "")}
 
     def note_refusal(self, error: CellgateError) -> None:
         """Note a refused access in the audit trail."""

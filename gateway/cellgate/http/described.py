@@ -63,7 +63,7 @@ def path_of(request: HTTPServerRequest, is_token: IsToken = nothing_known) -> st
         # Half a token does not look like one.
         path = path[:_MOST_READ].rpartition("/")[0] + f"/{_MASKED}"
     words = _without_key(path.split("/"))
-    return "/".join(_masked(word, is_token) for word in words)[:LONGEST_PATH]
+    return "/".join(masked(word, is_token) for word in words)[:LONGEST_PATH]
 
 
 def _without_key(words: list[str]) -> list[str]:
@@ -79,7 +79,8 @@ def _without_key(words: list[str]) -> list[str]:
     return words if end == begin else [*words[:begin], _MASKED, *words[end:]]
 
 
-def _masked(word: str, is_token: IsToken) -> str:
+def masked(word: str, is_token: IsToken) -> str:
+    """A word of a path, or what stands in place of one that is a token."""
     text = _unquoted(word)
     return _MASKED if len(text) >= _SHORTEST and (_LOOKS.search(text) or is_token(text)) else word
 
