@@ -124,6 +124,18 @@ class CannotShare(Conflict):
     reason = "cannot_share"
 
 
+class FileHeld(Conflict):
+    """A program holds a file of the session's, `path`: whoever opens it would wait until it lets go."""
+
+    reason = "file_held"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path[-200:]!r} is held by a program, as by a lease: nobody else can open it now."
+            " End that program, or try again"
+        )
+
+
 class EnvironmentDiffers(Conflict):
     """A replay would run with versions other than the recorded ones."""
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import html
 import json
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -55,6 +57,7 @@ class Masker:
                 marks.setdefault(form, f"[secret {name}]")
         self._marks = marks
         self._forms = sorted(marks, key=len, reverse=True)
+        self._beginnings = tuple(map(Beginnings, self._forms))
         self._longest = max(map(len, marks), default=0)
         in_json = {_encode(form)[1:-1] for form in marks}
         self._in_json = tuple(in_json | {json.dumps(form)[1:-1].encode() for form in marks})
@@ -74,7 +77,8 @@ class Masker:
         found: list[Found] = []
         position = 0
         following: dict[str, int] = {}
-        edge = len(text) if is_whole else self.edge(text, 0)
+        places = [] if is_whole else self._places(text)
+        edge = places[0] if places else len(text)
         while True:
             start = edge
             first = ""
@@ -91,19 +95,52 @@ class Masker:
             position = start + len(first)
             found.append(Found(start, position, self._marks[first]))
             if edge < position:
-                edge = self.edge(text, position)
+                after = bisect_left(places, position)
+                edge = places[after] if after < len(places) else len(text)
+
+    def _places(self, text: str) -> list[int]:
+        """Where values begin, in order, that may go on after the text's end."""
+        found: set[int] = set()
+        for each in self._beginnings:
+            length, _ = each.follow(0, text[max(0, len(text) - each.longest) :])
+            while length:
+                found.add(len(text) - length)
+                length = each.shorter[length]
+        return sorted(found)
 
     def edge(self, text: str, position: int) -> int:
         """The first place from `position` on where a value begins that may go on after the text's end."""
-        edge = len(text)
-        for form in self._forms:
-            at = max(position, len(text) - len(form) + 1)
-            while (at := text.find(form[0], at, edge)) >= 0:
-                if form.startswith(text[at:]):
-                    edge = at
-                    break
-                at += 1
-        return edge
+        _, length, _ = self.follow(self.nothing, "", text[position:])
+        return len(text) - length
+
+    @property
+    def nothing(self) -> tuple[int, ...]:
+        """For `follow`, that no value has begun."""
+        return (0,) * len(self._beginnings)
+
+    def follow(
+        self, begun: tuple[int, ...], before: str, piece: str
+    ) -> tuple[tuple[int, ...], int, int | None]:
+        """How much of each value stands at the end of a text, if it is followed by a piece.
+
+        `begun`: the same at the end of `before`. Beside it the longest of them, and where the first whole
+        value begins that ends in the piece. A piece costs its own length, however much has begun.
+        """
+        lengths = []
+        first: int | None = None
+        for each, length in zip(self._beginnings, begun, strict=True):
+            if len(piece) > each.longest:
+                skipped = max(0, len(before) - each.longest)
+                at = (before[skipped:] + piece).find(each.form)
+                start = skipped + at if at >= 0 else None
+                now, _ = each.follow(0, piece[len(piece) - each.longest :])
+            else:
+                now, end = each.follow(length, piece)
+                start = None if end is None else len(before) + end - len(each.form)
+            lengths.append(now)
+            if start is not None and (first is None or start < first):
+                first = start
+        return tuple(lengths), max(lengths, default=0), first
 
     def may_be_in(self, frame: bytes) -> bool:
         """Whether JSON may hold a value; False is certain."""
@@ -126,6 +163,50 @@ class Masker:
             same = len(pairs) == len(value) and all(pairs.get(key) is value[key] for key in value)
             return value if same else pairs
         return value
+
+
+class Beginnings:
+    """Finds a value, and how much of its beginning a text ends with, by Knuth, Morris and Pratt.
+
+    Of a value that repeats itself each place of a text could be the beginning: to compare them one by one
+    would take the square of its length.
+    """
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.longest = len(form) - 1
+        """Characters of a beginning that is not the whole."""
+
+    @cached_property
+    def shorter(self) -> list[int]:
+        """For each length of a beginning that of the longest shorter one which it ends with."""
+        shorter = [0, 0]
+        length = 0
+        for letter in self.form[1:]:
+            while length and self.form[length] != letter:
+                length = shorter[length]
+            if self.form[length] == letter:
+                length += 1
+            shorter.append(length)
+        return shorter
+
+    def follow(self, length: int, piece: str) -> tuple[int, int | None]:
+        """How long the beginning at a piece's end is, after one before it; where the first whole one is."""
+        at = 0
+        if not length and (at := piece.find(self.form[0])) < 0:
+            return 0, None
+        form, shorter = self.form, self.shorter
+        ended: int | None = None
+        for place in range(at, len(piece)):
+            letter = piece[place]
+            while length and form[length] != letter:
+                length = shorter[length]
+            if form[length] == letter:
+                length += 1
+            if length == len(form):
+                ended = place + 1 if ended is None else ended
+                length = shorter[length]
+        return length, ended
 
 
 def _forms(value: str) -> Iterator[str]:
@@ -157,17 +238,32 @@ class StreamMasker:
         self._masker = masker
         self._tail = ""
         """The end of the text, if it could be the beginning of a value."""
+        self._begun = masker.nothing
+        """How much of each value the tail ends with."""
+        self._first: int | None = None
+        """Where in the tail a whole value begins that can't be shown yet, because a longer one may."""
         self._shown = 0
         """How much of it was given out by `rest`."""
 
     def more(self, text: str) -> str:
         """What can be shown of the text so far and was not yet."""
-        text = self._tail + text
-        found, edge = self._masker.find(text, is_whole=False)
+        tail, text = self._tail, self._tail + text
+        self._begun, longest, first = self._masker.follow(self._begun, tail, text[len(tail) :])
+        first = self._first if first is None or (self._first is not None and self._first < first) else first
+        edge = len(text) - longest
+        found: list[Found] = []
+        if first is not None and first < edge:
+            found, edge = self._masker.find(text, is_whole=False)
         shown = render(text, found, min(self._shown, edge), edge)
-        self._tail = text[edge:]
+        self._keep(text[edge:], None if found or first is None else first - edge, known=not found)
         self._shown = max(0, self._shown - edge)
         return shown
+
+    def _keep(self, tail: str, first: int | None, *, known: bool) -> None:
+        """Keep the end of the text. `known`: it is known what of values is in it."""
+        self._tail, self._first = tail, first
+        if not known:
+            self._begun, _, self._first = self._masker.follow(self._masker.nothing, "", tail)
 
     @property
     def holds_back(self) -> bool:
@@ -179,7 +275,7 @@ class StreamMasker:
         found, end = self._masker.find(self._tail, is_whole=True)
         shown = render(self._tail, found, self._shown, end)
         edge = self._masker.edge(self._tail, found[-1].end if found else 0)
-        self._tail = self._tail[edge:]
+        self._keep(self._tail[edge:], None, known=False)
         self._shown = len(self._tail)
         return shown
 

@@ -1,7 +1,8 @@
-"""Reads small files of the data folder, and only regular files.
+"""Opens files without waiting for anybody, and reads small files of the data folder, only regular ones.
 
 Anyone who can write to that folder may have put something else in a file's place. Reading a pipe would block
-the gateway before it can even be stopped, and a device has no end. The caller interprets the bytes.
+the gateway before it can even be stopped, and a device has no end. Files of a session's code may be held,
+too, as by a lease: whoever opens one as usual waits for its holder. The caller interprets the bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,18 @@ class NoRegularFile(OSError):
         super().__init__(errno.EINVAL, "it is no regular file", str(path))
 
 
+AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""With these flags of open(2) nothing waits: what would raises BlockingIOError."""
+
+
+def open_at_once(name: str, flags: int, *, folder: int | None = None, follow: bool = False) -> int:
+    """A descriptor, which the caller closes, of what may be a session's file; the one way to open it.
+
+    Raises OSError; BlockingIOError if somebody holds the file, so that opening it takes until they let go.
+    """
+    return os.open(name, flags | AT_ONCE | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
+
+
 def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
     """The first `most` bytes of the file at `path`; never blocks on a pipe. Raises OSError."""
     descriptor = open_regular(path, follow=follow)
@@ -28,10 +41,7 @@ def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
 
 def open_regular(path: Path, *, follow: bool = True) -> int:
     """A descriptor of the file at `path`, for reading. Raises OSError, NoRegularFile for anything else."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    if not follow:
-        flags |= os.O_NOFOLLOW
-    descriptor = os.open(path, flags)
+    descriptor = open_at_once(os.fspath(path), os.O_RDONLY, follow=follow)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise NoRegularFile(path)

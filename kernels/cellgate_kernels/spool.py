@@ -23,6 +23,7 @@ from msgspec import structs
 
 from cellgate_kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer
 from cellgate_kernels.reception import read_large
+from cellgate_kernels.regular import open_at_once
 from cellgate_kernels.structure import is_heavy
 
 SEGMENTS = 4
@@ -93,7 +94,7 @@ def _read(path: Path) -> bytes:
         if not stat.S_ISREG(path.lstat().st_mode):
             return b""
         # Checked again once it is open: by then it may be another file.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_at_once(str(path), os.O_RDONLY)
         try:
             regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
             return os.read(descriptor, SEGMENT_BYTES) if regular else b""

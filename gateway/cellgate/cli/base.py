@@ -35,6 +35,7 @@ from traitlets.config.loader import (
     PyFileConfigLoader,
 )
 
+from cellgate.cli.escaping import printed
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
 from cellgate_kernels.errors import InvalidInput, in_words, nearest
@@ -542,7 +543,7 @@ class CommandApp(BaseApp):
     @staticmethod
     def print(text: str) -> None:
         """Writes a line of the command's result to stdout."""
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{printed(text) if sys.stdout.isatty() else text}\n")
         sys.stdout.flush()  # here, because `main` handles the error of a reader that has left
 
     def arguments(self, *names: str) -> list[str]:

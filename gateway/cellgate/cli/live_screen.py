@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from cellgate.cli.escaping import printed
+from cellgate.cli.guard import Guard
 from cellgate.cli.images import Pictures
 from cellgate.cli.screen import Plain, Screen, Seen, present, summary, waits, without_colours
 from cellgate.client import Event, Finished, Queued, Started, Stream
@@ -110,7 +112,7 @@ class Live:
     def note(self, text: str) -> None:
         """A dim line above the bar."""
         self._end_line()
-        self._progress.console.print(Text(text, style="dim"))
+        self._progress.console.print(Text(printed(text), style="dim"))
 
     def _end_line(self) -> None:
         if self._open:
@@ -125,8 +127,8 @@ class Live:
         self._progress.start()
 
     def _print(self, text: str) -> None:
-        # A Text keeps colours but no other control sequences: a cell can't repaint the user's terminal.
-        self._progress.console.print(Text.from_ansi(text))
+        # Of what the guard lets pass a Text keeps the colours: a cell can't repaint the user's terminal.
+        self._progress.console.print(Text.from_ansi(Guard().feed(text)))
 
 
 def _last_overwrite(line: str) -> str:
@@ -135,4 +137,4 @@ def _last_overwrite(line: str) -> str:
 
 
 def _beside_bar(text: str) -> str:
-    return without_colours(text.partition("\n")[0])[:60]
+    return without_colours(Guard().feed(text[:_LONG_LINE].partition("\n")[0]))[:60]

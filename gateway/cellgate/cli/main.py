@@ -18,7 +18,7 @@ from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import COMPLETING, BaseApp, UsageError, did_you_mean
-from cellgate.cli.escaping import printed_line
+from cellgate.cli.escaping import printed, printed_line
 from cellgate.cli.extras import OF_THE_SERVER, SERVER, missing
 from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
 
@@ -178,7 +178,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"cellgate: {message}\n")
+    # A gateway's refusal may have words of others in it, such as the name of a file.
+    sys.stderr.write(f"cellgate: {printed(message)}\n")
     return code
 
 

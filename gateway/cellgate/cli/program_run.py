@@ -12,11 +12,9 @@ import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import TextIO
 
-import msgspec
-
-from cellgate.cli.terminal import Guard
+from cellgate.cli.guard import Outlet
+from cellgate.cli.tables import json_line
 from cellgate.client import Event, Gateway, GatewayError, ProcessExited, ProcessModel, ProcessOutput
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -37,18 +35,18 @@ def piped_stdin(*, asked: bool) -> int | None:
 
 async def show_events(events: AsyncGenerator[Event], *, json: bool = False, shown: bool = True) -> int:
     """Writes what the program writes, until it ends; returns the exit code. `json`: all events instead."""
-    out = _Writer(sys.stdout)
-    err = _Writer(sys.stderr)
+    out = Outlet(sys.stdout)
+    err = Outlet(sys.stderr)
     async with aclosing(events) as received:
         async for event in received:
             if json:
-                sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+                sys.stdout.write(json_line(event))
                 sys.stdout.flush()
             elif shown and isinstance(event, ProcessOutput):
                 (out if event.name == "stdout" else err).write(event.text)
             if isinstance(event, ProcessExited):
                 if not json and (remark := _remark(event)):
-                    sys.stderr.write(f"cellgate: {remark}\n")
+                    err.note(f"cellgate: {remark}")
                 return exit_code(event)
     raise GatewayError(0, "connection_lost", "The gateway ended the stream before the program had ended")
 
@@ -71,18 +69,6 @@ def _remark(event: ProcessExited) -> str:
     if event.truncated:
         parts.append("a part of its output was left out, because it was too much")
     return "; ".join(parts)
-
-
-class _Writer:
-    """Writes a program's text as it is; on a terminal, only what can't repaint the user's screen."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._guard = Guard() if stream.isatty() else None
-
-    def write(self, text: str) -> None:
-        self._stream.write(text if self._guard is None else self._guard.feed(text))
-        self._stream.flush()
 
 
 class Feed:

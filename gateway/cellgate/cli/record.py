@@ -18,6 +18,7 @@ from traitlets import Bool, Integer
 
 from cellgate.cli.actions import choose_action, forms_of
 from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.tables import without_controls
 from cellgate_kernels.errors import CellgateError
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ class RecordApp(BaseApp):
 
         for row in upkeep.trail_of(self._record, self.after):
             if self.json:
-                sys.stdout.write(f'{{"hash":"{row.hash.hex()}","entry":{row.body.decode()}}}\n')
+                line = f'{{"hash":"{row.hash.hex()}","entry":{row.body.decode()}}}\n'
+                sys.stdout.write(without_controls(line) if sys.stdout.isatty() else line)
                 continue
             fields = json.loads(row.body)
             front = f"{fields.pop('seq'):>6}  {fields.pop('at')}  {fields.pop('type')}"

@@ -15,8 +15,9 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Protocol, Self
 
+from cellgate.cli.guard import Outlet
 from cellgate.cli.images import SUFFIXES, Picture, Pictures
 from cellgate.client import (
     DisplayData,
@@ -32,7 +33,7 @@ from cellgate.client.loss import describe_loss
 from cellgate.wire.endings import describe_end
 from cellgate_kernels.telling import tell
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\)|[ -/]++[0-~]|[@-Z\\-_])")
 
 
 def note_wait(position: int) -> None:
@@ -119,7 +120,9 @@ class Plain:
         self._total = total
         self._pictures = pictures
         self._count: int | None = None
-        self._open: TextIO | None = None
+        self._open: Outlet | None = None
+        self._out = Outlet(sys.stdout)
+        self._err = Outlet(sys.stderr)
         self._seen = Seen()
 
     def __enter__(self) -> Self:
@@ -135,12 +138,11 @@ class Plain:
         self._seen = Seen()
 
     def event(self, event: Event) -> None:
-        """Stream output is written unchanged, to the stream it was written to."""
+        """Stream output is written to the stream it was written to, unchanged if that is no terminal."""
         self._seen.event(event)
         if isinstance(event, Stream):
-            stream = sys.stderr if event.name == "stderr" else sys.stdout
+            stream = self._err if event.name == "stderr" else self._out
             stream.write(event.text)
-            stream.flush()
             self._open = None if event.text.endswith("\n") else stream
         elif isinstance(event, Started):
             self._count = event.execution_count
@@ -148,8 +150,11 @@ class Plain:
             self.note(waits(event.position))
         elif shown := present(event, self._pictures, self._count):
             self._end_line()
-            sys.stdout.write(shown.sequence or f"{without_colours(shown.note)}\n")
-            sys.stdout.flush()
+            if shown.sequence:
+                sys.stdout.write(shown.sequence)
+                sys.stdout.flush()
+            else:
+                self._out.line(without_colours(shown.note))
 
     def end(self, number: int, finished: Finished) -> None:
         """One line to stderr, and others that say what no output does."""
@@ -164,13 +169,13 @@ class Plain:
     def note(self, text: str) -> None:
         """One line to stderr."""
         self._end_line()
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        self._err.note(text)
 
     def _end_line(self) -> None:
+        self._out.end()
+        self._err.end()
         if self._open is not None:
             self._open.write("\n")
-            self._open.flush()
             self._open = None
 
 

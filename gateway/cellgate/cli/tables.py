@@ -5,6 +5,7 @@ rich is imported with the first table: what prints none starts quicker.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ import msgspec
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+_CONTROLS = re.compile(r"[\x7f-\x9f]")
+"""Control characters that JSON lets stand, and that terminals obey."""
 
 PIPE_WIDTH = 10_000
 """Columns of a line that goes to a program: nothing is folded there."""
@@ -39,4 +43,14 @@ def print_table(table: Table) -> None:
 
 def as_json(value: Any) -> str:
     """`value` as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return without_controls(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def json_line(value: Any) -> str:
+    """`value` as JSON, with the end of its line."""
+    return without_controls(msgspec.json.encode(value).decode()) + "\n"
+
+
+def without_controls(text: str) -> str:
+    """JSON as it is, but for control characters that a terminal would obey."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

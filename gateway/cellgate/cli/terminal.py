@@ -1,15 +1,14 @@
 """A cell's output on the user's terminal, which may set colours and overwrite its own lines, but no more.
 
-A cell is not trusted: of its control sequences only those pass that set colours, erase a line, or move the
-cursor within the cell's own output. It receives the client's events and knows no gateway; ``console`` and
-``exec`` ask for input and send the cells.
+A cell is not trusted: ``guard`` filters what it writes. It receives the client's events and knows no gateway;
+``console`` and ``exec`` ask for input and send the cells.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TextIO
 
+from cellgate.cli.guard import RESET, Guard
 from cellgate.cli.images import Pictures
 from cellgate.cli.screen import Seen, present_data, summary, waits
 from cellgate.client import (
@@ -23,45 +22,6 @@ from cellgate.client import (
     Started,
     Stream,
 )
-
-_ESCAPE = re.compile(
-    r"\x1b\[(?P<colour>[0-9;:]*)m"
-    r"|\x1b\[(?P<erase>[012]?)K"
-    r"|\x1b\[(?P<up>[0-9]*)A"
-    r"|\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-Z\\^-~])"
-    r"|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-    r"|(?P<line>\n)"
-)
-_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)\Z")
-_LONGEST = 4096  # characters of a sequence that may be split between two events
-_RESET = "\x1b[0m"
-
-
-class Guard:
-    """A filter for one cell's output. It remembers a control sequence that `feed` ended in the middle of."""
-
-    def __init__(self) -> None:
-        self._rest = ""
-        self._below = 0  # lines between the cell's first and the cursor
-
-    def feed(self, text: str) -> str:
-        """The part of `text` that may go to the terminal."""
-        text = self._rest + text
-        cut = _UNFINISHED.search(text, max(0, len(text) - _LONGEST))
-        end = len(text) if cut is None else cut.start()
-        self._rest = text[end:]
-        return _ESCAPE.sub(self._judge, text[:end])
-
-    def _judge(self, found: re.Match[str]) -> str:
-        if found["line"]:
-            self._below += 1
-        elif found["up"] is not None:
-            lines = min(int(found["up"][:4] or 1), self._below)
-            self._below -= lines
-            return f"\x1b[{lines}A" if lines else ""
-        elif found["colour"] is None and found["erase"] is None:
-            return ""
-        return found[0]
 
 
 class CellOutput:
@@ -127,7 +87,7 @@ class CellOutput:
     def _line(self, text: str) -> None:
         if not self._at_start:
             self.write("\n")
-        self.write(f"{text}{_RESET}\n" if text else _RESET)
+        self.write(f"{text}{RESET}\n" if text else RESET)
         self._at_start = True
 
     def _display(self, event: DisplayData, prompt: str = "") -> None:

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 
 from cellgate.cli.base import UsageError, expanded
+from cellgate.cli.escaping import printed_line
 from cellgate.client.calls import Progress as Teller
 from cellgate.client.calls import ignore_progress
 
@@ -44,17 +45,17 @@ def transfer(name: str, making: str | None = None) -> Iterator[Teller]:
         yield ignore_progress
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(making or name, visible=making is not None, total=None)
+        task = bar.add_task(making or printed_line(name), visible=making is not None, total=None)
 
         def tell(done: int, total: int | None) -> None:
             shown = making is not None or max(done, total or 0) >= LARGE
-            bar.update(task, description=name, completed=done, total=total, visible=shown)
+            bar.update(task, description=printed_line(name), completed=done, total=total, visible=shown)
 
         yield tell

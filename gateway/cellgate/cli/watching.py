@@ -10,11 +10,10 @@ import sys
 from contextlib import aclosing
 from typing import TextIO
 
-import msgspec
-
 from cellgate.cli.escaping import printed, printed_line
+from cellgate.cli.guard import RESET, Guard
 from cellgate.cli.screen import Seen, describe, summary, waits, without_colours
-from cellgate.cli.terminal import Guard
+from cellgate.cli.tables import json_line
 from cellgate.client import (
     ConnectionOver,
     ErrorRaised,
@@ -31,8 +30,6 @@ from cellgate.client import (
     Started,
     Stream,
 )
-
-RESET = "\x1b[0m"
 
 
 async def watch(gateway: Gateway, session: str, *, after: int | None, json: bool) -> None:
@@ -51,7 +48,7 @@ async def watch(gateway: Gateway, session: str, *, after: int | None, json: bool
         async with aclosing(gateway.events(session, after=start)) as events:
             async for event in events:
                 if transcript is None:
-                    sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+                    sys.stdout.write(json_line(event))
                     sys.stdout.flush()
                 else:
                     transcript.show(event)

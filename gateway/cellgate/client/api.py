@@ -39,8 +39,16 @@ from cellgate.client.calls import (
 )
 from cellgate.client.errors import ConnectionFailed, GatewayError, InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
-from cellgate.client.transport import SYSTEM_TRUST, Server, Trust, lines
-from cellgate.client.values import BlocksResult, Exploration, Result, decode, parse_event, parse_opening
+from cellgate.client.transport import MOST_RESULT, SYSTEM_TRUST, Server, Trust, lines
+from cellgate.client.values import (
+    BlocksResult,
+    Exploration,
+    Result,
+    decode,
+    following,
+    parse_event,
+    parse_opening,
+)
 from cellgate.wire.answers import (
     CheckpointList,
     CheckpointModel,
@@ -187,7 +195,7 @@ class Gateway(Asynchronous):
             page = decode(await self._calls.call("GET", f"/v1/sessions?{query}"), SessionPage)
             for model in page.sessions:
                 yield model
-            after = page.next
+            after = following(page.next, after)
 
     async def execute(
         self,
@@ -236,7 +244,13 @@ class Gateway(Asynchronous):
         sent = asyncio.Event()
         try:
             answer = await self._calls.call(
-                "POST", path + _cut_at(max_text), body, timeout=None, idempotency=key, on_send=sent.set
+                "POST",
+                path + _cut_at(max_text),
+                body,
+                timeout=None,
+                idempotency=key,
+                on_send=sent.set,
+                most=MOST_RESULT,
             )
         except asyncio.CancelledError:
             # Not by `on_disconnect`: a connection that is lost would interrupt the cell before its repeat.
@@ -250,7 +264,7 @@ class Gateway(Asynchronous):
         path = session_path(session, "execute")
         with suppress(GatewayError, TimeoutError):
             async with asyncio.timeout(_CANCEL_TIMEOUT):
-                known = await self._calls.call("POST", path, body, idempotency=key)
+                known = await self._calls.call("POST", path, body, idempotency=key, most=MOST_RESULT)
                 await self.cancel(session, decode(known, Result).execution)
 
     async def stream_execute(
@@ -297,7 +311,9 @@ class Gateway(Asynchronous):
             listed = [{"language": language, "code": code} for language, code in blocks]
             body = given(blocks=listed, timeout=timeout, on_disconnect=on_disconnect)
         path = session_path(session, "execute-blocks") + _cut_at(max_text)
-        return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
+        return decode(
+            await self._calls.call("POST", path, body, timeout=None, most=MOST_RESULT), BlocksResult
+        )
 
     async def packages(
         self,
@@ -390,7 +406,10 @@ class Gateway(Asynchronous):
         body = given(cells=list(cells), timeout=timeout) | {"keep": keep, "anyway": anyway}
         path = session_path(session, "explore") + _cut_at(max_text)
         key = uuid.uuid4().hex
-        return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Exploration)
+        return decode(
+            await self._calls.call("POST", path, body, timeout=None, idempotency=key, most=MOST_RESULT),
+            Exploration,
+        )
 
     async def checkpoint(
         self, session: str, name: str | None = None, *, anyway: bool = False
@@ -437,7 +456,9 @@ class Gateway(Asynchronous):
         """
         body = {"anyway": anyway, "rtol": rtol}
         path = session_path(session, "replay")
-        return decode(await self._calls.call("POST", path, body, timeout=None), ReplayReport)
+        return decode(
+            await self._calls.call("POST", path, body, timeout=None, most=MOST_RESULT), ReplayReport
+        )
 
     async def execute_once(
         self,
@@ -449,7 +470,9 @@ class Gateway(Asynchronous):
     ) -> Result:
         """Runs a cell in a fresh kernel, which is discarded afterwards. `max_text` as of `execute`."""
         body = given(code=code, kernel=kernel, language=language)
-        return decode(await self._calls.call("POST", "/v1/execute" + _cut_at(max_text), body), Result)
+        return decode(
+            await self._calls.call("POST", "/v1/execute" + _cut_at(max_text), body, most=MOST_RESULT), Result
+        )
 
     async def events(self, session: str, *, after: int = 0) -> AsyncGenerator[Event]:
         """The session's events after the one with the `seq` `after`: those so far, then live ones to its end.
@@ -493,15 +516,15 @@ class Gateway(Asynchronous):
         order = "&newest=true" if newest else ""
         while after is not None:
             path = f"{session_path(session, 'executions')}?limit={_EXECUTIONS}&after={after}{order}"
-            page = decode(await self._calls.call("GET", path), ExecutionPage)
+            page = decode(await self._calls.call("GET", path, most=MOST_RESULT), ExecutionPage)
             for model in page.executions:
                 yield model
-            after = page.next
+            after = following(page.next, after)
 
     async def result(self, session: str, execution: str, *, max_text: int | None = None) -> Result:
         """The execution's result so far. `max_text` as of `execute`."""
         path = session_path(session, "executions", execution) + _cut_at(max_text)
-        return decode(await self._calls.call("GET", path), Result)
+        return decode(await self._calls.call("GET", path, most=MOST_RESULT), Result)
 
     async def cancel(self, session: str, execution: str) -> None:
         """Takes the execution out of the queue, or interrupts it."""
@@ -551,7 +574,7 @@ class Gateway(Asynchronous):
     async def provenance(self, session: str) -> dict[str, Any]:
         """The session's notebook without outputs: its metadata says where the cells ran."""
         target = session_path(session, "notebook") + "?outputs=false"
-        return decode(await self._calls.call("GET", target), dict[str, Any])
+        return decode(await self._calls.call("GET", target, most=MOST_RESULT), dict[str, Any])
 
     async def run_program(
         self,

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
-from cellgate.client.transport import Answer, Body, Server
+from cellgate.client.transport import MOST_ANSWER, Answer, Body, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
@@ -72,22 +72,23 @@ class Calls:
         timeout: float | None = REQUEST_TIMEOUT,
         idempotency: str | None = None,
         on_send: Callable[[], object] | None = None,
+        most: int = MOST_ANSWER,
     ) -> bytes:
         """The answer's body. After a lost connection the request is repeated only if that is safe.
 
-        `on_send` is called when it is sent, each time.
+        `on_send` is called when it is sent, each time. `most`: bytes of an answer, of which more is an error.
         """
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
         attempts = self.attempts if method == "GET" or idempotency is not None else 1
         for attempt in range(1, attempts):
             try:
-                return await self._call(method, target, data, headers, timeout, on_send)
+                return await self._call(method, target, data, headers, timeout, on_send, most)
             except ConnectionFailed as error:
                 if error.reason != "connection_lost":
                     raise
             await asyncio.sleep(RETRY_PAUSE * 2 ** (attempt - 1))
-        return await self._call(method, target, data, headers, timeout, on_send)
+        return await self._call(method, target, data, headers, timeout, on_send, most)
 
     async def _call(
         self,
@@ -97,13 +98,14 @@ class Calls:
         headers: Mapping[str, str],
         timeout: float | None,
         on_send: Callable[[], object] | None,
+        most: int,
     ) -> bytes:
         try:
             async with (
                 asyncio.timeout(timeout),
                 self._server.exchange(method, target, body=body, headers=headers, on_send=on_send) as answer,
             ):
-                return await answer.body()
+                return await answer.body(most=most)
         except TimeoutError as error:
             raise gateway_error(0, "no_answer", f"The gateway gave no answer in {timeout:.0f} s") from error
 
@@ -152,12 +154,14 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
         with os.fdopen(descriptor, "wb") as file:
             async with aclosing(answer.chunks(idle_timeout=IDLE_TIMEOUT)) as chunks:
                 waiting: list[bytes] = []
+                held = 0
                 async for chunk in chunks:
                     waiting.append(chunk)
                     done += len(chunk)
-                    if sum(map(len, waiting)) >= _PIECE:
+                    held += len(chunk)
+                    if held >= _PIECE:
                         await asyncio.to_thread(file.writelines, waiting)
-                        waiting = []
+                        waiting, held = [], 0
                     progress(done, total)
                 await asyncio.to_thread(file.writelines, waiting)
             await asyncio.to_thread(_keep_mode, file.fileno(), path)

@@ -108,6 +108,7 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "not_found": NotFound,
     "record_gone": NotFound,
     "conflict": Conflict,
+    "file_held": Conflict,
     "environment_differs": Conflict,
     "busy": Conflict,
     "cannot_branch": CannotBranch,

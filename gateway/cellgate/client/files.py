@@ -13,8 +13,8 @@ from urllib.parse import quote, urlencode
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import Calls, Progress, given, ignore_progress, session_path
 from cellgate.client.errors import GatewayError, InvalidInput
-from cellgate.client.transport import Body
-from cellgate.client.values import decode
+from cellgate.client.transport import MOST_FILE, MOST_RESULT, Body
+from cellgate.client.values import decode, following
 from cellgate.wire.answers import FileChange, FileChanges, FileModel, FilePage
 
 _CHUNK = 1024 * 1024
@@ -41,7 +41,7 @@ class Files(Asynchronous):
             page = decode(await self._calls.call("GET", path), FilePage)
             for model in page.files:
                 yield model
-            after = page.next
+            after = following(page.next, after)
 
     async def put(
         self, path: str, source: bytes | str | Path, progress: Progress | None = None
@@ -67,7 +67,8 @@ class Files(Asynchronous):
         headers = {"Range": f"bytes={start}-{last}"} if start or length is not None else {}
         try:
             async with self._calls.open(self._path(path), headers) as answer:
-                return await answer.body()
+                known = "content-length" in answer.headers
+                return await answer.body(most=MOST_FILE if known else MOST_RESULT)
         except GatewayError as error:
             if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise

@@ -48,8 +48,17 @@ _CONNECT_TIMEOUT = 10.0
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
 MOST_LINE = 512 * MIB
 """The longest event, in bytes. A gateway's caps are far below that: a server that sends more is not one."""
+MOST_ANSWER = 64 * MIB
+"""The longest answer without outputs, in bytes."""
+MOST_RESULT = MOST_LINE
+"""The longest answer with outputs, in bytes, and the longest file whose length is not told."""
+MOST_FILE = 4096 * MIB
+"""The longest file that is read into memory."""
 _SMALL = 64 * 1024
 """A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
+
+_DIGITS = 18
+"""Of a length that can be true."""
 
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
 """OpenSSL's reasons for a handshake that is answered with something else than TLS, such as HTTP."""
@@ -83,7 +92,7 @@ class Answer:
         if self.status < 200:
             raise _lost()
         if self.status >= 300:
-            raise self._refusal(await self.body(limit=_MAX_PROBLEM))
+            raise self._refusal(await self._beginning(_MAX_PROBLEM))
 
     def _refusal(self, body: bytes) -> GatewayError:
         try:
@@ -128,15 +137,35 @@ class Answer:
                 return
             yield part
 
-    async def body(self, *, limit: int | None = None) -> bytes:
-        """The whole body, or about `limit` bytes of it."""
+    async def body(self, *, most: int = MOST_ANSWER) -> bytes:
+        """The whole body. Raises GatewayError (``bad_answer``) for one of more than `most` bytes."""
+        said = self.headers.get("content-length", "")
+        if said.isascii() and said.isdecimal() and (len(said) > _DIGITS or int(said) > most):
+            raise self._too_long(most)
+        body = await self._beginning(most + 1)
+        if len(body) > most:
+            raise self._too_long(most)
+        return body
+
+    async def _beginning(self, enough: int) -> bytes:
+        """The body; no more of it than arrives until there is `enough`."""
         parts: list[bytes] = []
+        size = 0
         async with aclosing(self.chunks()) as chunks:
             async for chunk in chunks:
                 parts.append(chunk)
-                if limit is not None and sum(map(len, parts)) >= limit:
+                size += len(chunk)
+                if size >= enough:
                     break
         return b"".join(parts)
+
+    def _too_long(self, most: int) -> GatewayError:
+        return gateway_error(
+            0,
+            "bad_answer",
+            f"The answer is longer than {most // MIB} MiB, the most that is taken: what answers at"
+            f" {self._url} may be no gateway",
+        )
 
 
 def _lost() -> GatewayError:

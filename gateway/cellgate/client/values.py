@@ -180,6 +180,13 @@ def parse_opening(line: bytes) -> answers.SessionModel | int | None:
     return None if position is msgspec.UNSET else position
 
 
+def following(said: T | None, before: T) -> T | None:
+    """Where the next page begins, if any does. Raises GatewayError if that is where the last one began."""
+    if said is not None and said == before:
+        raise gateway_error(0, "bad_answer", "The gateway's list has no end: a page of it leads to itself")
+    return said
+
+
 def decode(body: bytes, kind: type[T]) -> T:
     """`body` as `kind`. Raises GatewayError with the reason ``bad_answer``."""
     try:

@@ -11,6 +11,8 @@ from typing import ClassVar
 from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, printed
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
+from cellgate.wire.answers import Result
+from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import InvalidInput
 
 TIMED_OUT = "Execution timed out."
@@ -39,13 +41,18 @@ class AgentRunHandler(DoorHandler):
             return
         result = (await self.run_once(Script(body.code, installs=True))).result
         if not self.disconnected:
-            self.answer({"output": TIMED_OUT if result.status == "timeout" else printed(result)})
+            await self.answer_made(len(result.text), _answer, result)
 
 
 class AgentRunHealthHandler(HealthHandler):
     """AgentRun's health."""
 
     answered: ClassVar[object] = {"status": "ok"}
+
+
+def _answer(result: Result) -> list[bytes]:
+    """What came of a script, in parts."""
+    return encode_in_steps({"output": TIMED_OUT if result.status == "timeout" else printed(result)})
 
 
 ROUTES = (

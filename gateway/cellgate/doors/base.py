@@ -7,7 +7,7 @@ whose clients these are. Refusals keep their statuses; a door may give them its 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -95,6 +95,12 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
         if size <= INLINE_BYTES:
             return work(*args, **kwargs)
         return await self.services.lanes.texts.run(work, *args, **kwargs)
+
+    async def answer_made(
+        self, size: int, make: Callable[P, Sequence[bytes]], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        """Answer with the JSON that `make` returns in parts, of `size` characters of text."""
+        await self.answer_parts(await self.aside(size, make, *args, **kwargs))
 
     async def run_once(self, script: Script) -> Ran:
         """Run a script in a session of its own, which is recorded. The errors are those of `/v1/execute`."""

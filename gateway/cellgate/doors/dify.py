@@ -13,6 +13,8 @@ from cellgate.errors import status_of
 from cellgate.http.base import encode
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
+from cellgate.wire.answers import Result
+from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
 LANGUAGES = {"python3": None, "nodejs": "javascript"}
@@ -39,10 +41,6 @@ class DifyHandler(DoorHandler):
         told = {"code": -status_of(error), "message": error.message, "data": None}
         return "application/json; charset=utf-8", encode(told)
 
-    def answer_data(self, data: object) -> None:
-        """Answer what went well."""
-        self.answer({"code": 0, "message": "success", "data": data})
-
 
 class DifyRunHandler(DifyHandler):
     """Run a script."""
@@ -61,15 +59,7 @@ class DifyRunHandler(DifyHandler):
         result = (await self.run_once(script)).result
         if self.disconnected:
             return
-        failed = result.status != "ok"
-        self.answer_data(
-            {
-                "stdout": result.stdout,
-                "stderr": result.stderr,
-                "error": printed(result, streams=()) if failed else "",
-                "exit_code": int(failed),
-            }
-        )
+        await self.answer_made(len(result.text), _answer, result)
 
 
 class DifyDependenciesHandler(DifyHandler):
@@ -83,13 +73,30 @@ class DifyDependenciesHandler(DifyHandler):
         manifest = services.catalog.manifests().get(services.manager.settings.default_kernel)
         packages = {} if manifest is None else manifest.packages
         found = [{"name": name, "version": version} for name, version in sorted(packages.items())]
-        self.answer_data({"dependencies": found})
+        self.answer(_success({"dependencies": found}))
 
 
 class DifyHealthHandler(HealthHandler):
     """Dify's health."""
 
     answered: ClassVar[object] = "ok"
+
+
+def _answer(result: Result) -> list[bytes]:
+    """What came of a script, in parts."""
+    failed = result.status != "ok"
+    told = {
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "error": printed(result, streams=()) if failed else "",
+        "exit_code": int(failed),
+    }
+    return encode_in_steps(_success(told))
+
+
+def _success(data: object) -> dict[str, object]:
+    """What is answered where all went well."""
+    return {"code": 0, "message": "success", "data": data}
 
 
 ROUTES = (

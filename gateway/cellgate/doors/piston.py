@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from cellgate.principals.principal import Permission
 from cellgate.processes.request import check_input, check_process
 from cellgate.wire.answers import ProcessModel
 from cellgate.wire.models import ProcessBody, ProcessInputBody
+from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.specs.manifest import Manifest
 from cellgate_kernels.tasks import guarded
@@ -124,7 +125,7 @@ class PistonRunHandler(PistonHandler):
             raise InvalidInput("files must have at least one file")
         names = [file.name or f"file{number}" for number, file in enumerate(body.files)]
         names[0] = body.files[0].name or language.main
-        files = dict(zip(names, map(_bytes, body.files), strict=True))
+        files = await self.aside(len(self.raw_body()), _given, names, body.files)
         usual = self.services.manager.default_limits(self.owner).cell_timeout
         asked = None if body.run_timeout == UNLIMITED else body.run_timeout
         timeout = usual if asked is None else min(usual, asked / 1000)
@@ -143,7 +144,8 @@ class PistonRunHandler(PistonHandler):
             await run.recorded()
             model = run.model(self.services.base_url)
         if not self.disconnected:
-            self.answer({"language": name, "version": language.version(self.manifest()), "run": _run(model)})
+            told = {"language": name, "version": language.version(self.manifest())}
+            await self.answer_made(len(model.stdout) + len(model.stderr), _answer, told, model)
 
 
 def _language(wanted: str) -> tuple[str, Language]:
@@ -151,6 +153,16 @@ def _language(wanted: str) -> tuple[str, Language]:
         if wanted.lower() in (name, *language.aliases):
             return name, language
     raise InvalidInput(f"{wanted[:80]}-* runtime is unknown; there are {', '.join(LANGUAGES)}")
+
+
+def _given(names: Sequence[str], files: Sequence[PistonFile]) -> dict[str, bytes]:
+    """What the workspace has at first, by path. Raises InvalidInput."""
+    return dict(zip(names, map(_bytes, files), strict=True))
+
+
+def _answer(told: Mapping[str, object], model: ProcessModel) -> list[bytes]:
+    """What came of a program, in parts."""
+    return encode_in_steps({**told, "run": _run(model)})
 
 
 def _bytes(file: PistonFile) -> bytes:

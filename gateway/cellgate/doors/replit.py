@@ -6,9 +6,13 @@ brings.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from cellgate.doors.base import Asked, DoorHandler, Script, printed
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
+from cellgate.wire.answers import Result
+from cellgate_kernels.encoding import STEP
 
 
 class ReplitBody(Asked, frozen=True):
@@ -29,12 +33,24 @@ class ReplitHandler(DoorHandler):
         """Its output as a text."""
         self.check()
         body = await self.body(ReplitBody)
-        files = {name: text.encode() for name, text in body.files.items()}
+        files = await self.aside(len(self.raw_body()), _given, body.files)
         result = (await self.run_once(Script(body.code, files=files))).result
         if not self.disconnected:
             # Without a charset its client would read it as Latin-1.
             self.set_header("Content-Type", "text/plain; charset=utf-8")
-            self.finish(result.text if body.interpreter_mode else printed(result))
+            parts = await self.aside(len(result.text), _answer, result, values=body.interpreter_mode)
+            await self.finish_parts(parts)
+
+
+def _given(files: Mapping[str, str]) -> dict[str, bytes]:
+    """What the workspace has at first, by path."""
+    return {name: text.encode() for name, text in files.items()}
+
+
+def _answer(result: Result, *, values: bool) -> list[bytes]:
+    """The text, in parts. `values`: with those of expressions."""
+    text = result.text if values else printed(result)
+    return [text[at : at + STEP].encode() for at in range(0, len(text), STEP)]
 
 
 ROUTES = (("/replit/?", ReplitHandler),)

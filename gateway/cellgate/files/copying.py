@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cellgate.errors import QuotaExceeded
+from cellgate.errors import FileHeld, QuotaExceeded
 from cellgate.files import data
 from cellgate.files.data import MODES, Stop, go_on, never
 from cellgate_kernels import trees
@@ -114,7 +114,7 @@ def copy_tree(
     """Copy everything below `source` into the empty folder `target`; returns whether there was anything.
 
     Raises QuotaExceeded if that is more than `most_bytes`, more than `most` entries or something below more
-    than `deepest` folders, ShuttingDown once `stop` says so, and OSError.
+    than `deepest` folders, FileHeld, ShuttingDown once `stop` says so, and OSError.
     """
     left = most_bytes
     copied = False
@@ -167,6 +167,8 @@ def _data_bytes(entry: trees.Entry) -> int:
     try:
         with data.opened(entry.name, entry.folder) as descriptor:
             return 0 if descriptor is None else _without_holes(descriptor, size)
+    except FileHeld:
+        return entry.found.st_blocks * 512
     except OSError as error:
         if error.errno in trees.NO_OPEN_FILES:
             raise
@@ -188,7 +190,7 @@ def _copy_link(entry: trees.Entry, folder: int) -> None:
 
 def _copy_file(entry: trees.Entry, folder: int, left: int, stop: Stop) -> int:
     """Copy a file's data without its holes; returns how many bytes may still be copied after it."""
-    with data.opened(entry.name, entry.folder) as source:
+    with data.opened(entry.name, entry.folder, entry.path) as source:
         if source is None:
             return left
         found = os.fstat(source)

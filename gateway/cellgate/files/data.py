@@ -1,8 +1,9 @@
 """Opens and copies the data of single files that hostile code may be writing to at the same time.
 
 The one way in which ``copying`` (branches) and ``snapshots`` (checkpoints) read files of a workspace: no link
-is followed, no pipe or device blocks, holes stay holes, and where the file system shares blocks between files
-(reflinks), the copy does. It knows no folders; ``cellgate_kernels.trees`` walks them. Blocks.
+is followed, no pipe or device and nobody who holds a file blocks, holes stay holes, and where the file system
+shares blocks between files (reflinks), the copy does. It knows no folders; ``cellgate_kernels.trees`` walks
+them. Blocks.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 
-from cellgate.errors import QuotaExceeded, ShuttingDown
+from cellgate.errors import FileHeld, QuotaExceeded, ShuttingDown
 from cellgate_kernels import trees
+from cellgate_kernels.regular import open_at_once
 
 MODES = 0o777
 """Permissions are copied, set-id bits are not."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """To create a file and write to it."""
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _VANISHED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_CLONES = _NO_RANGES | {errno.ENOTTY, errno.EPERM}
@@ -48,10 +49,15 @@ def go_on(stop: Stop) -> None:
 
 
 @contextmanager
-def opened(name: str, folder: int) -> Iterator[int | None]:
-    """A descriptor to read a regular file in a folder; None if it is gone, or something else by now."""
+def opened(name: str, folder: int, path: str = "") -> Iterator[int | None]:
+    """A descriptor to read a regular file in a folder; None if it is gone, or something else by now.
+
+    `path`: how the file is named to people. Raises OSError, FileHeld.
+    """
     try:
-        descriptor = os.open(name, _READ, dir_fd=folder)
+        descriptor = open_at_once(name, os.O_RDONLY, folder=folder)
+    except BlockingIOError as error:
+        raise FileHeld(path or name) from error
     except OSError as error:
         if error.errno in _VANISHED:
             yield None

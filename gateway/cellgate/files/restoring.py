@@ -4,8 +4,9 @@ First everything is prepared beside the workspace: which files differ is found o
 from the blobs. Only then the workspace is changed, by renames: what does not belong there is moved out whole,
 however much that is, and each file that differs is replaced in one step. A file that somebody has open, such
 as a database or a log, is overwritten instead, so that it is the same file for a process that had it open at
-the snapshot. Folders are gone through by descriptors, and no link is followed. It can be repeated: what is
-right already is left alone. It knows no other snapshot; ``snapshots`` has them. Blocks.
+the snapshot; but one that somebody holds is replaced as others are, so that nobody waits for them. Folders
+are gone through by descriptors, and no link is followed. It can be repeated: what is right already is left
+alone. It knows no other snapshot; ``snapshots`` has them. Blocks.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from typing import Self
 
 from msgspec.structs import astuple
 
+from cellgate.errors import FileHeld
 from cellgate.files import data, tree
 from cellgate.files.data import MODES, Stop
 from cellgate.files.manifest import ROOT, Blob, Identity, Manifest, Record
 from cellgate.files.tree import FileIdentity
 from cellgate_kernels import trees
+from cellgate_kernels.regular import open_at_once
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _REMOVED = "removed"
 
 
@@ -171,7 +173,7 @@ class Restoring:
         try:
             with data.opened(os.fsdecode(entry.name), folder) as current, self._opened(blob) as kept:
                 return current is not None and data.same(current, kept, found.st_size, self._stop)
-        except PermissionError:
+        except (PermissionError, FileHeld):
             return False
 
     def _can_be_overwritten(self, folder: int, entry: Record, found: os.stat_result, blob: Blob) -> bool:
@@ -189,7 +191,7 @@ class Restoring:
         try:
             with data.opened(os.fsdecode(entry.name), folder) as current:
                 return current is not None and data.is_open(current)
-        except PermissionError:
+        except (PermissionError, FileHeld):
             return False
 
     @contextmanager
@@ -322,7 +324,7 @@ class Restoring:
                 os.chmod(f"/proc/self/fd/{handle}", 0o600)  # noqa: PTH101 - it has no path
         finally:
             os.close(handle)
-        target = os.open(name, _WRITE, dir_fd=folder)
+        target = open_at_once(name, os.O_RDWR, folder=folder)
         try:
             found = os.fstat(target)
             identity, blob = entry.identity, entry.blob

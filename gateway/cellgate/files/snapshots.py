@@ -125,8 +125,8 @@ class Snapshots:
         """Keep the files of the workspace as they are now.
 
         Raises QuotaExceeded: they are too many, too deep, not readable, or too large; SnapshotsFull: there is
-        no room beside the other snapshots; StorageFull, StorageError; ShuttingDown once `stop` says so. In
-        all cases nothing has changed.
+        no room beside the other snapshots; FileHeld; StorageFull, StorageError; ShuttingDown once `stop` says
+        so. In all cases nothing has changed.
         """
         with self._lock, storage("The files can't be kept"):
             trees.remove(self._folder / _DRAFT)
@@ -397,7 +397,7 @@ class _Taking:
 
     def _look(self, entry: trees.Entry, folder: int, known: _Known | None) -> None:
         """Compare a file that may have changed with its blob, and keep a copy if they differ."""
-        with data.opened(entry.name, entry.folder) as source:
+        with data.opened(entry.name, entry.folder, entry.path) as source:
             if source is None:
                 return
             before = os.fstat(source)

@@ -2,8 +2,8 @@
 
 Every path is walked name by name through descriptors that follow no symbolic links, so no name can lead out
 of the folder, whatever is swapped in between. Only regular files are ever opened for reading, so no FIFO or
-device can block or answer. All functions block and belong in a thread. They know no session. Source:
-openat(2).
+device can answer, and nobody who holds a file lets the gateway wait. All functions block and belong in a
+thread. They know no session. Source: openat(2).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from cellgate.errors import Conflict, NotFound, not_written
+from cellgate.errors import Conflict, FileHeld, NotFound, not_written
 from cellgate_kernels import trees
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.provisioners.disk import entry_bytes
+from cellgate_kernels.regular import open_at_once
 
 Parts = tuple[str, ...]
 
@@ -105,6 +106,8 @@ def _explain(path: str, error: OSError) -> CellgateError:
             return Conflict(f"{path!r} is a folder, and not an empty one")
         case errno.EACCES | errno.EPERM:
             return Conflict(f"{path!r} can't be reached: the session's code took the permission away")
+        case errno.EWOULDBLOCK:
+            return FileHeld(path)
         case errno.ENAMETOOLONG:
             return InvalidInput("The path is too long")
     return not_written(error, "There is no room on the gateway's disk", f"{path!r} can't be used")
@@ -143,10 +146,10 @@ def _give(owner: os.stat_result, chown: Callable[[int, int], None]) -> None:
 def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
     """A descriptor of a regular file for reading, which the caller closes, and the file's state.
 
-    Raises NotFound, InvalidInput.
+    Raises NotFound, InvalidInput, FileHeld.
     """
     with _explained(parts), _folder(root, parts[:-1]) as folder:
-        # Check the type before opening: opening a FIFO blocks, opening a device may do anything.
+        # Check the type before opening: opening a device may do anything.
         handle = os.open(parts[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             found = os.fstat(handle)
@@ -157,7 +160,7 @@ def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
             if not stat.S_ISREG(found.st_mode):
                 raise InvalidInput(f"{'/'.join(parts)[:200]!r} is no regular file")
             state = _state("/".join(parts), found)
-            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC), state
+            return open_at_once(f"/proc/self/fd/{handle}", os.O_RDONLY, follow=True), state
         finally:
             os.close(handle)
 

@@ -20,6 +20,7 @@ from cellgate.errors import Forbidden
 from cellgate.principals.addresses import is_loopback
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.principal import Ask, Login
+from cellgate.principals.tokens import digest
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
 SCHEMES = ("bearer ", "token ")
@@ -47,6 +48,10 @@ class AccessPolicy:
     def authenticate(self, authorization: str, query_token: str | None) -> Login | Ask:
         """The login of a request, or how to ask for it. The errors are those of `Authentication.login`."""
         return self.authentication.login(token_of(authorization, query_token))
+
+    def is_token(self, word: str) -> bool:
+        """Whether a word is a token that this gateway has given out; nobody else is asked."""
+        return self.authentication.directory.knows(digest(word))
 
     def may_know(self, word: str) -> bool:
         """Whether a word is a token that lets somebody in, or the Authorization field with one.

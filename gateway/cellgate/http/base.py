@@ -34,7 +34,7 @@ from cellgate.errors import (
 )
 from cellgate.http.access import is_own_page, misplaced, token_of
 from cellgate.http.context import Services
-from cellgate.http.described import described
+from cellgate.http.described import IsToken, described, masked, method_of, nothing_known
 from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.malformed import malformed, not_text
@@ -320,7 +320,7 @@ class BaseHandler(RequestHandler):
 
     def _trace(self) -> None:
         """Begin the request's span; strangers and probes have none, so they can't choose what is traced."""
-        self._span = self.services.tracer.request(self.request, self.principal.name)
+        self._span = self.services.tracer.request(self.request, self.principal.name, self.is_token)
 
     def on_finish(self) -> None:
         """Tornado's hook: the answer has been sent, or a WebSocket was opened."""
@@ -358,7 +358,7 @@ class BaseHandler(RequestHandler):
                     **self._who(),
                     **self._what(),
                     "owner": self.owner,
-                    "session": self.path_args[0] if self.path_args else "",
+                    "session": masked(self.path_args[0], self.is_token) if self.path_args else "",
                 }
             )
 
@@ -374,7 +374,7 @@ class BaseHandler(RequestHandler):
     def _what(self) -> dict[str, str]:
         """What the audit trail says of what was asked for: never a query or a body."""
         paths: Mapping[type[BaseHandler], str] = self.application.settings["paths"]
-        return {"method": self.request.method or "", "route": paths.get(type(self), "")}
+        return {"method": method_of(self.request), "route": paths.get(type(self), "")}
 
     def note_refusal(self, error: CellgateError) -> None:
         """Note a refused access in the audit trail."""
@@ -593,6 +593,16 @@ class BaseHandler(RequestHandler):
 
     # Errors
 
+    def described(self) -> str:
+        """The request, as logs name it: without a token that is in its path."""
+        return described(self.request, self.is_token)
+
+    @property
+    def is_token(self) -> IsToken:
+        """What knows the gateway's tokens."""
+        known: IsToken = self.application.settings.get("is_token", nothing_known)
+        return known
+
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         """Answer a failure; in the middle of an answer only resetting the connection can report it.
 
@@ -602,14 +612,14 @@ class BaseHandler(RequestHandler):
             super().send_error(status_code, **kwargs)
             return
         error = kwargs.get("exc_info", (None, None, None))[1]
-        logger.warning("%s was broken off: %s", described(self.request), error)
+        logger.warning("%s was broken off: %s", self.described(), error)
         if (stream := self._stream()) is not None:
             stream.reset()
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log internal errors only; a client's mistake is just a line of the access log."""
         if not isinstance(value, (CellgateError, HTTPError, StreamClosedError)):
-            logger.error("%s failed", described(self.request), exc_info=value)
+            logger.error("%s failed", self.described(), exc_info=value)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an exception as a problem; no traceback leaves the server."""

@@ -1,17 +1,49 @@
-"""How logs and traces name a request: by what tells nobody's secrets, and not at any length."""
+"""How logs and traces name a request: by what tells nobody's secrets, and not at any length.
+
+A token may be in a path because a client can send it nowhere else (LibreChat), or by mistake. Whatever looks
+like one of ours is masked in any path, and so is what the gateway knows as one.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from urllib.parse import unquote
 
 from tornado.httputil import HTTPServerRequest
 
 LONGEST_METHOD = 16
 LONGEST_PATH = 256
-_KEY = re.compile(
-    r"(/librechat/key/).*?(/(?:exec|upload|download|sessions|files)(?:/.*)?)?\Z", re.DOTALL | re.IGNORECASE
+_MOST_READ = 4096
+"""Of a path that is longer only the beginning is read."""
+_MASKED = "..."
+_DOOR = "librechat"
+_FURTHEST = 8
+"""Names of the address of the gateway's own, before the door's."""
+_KEY = "key"
+_CALLED = re.compile(
+    r"(?:exec|exec/programmatic|upload|upload/batch|download/[^/]++/[^/]++|sessions/[^/]++/objects/[^/]++"
+    r"|files/[^/]++)/?",
+    re.IGNORECASE,
 )
-"""A token in a path: where a door's clients can send it in no other way. It may have slashes itself."""
+"""What clients of that door ask for; what stands before it is meant as a token, which may have slashes."""
+_MOST_CALLED = 5
+"""Words of it."""
+_LOOKS = re.compile(
+    r"cg_[0-9a-f]{6,64}+_|cgticket-|eyJ[A-Za-z0-9_-]{8,}+\.|\b[0-9a-f]{32}\.[0-9a-f]{64}\b", re.IGNORECASE
+)
+"""How tokens of users begin, tickets, signed tokens (JWT), and tokens for one thing."""
+_SHORTEST = 4
+"""Characters of a word that may be a token."""
+_TIMES = 3
+"""How often a word may have been quoted."""
+
+IsToken = Callable[[str], bool]
+
+
+def nothing_known(_: str) -> bool:
+    """Take no word for a token that does not look like one."""
+    return False
 
 
 def method_of(request: HTTPServerRequest) -> str:
@@ -19,14 +51,48 @@ def method_of(request: HTTPServerRequest) -> str:
     return (request.method or "")[:LONGEST_METHOD]
 
 
-def path_of(request: HTTPServerRequest) -> str:
-    """The path, without its query, and without a token.
+def path_of(request: HTTPServerRequest, is_token: IsToken = nothing_known) -> str:
+    """The path, without its query, and without a token. `is_token`: whether the gateway knows a word as one.
 
     A request to a proxy has a whole URL in place of the path, which may hold a name and a password.
     """
-    return _KEY.sub(r"\1...\2", request.path)[:LONGEST_PATH] if request.path.startswith("/") else "(no path)"
+    path = request.path
+    if not path.startswith("/"):
+        return "(no path)"
+    if len(path) > _MOST_READ:
+        # Half a token does not look like one.
+        path = path[:_MOST_READ].rpartition("/")[0] + f"/{_MASKED}"
+    words = _without_key(path.split("/"))
+    return "/".join(masked(word, is_token) for word in words)[:LONGEST_PATH]
 
 
-def described(request: HTTPServerRequest) -> str:
+def _without_key(words: list[str]) -> list[str]:
+    """The words of a path without what a client of LibreChat's door has put before what it asks for."""
+    doors = (at for at, word in enumerate(words[:_FURTHEST]) if _unquoted(word).lower() == _DOOR)
+    if (door := next(doors, None)) is None:
+        return words
+    begin = door + 1
+    if words[begin : begin + 1] and _unquoted(words[begin]).lower() == _KEY:
+        begin += 1
+    ends = range(max(begin, len(words) - _MOST_CALLED), len(words))
+    end = next((at for at in ends if _CALLED.fullmatch("/".join(words[at:]))), len(words))
+    return words if end == begin else [*words[:begin], _MASKED, *words[end:]]
+
+
+def masked(word: str, is_token: IsToken) -> str:
+    """A word of a path, or what stands in place of one that is a token."""
+    text = _unquoted(word)
+    return _MASKED if len(text) >= _SHORTEST and (_LOOKS.search(text) or is_token(text)) else word
+
+
+def _unquoted(word: str) -> str:
+    for _ in range(_TIMES):
+        if "%" not in word:
+            break
+        word = unquote(word)
+    return word
+
+
+def described(request: HTTPServerRequest, is_token: IsToken = nothing_known) -> str:
     """Method and path."""
-    return f"{method_of(request)} {path_of(request)}"
+    return f"{method_of(request)} {path_of(request, is_token)}"

@@ -15,6 +15,8 @@ from cellgate_kernels.errors import InvalidInput
 
 MAX_PARTS = 1000
 MAX_HEADER = 16 * 1024
+MOST_LABEL = 1024
+"""Characters of a Content-Type; a boundary has 70 at most."""
 
 _LONGEST_BOUNDARY = 70
 _FIRST_LINE = re.compile(rb"--([0-9A-Za-z'()+_,./:=?-]{1,%d})\r\n" % _LONGEST_BOUNDARY)
@@ -31,7 +33,9 @@ class FormReader:
     """
 
     def __init__(self, content_type: str, *, mislabelled: bool = False) -> None:
-        kind, options = parse_options_header(content_type)
+        # Nothing is read of what is too long: the parser takes its time for each character.
+        fits = len(content_type) <= MOST_LABEL
+        kind, options = parse_options_header(content_type) if fits else (b"", {})
         boundary = options.get(b"boundary")
         self._number = 0
         self._name: str | None = None

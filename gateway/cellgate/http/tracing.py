@@ -14,6 +14,7 @@ from typing import Protocol
 from tornado.httputil import HTTPServerRequest
 
 from cellgate.execution.run import RunEnd
+from cellgate.http.described import IsToken, nothing_known
 from cellgate_kernels.pool import ClaimEnd
 
 LONGEST_TRACEPARENT = 256
@@ -56,7 +57,9 @@ class RequestSpan(Protocol):
 class Tracer(Protocol):
     """Makes spans. It must be quick and raise nothing."""
 
-    def request(self, request: HTTPServerRequest, principal: str) -> RequestSpan | None:
+    def request(
+        self, request: HTTPServerRequest, principal: str, is_token: IsToken = nothing_known
+    ) -> RequestSpan | None:
         """A request begins, and the calling task works for it from now on. Its span, if it has one."""
 
     def origin(self) -> object:
@@ -78,7 +81,9 @@ class Untraced:
     def __init__(self) -> None:
         self._nothing = nullcontext()
 
-    def request(self, request: HTTPServerRequest, principal: str) -> RequestSpan | None:
+    def request(
+        self, request: HTTPServerRequest, principal: str, is_token: IsToken = nothing_known
+    ) -> RequestSpan | None:
         """None."""
         return None
 

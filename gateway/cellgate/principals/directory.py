@@ -139,6 +139,10 @@ class PrincipalDirectory:
             raise InvalidToken("This token has expired", cause="expired_token", token=login.id)
         return login
 
+    def knows(self, given: bytes) -> bool:
+        """Whether this is the digest of a token of ours, valid or not, that was not revoked."""
+        return given == self._own or given in self._known.logins or given in self._known.of_disabled
+
     def is_valid(self, login: Login) -> bool:
         """Whether a request with this login would still be served."""
         if login is DEFAULT:

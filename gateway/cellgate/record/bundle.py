@@ -30,6 +30,7 @@ from cellgate.record.seal import manifest_statement
 from cellgate_kernels import trees
 from cellgate_kernels.environment import count, distributions, is_python
 from cellgate_kernels.kernel_info import known_info
+from cellgate_kernels.regular import open_at_once
 
 README = "README.md"
 LOCK = "requirements.txt"
@@ -46,7 +47,6 @@ UNSEEN = f"(what lies deeper than {trees.DEEPEST} names, comes after {trees.MOST
 _CHUNK = 256 * 1024
 _UNFIT = re.compile(r'[\\\x00-\x1f\x7f:*?"<>|]')
 """Characters that some system can't have in a name, or takes for a path separator."""
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -207,9 +207,9 @@ def _files(root: Path, most_bytes: int, left_out: list[str]) -> Iterator[tuple[s
 
 
 def _open(name: str, folder: int) -> tuple[int, int] | None:
-    """A descriptor of a regular file and its size; None for anything else."""
+    """A descriptor of a regular file and its size; None for anything else, and for a file that is held."""
     try:
-        file = os.open(name, _OPEN, dir_fd=folder)
+        file = open_at_once(name, os.O_RDONLY, folder=folder)
     except OSError:
         return None
     found = os.fstat(file)

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from cellgate.record.archive_layout import check_layout
 from cellgate.record.bundle import (
     COMMENT,
     MANIFEST,
@@ -140,6 +141,7 @@ def check_bundle(path: Path) -> Finding:
             _check_archive(path)
             key = _check_signature(archive)
             count = _check_rows(archive, manifest)
+            check_layout(path, archive, len(COMMENT) + 64)
     except (Broken, NoSeal) as broken:
         # Every bundle has a manifest and a sealed notebook: here a missing seal is a problem too.
         return Finding(path.name, "bundle", str(broken))

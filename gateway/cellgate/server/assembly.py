@@ -864,6 +864,7 @@ def _servers(
         default_handler_args={"services": services, "known": tuple(path for path, _ in TABLE)},
         log_function=log_request,
         metrics=services.metrics,
+        is_token=services.access.is_token,
         paths=paths() | door_paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
@@ -878,6 +879,7 @@ def _servers(
             [(r".*", ProgramHandler, {"services": services})],
             log_function=log_program_request,
             metrics=services.metrics,
+            is_token=services.access.is_token,
             paths={ProgramHandler: "/{session}/{port}"},
         )
         servers.append(_listener(programs, services, share, certificate))
@@ -886,6 +888,7 @@ def _servers(
             debug_routes(services),
             log_function=log_request,
             metrics=services.metrics,
+            is_token=services.access.is_token,
             paths=debug_paths(),
         )
         # No proxy is believed: a page could say what one says, and only the name it asks for gives it away.

@@ -215,7 +215,7 @@ def log_request(handler: RequestHandler) -> None:
             metrics.refusals[handler.refusal].inc()
     if access_logger.isEnabledFor(level):
         milliseconds = 1000.0 * handler.request.request_time()
-        access_logger.log(level, "%s %d %.1f ms", described(handler.request), status, milliseconds, extra=ids)
+        access_logger.log(level, "%s %d %.1f ms", _told(handler), status, milliseconds, extra=ids)
 
 
 def log_program_request(handler: RequestHandler) -> None:
@@ -225,9 +225,11 @@ def log_program_request(handler: RequestHandler) -> None:
     level = logging.ERROR if getattr(handler, "refusal", None) == GatewayFault.reason else logging.DEBUG
     if access_logger.isEnabledFor(level):
         ids = _ids(handler) if isinstance(handler, BaseHandler) else {}
-        access_logger.log(
-            level, "%s %d of a program", described(handler.request), handler.get_status(), extra=ids
-        )
+        access_logger.log(level, "%s %d of a program", _told(handler), handler.get_status(), extra=ids)
+
+
+def _told(handler: RequestHandler) -> str:
+    return handler.described() if isinstance(handler, BaseHandler) else described(handler.request)
 
 
 def _ids(handler: BaseHandler) -> dict[str, str]:

@@ -27,7 +27,7 @@ from tornado.httputil import HTTPServerRequest
 
 from cellgate.errors import OtelMissing
 from cellgate.execution.run import RunEnd
-from cellgate.http.described import method_of, path_of
+from cellgate.http.described import IsToken, method_of, nothing_known, path_of
 from cellgate.http.tracing import RequestSpan, parse_traceparent
 from cellgate_kernels.execution import Status
 from cellgate_kernels.pool import ClaimEnd
@@ -108,7 +108,9 @@ class OpenTelemetry:
         self._trace = trace
         self._tracer = provider.get_tracer("cellgate")
 
-    def request(self, request: HTTPServerRequest, principal: str) -> RequestSpan:
+    def request(
+        self, request: HTTPServerRequest, principal: str, is_token: IsToken = nothing_known
+    ) -> RequestSpan:
         """Begin a span. The task of the request has a context of its own, so nobody need restore it."""
         trace = self._trace
         parent = parse_traceparent(request.headers.get("traceparent"))
@@ -119,7 +121,7 @@ class OpenTelemetry:
             above = trace.set_span_in_context(trace.NonRecordingSpan(theirs), above)
         attributes = {
             "http.request.method": method_of(request),
-            "url.path": path_of(request),
+            "url.path": path_of(request, is_token),
             "cellgate.principal": principal,
         }
         span = self._tracer.start_span("request", above, trace.SpanKind.SERVER, attributes)

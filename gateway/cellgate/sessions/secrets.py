@@ -8,7 +8,7 @@ source of values is ``principals.directory``; ``cellgate_kernels.masking`` does 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from cellgate.errors import StorageError
 from cellgate.principals.secrets import Secret
@@ -73,6 +73,11 @@ class SessionSecrets:
         """For names of hosts, which have no capitals."""
         lower = ((name, value.lower()) for name, value in self._values)
         return Masker([*self._values, *lower])
+
+    def in_names(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """What is recorded of a file, without values in its path."""
+        path = self.text_masker().text(fields["path"])
+        return fields if path == fields["path"] else {**fields, "path": path}
 
     def masker(self) -> MessageMasker:
         """For the messages of a kernel that got `current`."""

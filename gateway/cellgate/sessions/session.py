@@ -1125,10 +1125,14 @@ class Session:
         except CellgateError as error:
             run.message = error.message
             run.abandon(Status.DIED, error.reason)
-        self.record.note_files(run, await self.slot.changed_files())
+        self.record.note_files(run, map(self.recorded_file, await self.slot.changed_files()))
         await self._wrap_up(run)
         if not run.broken:
             self._faults = 0
+
+    def recorded_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """What is recorded of a change of a file: its path may have a secret in it."""
+        return fields if self.slot.secrets is None else self.slot.secrets.in_names(fields)
 
     async def _run(self, run: ExecutionRun, kernel: Kernel) -> None:
         for hook in self._hooks:

@@ -48,20 +48,26 @@ class Unmeasurable(CellgateError):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that the kernel can write to. `free`: how many bytes in it are not counted."""
+    """A folder that the kernel can write to. `free`: how many bytes in it are not counted.
+
+    `is_workspace`: it is one. `has_workspaces`: each folder in it is one.
+    """
 
     path: Path
     free: int = 0
+    is_workspace: bool = False
+    has_workspaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """A kernel's disk use. `on_the_way`: files wait in a socket; until they are received no process has them
-    open, and they can't be inspected.
+    open, and they can't be inspected. `largest`: what of it is in one workspace, the one that has most.
     """
 
     used: int
     on_the_way: bool = False
+    largest: int = 0
 
 
 def usage(
@@ -73,19 +79,24 @@ def usage(
     to look into `process` (`may_look`). `parents`: a recent result of `all_parents`. Raises OSError when this
     process has too many open files, which is not the kernel's doing.
     """
-    total = 0
+    total = largest = 0
     for folder in folders:
-        total += max(0, _tree_bytes(folder.path, enough + folder.free) - folder.free)
+        tree = _measured(folder.path, enough + folder.free)
+        total += max(0, tree.bytes - folder.free)
+        if folder.is_workspace:
+            largest = max(largest, tree.bytes)
+        elif folder.has_workspaces:
+            largest = max(largest, tree.largest)
     if process is None or total > enough:
-        return Usage(total)
+        return Usage(total, largest=largest)
     try:
         devices = {folder.path.lstat().st_dev for folder in folders}
         look = _look(process, devices, parents or all_parents())
     except FileNotFoundError:
-        return Usage(total)  # the kernel and its folders are gone
+        return Usage(total, largest=largest)  # the kernel and its folders are gone
     except Unmeasurable:
-        return Usage(enough + 1)
-    return Usage(total + sum(look.found.values()), look.on_the_way)
+        return Usage(enough + 1, largest=largest)
+    return Usage(total + sum(look.found.values()), look.on_the_way, largest)
 
 
 def may_look(process: int) -> bool:
@@ -123,29 +134,45 @@ def ticks_of(state: Sequence[str]) -> int:
     return sum(map(int, state[_TIMES]))
 
 
-def _tree_bytes(root: Path, enough: int) -> int:
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What a folder has. `largest`: what is in the one of its folders that has most."""
+
+    bytes: int
+    largest: int
+
+
+def _measured(root: Path, enough: int) -> _Tree:
+    """Stops soon after `enough`, and says more than that of what can't be measured."""
     total = names = 0
     linked: set[int] = set()
-    folders = [str(root)]
+    # By the folder of `root` that they are in; these themselves, and what lies beside them, are in none.
+    found: dict[str, int] = {"": 0}
+    folders = [(str(root), "")]
+    too_much = _Tree(enough + 1, enough + 1)
     while folders:
         try:
-            with os.scandir(folders.pop()) as entries:
+            path, within = folders.pop()
+            with os.scandir(path) as entries:
                 for entry in entries:
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode):
-                        folders.append(entry.path)
+                        folders.append((entry.path, within or entry.name))
                     elif status.st_mode & SET_ID:
                         clear_set_id(entry.path, root)
                     names += 1
-                    total += _name_bytes(status, linked)
+                    size = _name_bytes(status, linked)
+                    total += size
+                    found[within] = found.get(within, 0) + size
                     if total > enough or names > MOST_NAMES:
-                        return enough + 1
+                        return too_much
         except OSError as error:
             if error.errno in NO_OPEN_FILES:
                 raise
             if error.errno not in _GONE:
-                return enough + 1
-    return total
+                return too_much
+    del found[""]
+    return _Tree(total, max(found.values(), default=0))
 
 
 def _name_bytes(status: os.stat_result, linked: set[int]) -> int:

@@ -55,8 +55,9 @@ class Watched:
 
     `passes_files`: whether descriptors in its sockets are the kernel's doing. gVisor's own processes use them
     too, and keep what its kernels pass in their own tables. `given`: bytes that its session brought along,
-    None while they have not been counted. `workspaces`: how many there are in its sandbox at the moment, its
-    own and those of branches; for each of them a session has reserved the limit.
+    None while they have not been counted; `given_to_one`: what of them was in one workspace. `workspaces`:
+    how many there are in its sandbox at the moment, its own and those of branches; for each of them a session
+    has reserved the limit, and gives that back with its end. So no workspace may have what another reserved.
     """
 
     limits: ResourceLimits
@@ -66,6 +67,7 @@ class Watched:
     passes_files: bool = True
     workspaces: Callable[[], int] = lambda: 1
     given: int | None = 0
+    given_to_one: int = 0
     last: Usage = field(default_factory=lambda: Usage(0))
     looks_on_the_way: int = 0
     was_full: bool = False
@@ -77,26 +79,43 @@ class Watched:
         return max(self.limits.disk * max(1, self.workspaces()), self.given or 0)
 
     @property
+    def allowed_to_one(self) -> int:
+        """The limit for one of its workspaces, or the most that one of them was given."""
+        return max(self.limits.disk, self.given_to_one)
+
+    def is_over(self, found: Usage, share: float = 1.0) -> bool:
+        """Whether this is more than a share of what is allowed, in all or to one workspace."""
+        return found.used > share * self.allowed or found.largest > share * self.allowed_to_one
+
+    @property
     def patience(self) -> float:
         """See `PATIENCE`."""
-        return PATIENCE_WHEN_NEAR if self.last.used > NEAR * self.allowed else PATIENCE
+        return PATIENCE_WHEN_NEAR if self.is_over(self.last, NEAR) else PATIENCE
 
     def bring_along(self, found: Usage) -> None:
-        """Allow what was found, unless it can't be measured."""
-        self.given = found.used if found.used <= MOST_BYTES else 0
+        """Allow what was found, unless it can't be measured.
+
+        If no workspace has more than the limit, nothing has to be allowed: what branches have in theirs is no
+        part of it any more when they have ended.
+        """
+        is_needed = not 0 < found.largest <= self.limits.disk
+        measured = found.used <= MOST_BYTES
+        self.given = found.used if measured and is_needed else 0
+        self.given_to_one = found.largest if measured else 0
 
     def must_end_after(self, found: Usage) -> bool:
         """Whether the kernel must end, after this check."""
         if found.on_the_way and self.passes_files:
             self.looks_on_the_way += 1
             # Files that were counted before may be the ones that are hidden now.
-            found = replace(found, used=max(found.used, self.last.used))
+            used, largest = max(found.used, self.last.used), max(found.largest, self.last.largest)
+            found = replace(found, used=used, largest=largest)
         else:
             self.looks_on_the_way = 0
         self.last = found
         if self.given is None:
             self.bring_along(found)
-        full = found.used > self.allowed or self.looks_on_the_way >= MOST_ON_THE_WAY
+        full = self.is_over(found) or self.looks_on_the_way >= MOST_ON_THE_WAY
         # Twice in a row, because a session's files are there shortly before `files_given` is called.
         must_end = full and self.was_full
         self.was_full = full

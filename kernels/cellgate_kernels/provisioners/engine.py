@@ -234,9 +234,9 @@ class Engine:
     def _to_watch(self, container: Container, inspected: Mapping[str, Any]) -> Watched:
         process, folders = int(inspected["State"]["Pid"]), container.launch.folders
         ours = _is_here(process, str(inspected["Id"])) and may_look(process)
-        watched = [Folder(folders.workspace), Folder(folders.sockets, KEPT_BYTES)]
+        watched = [Folder(folders.workspace, is_workspace=True), Folder(folders.sockets, KEPT_BYTES)]
         if folders.branches is not None:
-            watched.append(Folder(folders.branches))
+            watched.append(Folder(folders.branches, has_workspaces=True))
         return Watched(
             container.launch.limits,
             tuple(watched),

@@ -21,6 +21,7 @@ from typing import Any
 from cellgate_kernels.provisioners.seccomp import (
     FAMILIES,
     FREES_SPACE,
+    HOLDS_FILE,
     MAKES_FILE,
     MODE_CALLS,
     NETLINK_PROTOCOL,
@@ -44,7 +45,7 @@ _ALLOWED = """
     clock_nanosleep_time64 close connect copy_file_range dup dup2 dup3 epoll_create epoll_create1
     epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait epoll_wait_old eventfd eventfd2 execve
     execveat exit exit_group faccessat faccessat2 fadvise64 fadvise64_64 fchdir fchown fchownat
-    fcntl fcntl64 fdatasync fgetxattr flistxattr flock fork fremovexattr fsetxattr fstat fstat64 fstatat64
+    fdatasync fgetxattr flistxattr flock fork fremovexattr fsetxattr fstat fstat64 fstatat64
     fstatfs fstatfs64 fsync ftruncate ftruncate64 futex futex_requeue futex_time64 futex_wait futex_waitv
     futex_wake futimesat get_robust_list get_thread_area getcpu getcwd getdents getdents64 getegid geteuid
     getgid getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid
@@ -91,6 +92,10 @@ _ARCHITECTURE_CALLS = {
 
 _TRACING = ["process_vm_readv", "process_vm_writev", "ptrace"]
 
+_FCNTL = ["fcntl", "fcntl64"]
+_LINUX_COMMANDS = range(1024, 1040 + 1)
+"""The commands of fcntl(2) that Linux has beyond POSIX's, from F_SETLEASE to F_SETDELEG."""
+
 _ALLOW, _ERRNO = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"
 _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
@@ -127,6 +132,11 @@ def _rules() -> Iterator[dict[str, Any]]:
         yield _allow(["clone"], [_without(index, NEW_NAMESPACES | THREAD)], **machines)
         shared = SHARED_FILES | SHARED_FOLDERS
         yield _allow(["clone"], [_has(index, shared, of=NEW_NAMESPACES | shared)], **machines)
+    # One rule has one condition for an argument.
+    yield _allow(_FCNTL, [_less(1, _LINUX_COMMANDS.start)])
+    for command in _LINUX_COMMANDS:
+        if command not in HOLDS_FILE:
+            yield _allow(_FCNTL, [_equals(1, command)])
     yield _allow(["close_range"], [_without(2, OWN_FILES)])
     for family in FAMILIES:
         yield _allow(SOCKET_CALLS, [_equals(0, int(family))])
@@ -154,6 +164,10 @@ def _allow(names: Any, args: list[dict[str, Any]] | None = None, **where: Any) -
 
 def _equals(index: int, value: int) -> dict[str, Any]:
     return {"index": index, "value": value, "op": "SCMP_CMP_EQ"}
+
+
+def _less(index: int, value: int) -> dict[str, Any]:
+    return {"index": index, "value": value, "op": "SCMP_CMP_LT"}
 
 
 def _without(index: int, bits: int) -> dict[str, Any]:

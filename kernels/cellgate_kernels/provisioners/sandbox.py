@@ -140,9 +140,10 @@ class SandboxProvisioner(ChildProvisioner):
         process = child.inner_pid
         if process is not None and not may_look(process):
             process = None
-        folders = [Folder(launch.folders.workspace), Folder(launch.folders.sockets, FILES_BYTES)]
+        workspace = Folder(launch.folders.workspace, is_workspace=True)
+        folders = [workspace, Folder(launch.folders.sockets, FILES_BYTES)]
         if launch.folders.branches is not None:
-            folders.append(Folder(launch.folders.branches))
+            folders.append(Folder(launch.folders.branches, has_workspaces=True))
         watched = Watched(
             launch.limits, tuple(folders), process, child.kill, workspaces=lambda: self.workspaces
         )

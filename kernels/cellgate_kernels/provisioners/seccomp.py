@@ -8,7 +8,9 @@ what no list names, no reviewer has thought about. What is allowed depends on th
   would be a program with its owner's rights;
 - space for files that nothing is written to: gigabytes of it take a moment, in which nobody could look;
 - new namespaces, and threads with open files or folders of their own, which ``disk`` would not find;
-- personalities other than Linux's own, which would make the layout of memory predictable.
+- personalities other than Linux's own, which would make the layout of memory predictable;
+- leases and delegations of files, for which the system lets everybody wait who opens or removes one: the
+  gateway, too, for 45 seconds each.
 
 A refused call answers EPERM, and fallocate EOPNOTSUPP, as where the file system does not have it; one that
 this list has never heard of answers ENOSYS, as an older system would, so that programs use what they used
@@ -86,6 +88,9 @@ FREES_SPACE = 2
 """FALLOC_FL_PUNCH_HOLE of fallocate(2), its second argument: all that the call may do. Where it does not give
 space, posix_fallocate(3) writes to each block instead."""
 
+HOLDS_FILE = (1024, 1040)
+"""F_SETLEASE and F_SETDELEG of fcntl(2), its second argument."""
+
 # Classic BPF, from linux/bpf_common.h and linux/seccomp.h.
 _LOAD_WORD, _RETURN = 0x20, 0x06
 _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
@@ -113,7 +118,7 @@ def sandbox_filter(machine: str) -> bytes | None:
     if machine not in _AUDIT:
         return None
     numbers = allowed_calls()[machine]
-    by_arguments = {"clone", "close_range", "fallocate", "personality"}
+    by_arguments = {"clone", "close_range", "fallocate", "fcntl", "personality"}
     checked = {*SOCKET_CALLS, *MODE_CALLS, *OPEN_CALLS, *UNKNOWN_CALLS, *by_arguments}
     blocks = [_preamble(_AUDIT[machine])]
     blocks += [_checked(name, numbers[name]) for name in sorted(checked) if name in numbers]
@@ -208,6 +213,12 @@ def _check(name: str) -> Iterator[_Step]:
     if name == "close_range":
         yield _load_argument(2)
         yield (_IF_ANY_BIT, OWN_FILES, "deny", "allow")
+        return
+    if name == "fcntl":
+        yield _load_argument(1)
+        lease, delegation = HOLDS_FILE
+        yield (_IF_EQUAL, lease, "deny", None)
+        yield (_IF_EQUAL, delegation, "deny", "allow")
         return
     if name == "fallocate":
         yield _load_argument(1)

@@ -467,7 +467,10 @@ class _House:
     def _watch(self, child: SharedChild, launch: Launch) -> None:
         process = child.inner_pid
         own = tuple(each for each in (launch.folders.workspace, launch.folders.branches) if each is not None)
-        folders = (*map(Folder, own), Folder(launch.folders.sockets, KEPT_BYTES))
+        workspaces = [Folder(launch.folders.workspace, is_workspace=True)]
+        if launch.folders.branches is not None:
+            workspaces.append(Folder(launch.folders.branches, has_workspaces=True))
+        folders = (*workspaces, Folder(launch.folders.sockets, KEPT_BYTES))
         seen = process is not None and may_look(process)
         child.watched = Watched(
             launch.limits,

@@ -77,6 +77,61 @@ def test_lines_are_written_over_as_on_a_terminal(page: Any, pieces: list[str], s
     assert texts(reduced(page, *text(*pieces))) == [seen]
 
 
+@pytest.mark.parametrize("mark", ["\b", "\r", "\b\r"])
+def test_writing_over_a_long_line_looks_at_its_end_alone(page: Any, mark: str) -> None:
+    """Of 900,000 characters each of a thousand pieces would look at all."""
+    body = """
+      const usual = String.prototype[Symbol.iterator];
+      let looked = 0;
+      String.prototype[Symbol.iterator] = function* () {
+        for (const each of { [Symbol.iterator]: () => usual.call(this) }) { looked += 1; yield each; }
+      };
+      try {
+        let shown = its.reduce(its.NOTHING, { type: "stream", name: "stdout", text: "x".repeat(900_000) });
+        for (let number = 0; number < 1000; number += 1) {
+          shown = its.reduce(shown, { type: "stream", name: "stdout", text: given + "y" });
+        }
+        return { looked, length: shown.outputs[0].text.length };
+      } finally {
+        String.prototype[Symbol.iterator] = usual;
+      }
+    """
+    found = run(page, "cell_outputs.js", body, mark)
+    assert found["looked"] < 1000 * 8300
+    assert 899_000 <= found["length"] <= 901_000
+
+
+def test_of_a_long_line_the_last_row_is_written_over(page: Any) -> None:
+    assert texts(reduced(page, *text("a" * 8190 + "bbc", "\rd", "\b\b\be"))) == ["a" * 8190 + "bbe"]
+    assert texts(reduced(page, *text("a" * 8192 + "\r", "b"))) == ["a" * 8192 + "b"]
+    assert texts(reduced(page, *text("a" * 8191 + "\r", "b"))) == ["b" + "a" * 8190]
+
+
+def test_of_an_error_no_more_is_read_than_the_line_that_is_shown(page: Any) -> None:
+    body = """
+      const usual = String.prototype.replace;
+      let longest = 0;
+      String.prototype.replace = function (...given) {
+        longest = Math.max(longest, this.length);
+        return usual.apply(this, given);
+      };
+      try {
+        const evalue = "\\x1b[31mred\\x1b[0m" + "x".repeat(2_000_000);
+        const made = its.Failure({ output: { ename: "Error", evalue, traceback: [] } });
+        return { longest, made: JSON.stringify(made).slice(0, 300).includes("Error: red") };
+      } finally {
+        String.prototype.replace = usual;
+      }
+    """
+    assert run(page, "../outputs/failure.js", body) == {"longest": 20_000, "made": True}
+
+
+def test_returns_without_end_take_one_pass(page: Any) -> None:
+    """Looked for from each of them to the last, they would take the square of their number."""
+    outputs = reduced(page, *text("a" + "\r" * 400_000 + "b", "\r" * 400_000, "\r" * 400_000 + "\nc"))
+    assert texts(outputs) == ["b\nc"]
+
+
 def test_writing_over_takes_time_by_length_alone(page: Any) -> None:
     """Half a million characters that as many backspaces take, in one event: quadratic, it would never end."""
     assert texts(reduced(page, *text("a" * 450_000 + "\b" * 450_000 + "b"))) == ["b"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.client import Event, Finished, Gateway, GatewayError, Stream, transport
+from cellgate.client import Event, Finished, Gateway, GatewayError, Stream, api, calls, files, transport
 from cellgate_kernels.errors import InvalidInput
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -531,3 +531,61 @@ async def test_a_file_for_the_user_has_the_mode_of_their_files(tmp_path: Path) -
         0o640,
     ]
     assert not await asyncio.to_thread(lambda: list(tmp_path.glob(".*")))
+
+
+def endless(head: bytes, piece: bytes) -> tuple[Script, list[int]]:
+    """A server that never stops, and how much it has sent."""
+    sent: list[int] = []
+
+    async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        while True:
+            writer.write(piece)
+            await writer.drain()
+            sent.append(len(piece))
+
+    return script, sent
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"%x\r\n%s\r\n" % (65536, b" " * 65536)
+MOST = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda gateway: anext(gateway.sessions()),
+        lambda gateway: gateway.result("s", "e"),
+        lambda gateway: gateway.execute("s", "1"),
+        lambda gateway: gateway.session("s").files.get("file"),
+        lambda gateway: gateway.session("s").files.put("file", b""),
+    ],
+)
+async def test_an_answer_without_end_is_given_up(
+    call: Callable[[Gateway], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((calls, "MOST_ANSWER"), (api, "MOST_RESULT"), (files, "MOST_RESULT")):
+        monkeypatch.setattr(module, name, MOST)
+    monkeypatch.setattr(calls.Calls.call, "__kwdefaults__", {**calls.Calls.call.__kwdefaults__, "most": MOST})
+    monkeypatch.setattr(transport.Answer.body, "__kwdefaults__", {"most": MOST})
+    script, sent = endless(CHUNKED, CHUNK)
+    async with answering(script) as (gateway, _):
+        with pytest.raises(GatewayError, match="longer than 1 MiB") as refused:
+            await call(gateway)
+    assert refused.value.reason == "bad_answer"
+    # What the client has not read is in the systems' buffers.
+    assert sum(sent) < 40 * MOST
+
+
+async def test_an_answer_that_says_that_it_is_too_long_is_not_read() -> None:
+    script, _ = endless(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n", CHUNK)
+    async with answering(script) as (gateway, _):
+        with pytest.raises(GatewayError, match="longer than 64 MiB"):
+            await anext(gateway.sessions())
+
+
+async def test_a_list_that_leads_to_itself_is_given_up() -> None:
+    async with answering(answer(b'{"files": [], "next": "", "complete": true}')) as (gateway, _):
+        with pytest.raises(GatewayError, match="no end"):
+            [each async for each in gateway.session("s").files.list()]

@@ -6,15 +6,17 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import requests
 
-from cellgate.doors import terrarium
-from cellgate.doors.base import Ran, Script
+from cellgate.doors import agentrun, dify, replit, terrarium
+from cellgate.doors.base import DoorHandler, Ran, Script
 from cellgate.doors.terrarium import TerrariumHandler
 from cellgate.wire.answers import Result
+from cellgate_kernels.encoding import STEP
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import ThreadLanes
 from tests.support.listening import listening
@@ -37,6 +39,64 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         self.threads.append(threading.get_ident())
         return getattr(base64, name)
+
+
+def outcome(size: int) -> Result:
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": "\x01" * size},
+        {"output_type": "execute_result", "data": {"text/plain": "2"}, "metadata": {}},
+    ]
+    text = "\x01" * size + "2"
+    return Result(session="s", execution="e", status="ok", outputs=outputs, stdout="\x01" * size, text=text)
+
+
+@pytest.mark.parametrize(("size", "here"), [(100, True), (MIB, False)])
+@pytest.mark.parametrize(
+    ("module", "handler", "body", "told"),
+    [
+        (
+            dify,
+            dify.DifyRunHandler,
+            {"language": "python3", "code": "1"},
+            lambda it: it.json()["data"]["stdout"],
+        ),
+        (agentrun, agentrun.AgentRunHandler, {"code": "1"}, lambda a: a.json()["output"]),
+        (replit, replit.ReplitHandler, {"code": "1", "files": {}}, lambda a: a.text),
+    ],
+)
+async def test_a_large_answer_is_made_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    handler: type[DoorHandler],
+    body: dict[str, Any],
+    told: Callable[[requests.Response], str],
+    size: int,
+    here: bool,
+) -> None:
+    threads: list[int] = []
+    made = module._answer
+
+    def noted(*args: Any, **kwargs: Any) -> list[bytes]:
+        threads.append(threading.get_ident())
+        parts: list[bytes] = made(*args, **kwargs)
+        assert max(map(len, parts)) <= 6 * STEP, "others have their turn between the steps"
+        return parts
+
+    async def run_once(*_: object) -> Ran:
+        return Ran(outcome(size), {})
+
+    monkeypatch.setattr(module, "_answer", noted)
+    monkeypatch.setattr(handler, "run_once", run_once)
+    lanes = ThreadLanes(1)
+    try:
+        async with listening({"/door": handler}, lanes=lanes) as (port, _):
+            url = f"http://127.0.0.1:{port}/door"
+            answer = await asyncio.to_thread(requests.post, url, json=body, timeout=PATIENCE)
+    finally:
+        lanes.close()
+        lanes.cells.close()
+    assert told(answer) == "\x01" * size
+    assert [thread == threading.get_ident() for thread in threads] == [here]
 
 
 @pytest.mark.parametrize(("size", "here"), [(100, True), (MIB, False)])

@@ -321,6 +321,39 @@ def test_each_workspace_of_a_sandbox_may_have_as_much_as_it_has_reserved() -> No
     assert [kernel.must_end_after(Usage(20 * MIB)) for workspaces[0] in (1, 1)] == [False, True]
 
 
+def test_no_workspace_may_have_what_another_has_reserved() -> None:
+    """It is given back with a branch's end, while the files stay."""
+    kernel = watched()
+    kernel.workspaces = lambda: 4
+    assert not any(kernel.must_end_after(Usage(30 * MIB, largest=10 * MIB)) for _ in range(3))
+    assert [kernel.must_end_after(Usage(30 * MIB, largest=11 * MIB)) for _ in range(2)] == [False, True]
+
+
+def test_what_branches_were_given_is_not_allowed_to_others() -> None:
+    kernel, workspaces = watched(), [2]
+    kernel.workspaces = lambda: workspaces[0]
+    kernel.bring_along(Usage(19 * MIB, largest=10 * MIB))
+    assert (kernel.allowed, kernel.allowed_to_one) == (20 * MIB, 10 * MIB)
+    workspaces[0] = 1
+    assert kernel.allowed == 10 * MIB
+    kernel.bring_along(Usage(25 * MIB, largest=15 * MIB))
+    assert (kernel.allowed, kernel.allowed_to_one) == (25 * MIB, 15 * MIB)
+
+
+def test_each_workspace_is_measured_by_itself(tmp_path: Path) -> None:
+    own, branches = tmp_path / "own", tmp_path / "branches"
+    for folder, size in ((own, 1), (branches / "a", 2), (branches / "b", 3)):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * size * MIB)
+    folders = [Folder(own, is_workspace=True), Folder(branches, has_workspaces=True)]
+    found = usage(folders, None, enough=100 * MIB)
+    assert found == Usage(6 * MIB + 2 * ENTRY_BYTES, largest=3 * MIB)
+    (branches / "beside").write_bytes(b"x" * 4 * MIB)
+    assert usage(folders, None, enough=100 * MIB) == Usage(found.used + 4 * MIB, largest=3 * MIB)
+    shutil.rmtree(branches)
+    assert usage(folders, None, enough=100 * MIB) == Usage(MIB, largest=MIB)
+
+
 async def test_all_that_a_session_brought_along_counts(tmp_path: Path) -> None:
     """However much more than its limit that is; and what can't be measured is not allowed for ever."""
     for number in range(8):

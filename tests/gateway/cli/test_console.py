@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.cli.terminal import Guard
+from cellgate.cli.guard import Guard
 from tests.support.server import TOKEN, GatewayProcess
 from tests.support.terminal import Terminal
 
@@ -187,6 +187,7 @@ def test_a_console_needs_a_terminal(gateway: GatewayProcess, session: str, tmp_p
         ("a\nb\n\x1b[9Aup\x1b[A", "a\nb\n\x1b[2Aup"),
         ("\x1b[99999999999Aup", "up"),
         ("back\b\bup", "back\b\bup"),
+        ("\x1b(0lines\x1b)B\x1b%G", "lines"),
     ],
 )
 def test_which_control_sequences_a_cell_may_send(given: str, shown: str) -> None:

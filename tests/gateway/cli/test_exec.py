@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -397,8 +399,8 @@ def test_what_is_no_file_is_not_replaced(shell: Shell, session: str) -> None:
     assert (shell.folder / "link").is_symlink()
 
 
-def on_terminal(shell: Shell, *argv: str) -> bytes:
-    """What a command that succeeds shows on a terminal."""
+def on_terminal(shell: Shell, *argv: str, to: str = "stderr", code: int = 0) -> bytes:
+    """What a command that ends with this code shows on a terminal, which is one of its streams alone."""
     ours, theirs = pty.openpty()
     try:
         with subprocess.Popen(
@@ -406,17 +408,63 @@ def on_terminal(shell: Shell, *argv: str) -> bytes:
             cwd=shell.folder,
             env={**shell.environment, "TERM": "xterm", "COLUMNS": "100"},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=theirs,
+            stdout=theirs if to == "stdout" else subprocess.DEVNULL,
+            stderr=theirs if to == "stderr" else subprocess.DEVNULL,
         ) as process:
             os.close(theirs)
             shown = b""
             while part := _read(ours):
                 shown += part
-            assert process.wait(60) == 0
+            assert process.wait(60) == code
             return shown
     finally:
         os.close(ours)
+
+
+EVIL = (
+    r"print('a\x1b]52;c;ZXZpbA==\x07\x1b[2J\x1b(0\x9b2Jb', file=sys.{to}); raise ValueError('c\x1b]0;t\x07d')"
+)
+
+
+@pytest.mark.parametrize("to", ["stderr", "stdout"])
+@pytest.mark.parametrize("command", ["exec", "run"])
+def test_a_cell_does_nothing_to_a_terminal_that_is_one_of_two_streams(
+    shell: Shell, to: str, command: str
+) -> None:
+    code = "import sys; " + EVIL.format(to=to)
+    (shell.folder / "evil.py").write_text(code)
+    shown = on_terminal(shell, command, code if command == "exec" else "evil.py", to=to, code=1).decode()
+    assert "a2Jb" in shown
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]|\x1b(?!\[[0-9;]*+[mK])", shown)
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    """A gateway that refuses everything, in words that somebody else may have chosen."""
+
+    def do_GET(self) -> None:
+        told = "There is no a\x1b]0;title\x07\x1b(0\x9b2J in the session"
+        body = json.dumps({"status": 404, "reason": "not_found", "detail": told}).encode()
+        self.send_response(404)
+        self.send_header("Content-Type", "application/problem+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+def test_a_refusal_with_words_of_others_is_shown_as_they_are(shell: Shell) -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            shown = on_terminal(shell, "sessions", "--url", address, "--token", "t", code=2).decode()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert shown == "cellgate: There is no a\\x1b]0;title\\x07\\x1b(0\\x9b2J in the session\r\n"
 
 
 def test_a_large_transfer_shows_how_far_it_is_on_a_terminal(shell: Shell) -> None:

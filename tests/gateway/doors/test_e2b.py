@@ -112,7 +112,10 @@ def make(gateway: GatewayProcess, key: str = TOKEN, **more: object) -> Sandbox:
     assert answer.status_code == 201, answer.text
     told = answer.json()
     assert told["templateID"] == "code-interpreter-v1"
-    assert (told["clientID"], told["domain"]) == ("cellgate", None)
+    assert (told["clientID"], told["domain"]) == (
+        "cellgate",
+        gateway.url.replace("http://127.0.0.1", "localhost"),
+    )
     assert told["trafficAccessToken"]
     return Sandbox(gateway, told["sandboxID"], told["envdAccessToken"], key)
 

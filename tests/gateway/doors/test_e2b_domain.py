@@ -67,6 +67,9 @@ def test_each_sandbox_is_at_names_of_its_own(proxied: Proxied) -> None:
         for _ in range(2)
     ]
     first, second = ((each["sandboxID"], each["envdAccessToken"]) for each in made)
+    assert {each["domain"] for each in made} == {DOMAIN}
+    detail = json.loads(proxied.ask("api", "GET", f"/sandboxes/{first[0]}", X_API_KEY=TOKEN)[1])
+    assert detail["domain"] == DOMAIN
     for name, token in (first, second):
         code = {"code": f"open('who.txt', 'w').write('{name}'); print('there')"}
         status, lines = proxied.ask(f"49999-{name}", "POST", "/execute", code, X_Access_Token=token)
@@ -75,6 +78,10 @@ def test_each_sandbox_is_at_names_of_its_own(proxied: Proxied) -> None:
         assert proxied.ask(f"49983-{name}", "GET", path, X_Access_Token=token) == (200, name.encode())
     # The name decides, and what a client says beside it does not count.
     said = {"E2b_Sandbox_Id": first[0], "X_Access_Token": first[1]}
+    listed = proxied.ask("api", "GET", "/v2/sandboxes", X_API_KEY=TOKEN, E2b_Domain="elsewhere.example.com")[
+        1
+    ]
+    assert {each["domain"] for each in json.loads(listed)} == {DOMAIN}
     assert proxied.ask(f"49983-{second[0]}", "GET", "/files?path=who.txt", **said)[0] == 401
     assert proxied.ask(f"49983-{first[0]}", "GET", "/files?path=who.txt")[0] == 401
     status, listed = proxied.ask("api", "GET", "/v2/sandboxes", X_API_KEY=TOKEN)

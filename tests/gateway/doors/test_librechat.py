@@ -135,6 +135,11 @@ def test_the_key_of_the_address_is_kept_out_of_logs(gateway: GatewayProcess) -> 
         answer = requests.post(f"{base(gateway, secret)}/{path}", json={}, timeout=PATIENCE)
         assert answer.status_code in {401, 404}
         assert secret not in answer.text
+    door = base(gateway).partition("/librechat")[0] + "/librechat"
+    mistaken = [f"{door}/keys/{secret}/exec", f"{door}/{secret}/exec", f"{door}/exec/{secret}"]
+    elsewhere = [f"{gateway.url}/v1/sessions/{TOKEN}", f"{gateway.url}/{TOKEN}/exec", f"{door}/{TOKEN}"]
+    for url in (*mistaken, *elsewhere):
+        assert requests.post(url, json={}, timeout=PATIENCE).status_code in {401, 404, 405}
     run(gateway, "1")
     assert download(gateway, "nobody", "YQ").status_code == 404
     log = gateway.log.read_text()

@@ -114,6 +114,12 @@ async def test_no_door_shows_a_value(gateway: GatewayProcess) -> None:
     failed = gateway.execute("s", "raise ValueError(key + cert)")
     assert failed["error"]["evalue"] == "[secret API_KEY][secret CERT]"
     answers.append(json.dumps(failed).encode())
+    named = gateway.execute("s", "open('cache-' + key, 'w').close()")
+    assert [file["path"] for file in named["files"]] == ["cache-[secret API_KEY]"]
+    answers.append(json.dumps(named).encode())
+    removed = gateway.execute("s", "os = __import__('os'); os.remove('cache-' + key)")
+    assert removed["status"] == "ok"
+    answers.append(json.dumps(removed).encode())
     for path in ("", "/notebook", "/notebook?format=html", "/events", "/executions", "/audit"):
         answers.append(get(f"/sessions/s{path}"))
     with zipfile.ZipFile(io.BytesIO(get("/sessions/s/bundle"))) as bundle:

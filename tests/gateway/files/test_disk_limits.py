@@ -83,6 +83,23 @@ def test_what_a_kernel_keeps_is_bounded(bounded: GatewayProcess, other: str, kee
     assert "64 MiB" in result["error"]["evalue"]
 
 
+def test_the_room_of_branches_is_no_room_for_other_files(bounded: GatewayProcess, other: str) -> None:
+    """They give it back when they end, and the files would stay."""
+    path = "/v1/sessions/parent"
+    assert bounded.execute("parent", "1")["status"] == "ok"
+    for name in ("first", "second"):
+        assert bounded.post(f"{path}/branch", {"session": name}).status == 201
+    try:
+        written = "open('f', 'wb').write(bytes(50 << 20)); import time; time.sleep(4)"
+        assert [bounded.execute(name, written)["status"] for name in ("first", "parent")] == ["ok", "ok"]
+        more = "open('g', 'wb').write(bytes(50 << 20)); time.sleep(40)"
+        result = bounded.execute("parent", more, timeout=60)
+    finally:
+        for name in ("first", "second", "parent"):
+            bounded.delete(f"/v1/sessions/{name}")
+    assert (result["status"], result["cause"]) == ("died", "disk_full"), result
+
+
 LANDLOCK = """
 import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)

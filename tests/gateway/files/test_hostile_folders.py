@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import signal
 import zipfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -51,6 +55,56 @@ def lives_with_traps(gateway: GatewayProcess, session: str) -> None:
     assert gateway.delete(path).status == 204
     until(lambda: not workspace.exists(), "the workspace is not removed")
     assert gateway.execute(session, "import os; os.listdir()")["text"] == "[]"
+
+
+LEASE = """
+import fcntl, os, signal
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fd = os.open('lease', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'held')
+try:
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_cell_can_hold_no_file(gateway: GatewayProcess, session: str) -> None:
+    assert gateway.execute(session, LEASE)["text"] == "Operation not permitted\n"
+    assert gateway.get(f"/v1/sessions/{session}/files/lease").body == b"held"
+
+
+@pytest.fixture
+def lease(gateway: GatewayProcess, session: str) -> Iterator[list[int]]:
+    """The session's file `held`, which somebody outside the sandbox has a lease on; counts who waits."""
+    assert gateway.execute(session, "open('held', 'w').write('text'); print(1)")["text"] == "1\n"
+    asked: list[int] = []
+    before = signal.signal(signal.SIGURG, lambda number, _: asked.append(number))
+    file = os.open(gateway.workspace(session) / "held", os.O_RDWR)
+    fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    yield asked
+    os.close(file)
+    signal.signal(signal.SIGURG, before)
+
+
+def test_a_held_file_is_refused_by_its_name_and_nobody_waits(
+    gateway: GatewayProcess, session: str, lease: list[int]
+) -> None:
+    path = f"/v1/sessions/{session}"
+    refused = gateway.get(f"{path}/files/held")
+    assert (refused.status, refused.json()["reason"]) == (409, "file_held")
+    assert "'held'" in refused.json()["detail"]
+    assert lease
+    (listed,) = gateway.get(f"{path}/files").json()["files"]
+    assert (listed["path"], listed["sha256"]) == ("held", None)
+    refused = gateway.post(f"{path}/checkpoints", {"name": "one"})
+    assert (refused.status, refused.json()["reason"]) == (409, "file_held")
+    bundle = gateway.get(f"{path}/bundle")
+    with zipfile.ZipFile(io.BytesIO(bundle.body)) as archive:
+        assert json.loads(archive.read("manifest.json"))["left_out"] == ["held"]
+    assert gateway.post(f"{path}/restart").status == 200
+    assert gateway.execute(session, "import os; os.listdir()")["text"] == "['held']"
 
 
 @pytest.mark.timeout(300)

@@ -77,7 +77,9 @@ def test_what_was_done_and_refused_is_in_the_trail(
     assert gateway.get("/v1/sessions/nobodys?principal=ada", token=olga).status == 404
     assert gateway.delete("/v1/sessions/nobodys?principal=ada", token=tokens["root"]).status == 404
     assert gateway.get("/v1/sessions?principal=*", token=olga).status == 200
-    until(lambda: len(trail(gateway, olga, "access")) == 3, "accesses")
+    # A token where a session's key belongs.
+    assert gateway.get(f"/v1/sessions/{tokens['root']}?principal=ada", token=olga).status == 404
+    until(lambda: len(trail(gateway, olga, "access")) == 4, "accesses")
     until(lambda: len(trail(gateway, olga, "refused")) == 5, "refusals")
 
     access = [
@@ -88,6 +90,7 @@ def test_what_was_done_and_refused_is_in_the_trail(
         ("olga", "GET", "/v1/sessions/{session}", "ada", "nobodys"),
         ("root", "DELETE", "/v1/sessions/{session}", "ada", "nobodys"),
         ("olga", "GET", "/v1/sessions", "*", None),
+        ("olga", "GET", "/v1/sessions/{session}", "ada", "..."),
     ]
     refused = trail(gateway, olga, "refused")
     assert {each["address"] for each in refused} == {"127.0.0.1"}

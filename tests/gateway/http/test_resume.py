@@ -323,6 +323,15 @@ def test_strangers_and_unknown_sessions_are_refused_before_the_upgrade(gateway: 
     assert gateway.get("/v1/sessions/nobody/ws", headers=foreign).reason == "forbidden"
 
 
+@pytest.mark.parametrize("name", ["Sec-WebSocket-Extensions", "Sec-WebSocket-Protocol"])
+def test_an_offer_that_is_too_long_is_refused(gateway: GatewayProcess, session: str, name: str) -> None:
+    gateway.post("/v1/sessions", {"session": session})
+    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    headers["Sec-WebSocket-Key"] = base64.b64encode(os.urandom(16)).decode()
+    refused = gateway.get(f"/v1/sessions/{session}/ws", headers={**headers, name: "a" * 5000})
+    assert (refused.status, refused.reason) == (400, "bad_request")
+
+
 def test_what_a_follower_saw_is_in_the_record_after_a_crash(start_gateway: Any) -> None:
     """The numbers of lost events would go to others, which a client that comes back would never see."""
     gateway = start_gateway()

@@ -273,6 +273,31 @@ async def test_space_for_files_is_had_by_writing_to_them(start_kernel: StartKern
         assert (written_instead, written, hole) == ("done", [1 << 20, True], "done")
 
 
+LEASES = r"""
+import fcntl, threading
+os.chdir("/workspace")
+file = os.open("held", os.O_CREAT | os.O_RDWR)
+SETDELEG = 1040
+print(json.dumps({
+    "to write": attempt(fcntl.fcntl, file, fcntl.F_SETLEASE, fcntl.F_WRLCK),
+    "to read": attempt(fcntl.fcntl, os.open("held", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK),
+    "delegation": attempt(fcntl.fcntl, file, SETDELEG, b"\0" * 16),
+    "a lock": attempt(fcntl.lockf, file, fcntl.LOCK_EX),
+    "the flags": attempt(fcntl.fcntl, file, fcntl.F_SETFL, os.O_APPEND),
+    "a copy": attempt(fcntl.fcntl, file, fcntl.F_DUPFD_CLOEXEC, 10),
+    "a pipe's size": attempt(fcntl.fcntl, os.pipe()[0], 1031, 65536),
+}))
+"""
+
+
+async def test_nobody_can_hold_a_file_for_which_others_wait(start_kernel: StartKernel, backend: str) -> None:
+    """The gateway opens it, for example, and the system makes it wait for 45 seconds."""
+    outcome = await probe(start_kernel, LEASES)
+    held = {outcome.pop(name) for name in ("to write", "to read", "delegation")}
+    assert held == ({"EINVAL"} if backend == "gvisor" else {"EPERM"})  # which gVisor does not have
+    assert outcome == dict.fromkeys(outcome, "done")
+
+
 PROC = r"""
 shown = (
     "cgroups cpuinfo devices diskstats filesystems loadavg meminfo mounts net self stat swaps sys sysvipc"
@@ -390,6 +415,11 @@ X86, ARM = 0xC000003E, 0xC00000B7
         ("x86_64", X86, 285, (3, 0, 0, 1 << 30), errno.EOPNOTSUPP),
         ("x86_64", X86, 285, (3, 1 << 32 | 1, 0, 1 << 30), errno.EOPNOTSUPP),
         ("x86_64", X86, 285, (3, 3, 0, 1 << 30), 0),
+        ("x86_64", X86, 72, (3, 1024, 1), errno.EPERM),  # F_SETLEASE
+        ("x86_64", X86, 72, (3, 1 << 32 | 1024, 1), errno.EPERM),
+        ("x86_64", X86, 72, (3, 1040, 0), errno.EPERM),  # F_SETDELEG
+        ("x86_64", X86, 72, (3, 1025), 0),
+        ("x86_64", X86, 72, (3, 4, 0), 0),
         ("x86_64", X86, 437, (), errno.ENOSYS),
         ("x86_64", X86, 425, (), errno.EPERM),
         ("x86_64", X86, 0, (), 0),
@@ -406,6 +436,8 @@ X86, ARM = 0xC000003E, 0xC00000B7
         ("aarch64", ARM, 33, (0, 0, 0o4755), errno.EPERM),
         ("aarch64", ARM, 220, (0x50B00,), errno.EPERM),
         ("aarch64", ARM, 47, (3, 0, 0, 1 << 30), errno.EOPNOTSUPP),
+        ("aarch64", ARM, 25, (3, 1024, 1), errno.EPERM),
+        ("aarch64", ARM, 25, (3, 1030, 0), 0),
         ("aarch64", 0x40000028, 281, (40, 1, 0), errno.EPERM),
         ("aarch64", ARM, 64, (), 0),
         ("aarch64", ARM, 40, (), errno.EPERM),
@@ -434,6 +466,16 @@ def test_the_sandbox_allows_what_containers_are_allowed() -> None:
     ours = set().union(*allowed_calls().values())
     assert ours - named == set(UNKNOWN_CALLS)  # answered as an older system would
     assert {name for name in named - ours if not ONLY_32_BIT.search(name)} == set()
+
+
+def test_the_engines_profile_lets_nobody_hold_a_file() -> None:
+    rules = [rule for rule in json.loads(engine_profile())["syscalls"] if "fcntl" in rule["names"]]
+    allowed = [rule["args"] for rule in rules if rule["action"] == "SCMP_ACT_ALLOW"]
+    equal = {arg["value"] for (arg,) in allowed if arg["op"] == "SCMP_CMP_EQ" and arg["index"] == 1}
+    below = {arg["value"] for (arg,) in allowed if arg["op"] == "SCMP_CMP_LT" and arg["index"] == 1}
+    assert below == {1024}
+    assert equal == set(range(1025, 1040))
+    assert len(allowed) == len(equal) + len(below)
 
 
 # ---- set-ID files that are there all the same --------------------------------------------------------------

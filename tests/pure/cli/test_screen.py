@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,55 @@ def test_plain_output_goes_where_it_came_from(capsys: pytest.CaptureFixture[str]
     captured = capsys.readouterr()
     assert captured.out == "a\nbc\n2\nopen\nlast\n"
     assert captured.err == "warned\n[1/2] ok 0.01 s\n"
+
+
+class Terminal(io.StringIO):
+    """A stream that is one, beside another that is not."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+EVIL = (
+    "a\x1b]52;c;ZXZpbA==\x07b\x1b]0;title\x1b\\c\x1b[2J\x1b[H\x1b(0d\x9b2Je\x9d0;f\x1b[31mred\x1b]0;not ended"
+)
+
+
+@pytest.mark.parametrize(("terminal", "name"), [("stderr", "stderr"), ("stdout", "stdout")])
+def test_a_cell_has_no_terminal_at_its_will_though_the_other_stream_goes_to_a_file(
+    monkeypatch: pytest.MonkeyPatch, terminal: str, name: str
+) -> None:
+    streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), terminal: Terminal()}
+    for each, stream_ in streams.items():
+        monkeypatch.setattr(f"sys.{each}", stream_)
+    with make_screen(1, DESCRIBED) as screen:
+        assert isinstance(screen, Plain)
+        screen.begin(1, "code")
+        for letter in EVIL:
+            screen.event(stream(letter, name))
+        screen.event(event(DisplayData, data={"text/plain": f"{EVIL}\n"}))
+        screen.note(EVIL)
+        screen.end(1, event(Finished, status="ok", duration_ms=10.0))
+    shown = streams[terminal].getvalue()
+    assert "abcd2Je0;f\x1b[31mred\x1b[0m\n" in shown
+    assert re.sub(r"\x1b\[(?:31|0)m", "", shown).replace("\n", "").isprintable()
+    if terminal == "stderr":
+        assert "[1/1] ok 0.01 s\n" in shown
+        assert r"a\x1b]52;c;" in shown, "a remark shows it"
+
+
+def test_on_a_terminal_remarks_and_unfinished_lines_are_harmless_too() -> None:
+    sent = io.StringIO()
+    console = Console(
+        file=sent, force_terminal=True, width=200, color_system="standard", legacy_windows=False
+    )
+    with Live(console, 1, DESCRIBED) as screen:
+        screen.begin(1, EVIL)
+        screen.event(stream(EVIL))
+        screen.event(stream("\n" + EVIL))
+        screen.note(EVIL)
+    assert not re.search(r"\x07|[\x80-\x9f]|\x1b(?!\[[0-9;?]*+[mKAhl])", sent.getvalue())
+    assert "\x1b[H" not in sent.getvalue()
 
 
 def test_without_a_terminal_the_screen_is_plain() -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from cellgate.doors.e2b.base import domain_of
 from cellgate.doors.e2b.commands import opened
 from cellgate.doors.e2b.contexts import Context
 from cellgate.doors.e2b.files import home_path, parse_file_path, parse_home_path
@@ -191,3 +192,26 @@ def test_logins_that_nobody_uses_are_forgotten() -> None:
     tokens.make(DEFAULT, "thing")
     assert tokens.login(second, "thing") is None
     assert tokens.login(first, "thing") is ADA
+
+
+@pytest.mark.parametrize(
+    ("told", "host", "domain"),
+    [
+        ("sandboxes.example.org", "localhost", "sandboxes.example.org"),
+        ("Sandboxes.Example.org:8443", "localhost", "sandboxes.example.org:8443"),
+        ("", "api.sandboxes.example.org", "sandboxes.example.org"),
+        ("", "gateway.example.org:8888", "gateway.example.org:8888"),
+        ("", "127.0.0.1:8888", "localhost:8888"),
+        ("", "[::1]:8888", "localhost:8888"),
+        ("", "[::1]", "localhost"),
+        ("", "localhost", "localhost"),
+        ("", "10.0.0.5:8888", "10.0.0.5:8888"),
+        ("", "", "localhost"),
+        ("a/b", "localhost:1", "localhost:1"),
+        ("x.example.org/..", "gateway.example.org", "gateway.example.org"),
+        ("a" * 60_000, "gateway.example.org", "gateway.example.org"),
+        ("a\0b", "b" * 60_000, "localhost"),
+    ],
+)
+def test_a_sandbox_always_has_a_domain_that_is_not_anybody_elses(told: str, host: str, domain: str) -> None:
+    assert domain_of(told, host) == domain

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cellgate_kernels import masking
 from cellgate_kernels.masking import MOST_CELLS, Masker, MessageMasker, StreamMasker
 from cellgate_kernels.messages import EMPTY, Channel, Header, Message
 
@@ -55,6 +59,46 @@ def test_no_value_comes_out_whole_even_if_others_could_not_wait(
     whole = "".join(shown)
     assert not any(value in whole for value in values)
     assert not stream.holds_back
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many lines of the masker are run."""
+    counted = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal counted
+        if frame.f_code.co_filename != masking.__file__:
+            return None
+        counted += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return counted
+
+
+def piecewise(size: int) -> None:
+    stream = StreamMasker(Masker([("N", "a" * size + "b"), ("M", "a" * 8 + "c")]))
+    shown = "".join(stream.more("a") for _ in range(2 * size)) + stream.rest()
+    assert shown == "a" * 2 * size
+
+
+def at_once(size: int) -> None:
+    masker = Masker([("N", "a" * size + "b"), ("M", "ab" * 8)])
+    assert masker.edge("a" * (size - 1) + "ca" * size, 0) == 3 * size - 2
+    assert masker.find("ca" * size + "a" * size, is_whole=False) == ([], 2 * size)
+
+
+@pytest.mark.parametrize("work", [piecewise, at_once])
+def test_a_long_value_that_repeats_itself_costs_no_square_of_its_length(
+    work: Callable[[int], None],
+) -> None:
+    small, large = steps(partial(work, 300)), steps(partial(work, 600))
+    assert large < 2.2 * small
 
 
 @given(st.lists(TEXTS, max_size=8))

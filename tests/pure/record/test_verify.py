@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import sqlite3
+import stat
+import struct
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, closing
@@ -267,6 +269,96 @@ async def test_every_changed_byte_of_a_bundle_is_found(exports: Any, key: Signin
             assert not check_bundle(target).valid, position
             os.pwrite(file.fileno(), bytes([byte]), position)
     assert check_bundle(target).valid
+
+
+HIDDEN = b"hidden words"
+
+
+def with_digest(archive: bytes) -> bytes:
+    """As somebody writes a changed archive who knows how its digest is made."""
+    before = archive[: -len(COMMENT) - 64]
+    return before + COMMENT + sha256(before).hexdigest().encode()
+
+
+def moved(archive: bytes, at: int) -> bytes:
+    """With hidden words at a place among the files, and all that tells of places made to fit."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        start, entries = opened.start_dir, opened.infolist()
+    made = bytearray(archive[:at] + HIDDEN + archive[at:])
+    place = start + len(HIDDEN)
+    for info in entries:
+        if info.header_offset >= at:
+            struct.pack_into("<L", made, place + 42, info.header_offset + len(HIDDEN))
+        name, extra, remark = struct.unpack_from("<3H", made, place + 28)
+        place += 46 + name + extra + remark
+    struct.pack_into("<L", made, place + 16, start + len(HIDDEN))
+    return bytes(made)
+
+
+def behind_compressed_data(archive: bytes) -> bytes:
+    """With hidden words behind the end of the data of the first file, as if they were a part of it."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        start, info = opened.start_dir, opened.infolist()[0]
+    name, extra = struct.unpack_from("<2H", archive, info.header_offset + 26)
+    end = info.header_offset + 30 + name + extra + info.compress_size
+    made = bytearray(moved(archive, end))
+    size = info.compress_size + len(HIDDEN)
+    struct.pack_into("<Q", made, end + len(HIDDEN) + 8, size)
+    struct.pack_into("<L", made, start + len(HIDDEN) + 20, size)
+    return bytes(made)
+
+
+def commented(archive: bytes) -> bytes:
+    """With hidden words as the remark of the last file."""
+    end = len(archive) - len(COMMENT) - 64 - 22
+    made = bytearray(archive[:end] + HIDDEN + archive[end:])
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        place = opened.start_dir
+        for _ in opened.infolist()[:-1]:
+            place += 46 + sum(struct.unpack_from("<3H", made, place + 28))
+    struct.pack_into("<H", made, place + 32, len(HIDDEN))
+    (size,) = struct.unpack_from("<L", made, end + len(HIDDEN) + 12)
+    struct.pack_into("<L", made, end + len(HIDDEN) + 12, size + len(HIDDEN))
+    return bytes(made)
+
+
+def as_a_link(archive: bytes) -> bytes:
+    """With a file that is a link once it is unpacked."""
+    made = bytearray(archive)
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        struct.pack_into("<L", made, opened.start_dir + 38, (stat.S_IFLNK | 0o777) << 16)
+    return bytes(made)
+
+
+def second_file(archive: bytes) -> int:
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        return opened.infolist()[1].header_offset
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda archive: HIDDEN + archive,
+        lambda archive: moved(archive, 0),
+        lambda archive: moved(archive, second_file(archive)),
+        behind_compressed_data,
+        commented,
+        as_a_link,
+    ],
+    ids=["before it", "before the first file", "between files", "behind data", "remark", "link"],
+)
+async def test_bytes_that_no_file_owns_are_found_whoever_made_the_digest(
+    exports: Any, key: SigningKey, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    whole = await exports("bundle", key)
+    target = tmp_path / "b.zip"
+    target.write_bytes(with_digest(whole))
+    assert check_bundle(target).valid
+    target.write_bytes(with_digest(change(whole)))
+    with zipfile.ZipFile(target) as archive:
+        assert archive.testzip() is None, "programs unpack it"
+    found = check_bundle(target)
+    assert found.problem == "the archive has bytes that belong to none of its files"
 
 
 def resealed(notebook: dict[str, Any]) -> bytes:

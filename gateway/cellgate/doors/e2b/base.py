@@ -14,8 +14,10 @@ from typing import ClassVar, Final
 
 from cellgate.doors.base import DoorHandler
 from cellgate.errors import Conflict, InvalidToken, status_of
+from cellgate.http.access import host_name
 from cellgate.http.base import encode
 from cellgate.http.context import Services
+from cellgate.principals.addresses import is_loopback
 from cellgate.principals.principal import Ask, Login
 from cellgate.sessions.session import Session
 from cellgate_kernels.errors import CellgateError
@@ -26,6 +28,12 @@ PORTS: Final = frozenset({"", "49999", "49983"})
 KEY_DIGITS: Final = 32
 HOME: Final = "/home/user"
 """What the workspace is called there, and in sandboxes here too."""
+DOMAIN_HEADER: Final = "E2b-Domain"
+"""In which a proxy says of which domain the name is that was asked for."""
+_API = "api."
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*+(?::[0-9]{{1,5}})?")
+_MOST_DOMAIN = 255
 _ID = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
 
 CODES: Final = MappingProxyType(
@@ -43,6 +51,21 @@ CODES: Final = MappingProxyType(
     }
 )
 """The names of Connect's errors, by status; all others are internal."""
+
+
+def domain_of(told: str, host: str) -> str:
+    """Return the domain of sandboxes: what a proxy has `told`, or the name by which the gateway was reached.
+
+    It is never left out: clients that build ``49999-ID.DOMAIN`` would take E2B's own, and send it our tokens.
+    """
+    if len(told) <= _MOST_DOMAIN and _DOMAIN.fullmatch(told.lower()):
+        return told.lower()
+    host = host.lower() if len(host) <= _MOST_DOMAIN else ""
+    name = host_name(host)
+    if is_loopback(name) or not name:
+        _, colon, port = host.rpartition(":")
+        return f"localhost:{port}" if colon and port.isdecimal() else "localhost"
+    return host.removeprefix(_API)
 
 
 class Unsupported(CellgateError):

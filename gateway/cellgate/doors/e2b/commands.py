@@ -27,6 +27,7 @@ from cellgate.processes.request import check_input, check_process
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import EventRow
 from cellgate.wire.models import ProcessBody, ProcessInputBody
+from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.structure import INLINE_BYTES, is_heavy
 
@@ -215,7 +216,10 @@ class ProcessHandler(SandboxHandler):
         call = CALLS.get(name)
         if call is None:
             raise Unsupported(f"{name[:40]} is not there in this gateway")
-        self.answer(await call(self, runs))
+        told = await call(self, runs)
+        # A list has their arguments, which may be long.
+        size = sum(run.arguments for run in runs) if call is CALLS["List"] else 0
+        await self.answer_made(size, encode_in_steps, told)
 
     async def list_all(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
         """All that run."""

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote
 from msgspec import field
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import DOOR, E2bHandler, Unsupported, find, session_key
+from cellgate.doors.e2b.base import DOMAIN_HEADER, DOOR, E2bHandler, Unsupported, domain_of, find, session_key
 from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
@@ -110,6 +110,10 @@ class ControlHandler(E2bHandler):
             raise NotFound(f"Sandbox {identifier[:64]!r} was not found")
         return session
 
+    def domain(self) -> str:
+        """Return the domain below which clients look for a sandbox's servers; see `domain_of`."""
+        return domain_of(self.request.headers.get(DOMAIN_HEADER, ""), self.request.headers.get("Host", ""))
+
     def _let_contexts_live(self, session: Session) -> None:
         """Let the sandbox's contexts live as long as it does."""
         left = max(1.0, session.seconds_left)
@@ -128,7 +132,7 @@ class ControlHandler(E2bHandler):
             "envdAccessToken": token,
             # Requests about contexts have this one alone.
             "trafficAccessToken": token,
-            "domain": None,
+            "domain": self.domain(),
         }
 
 
@@ -190,7 +194,8 @@ class SandboxesHandler(ControlHandler):
         page = found[:limit] if "running" in states else []
         if page and len(page) < len(found):
             self.set_header("X-Next-Token", str(page[-1].row.id))
-        self.answer([_detail(session) for session in page])
+        domain = self.domain()
+        self.answer([_detail(session, domain) for session in page])
 
     def _all(self) -> list[Session]:
         """The login's sandboxes that run."""
@@ -213,7 +218,7 @@ class SandboxDetailHandler(ControlHandler):
     async def get(self, identifier: str) -> None:
         """Tell of it."""
         self.check()
-        self.answer(_detail(self.sandbox(identifier)))
+        self.answer(_detail(self.sandbox(identifier), self.domain()))
 
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
@@ -268,7 +273,7 @@ def _facts(session: Session) -> tuple[str, str, Mapping[str, object]]:
     )
 
 
-def _detail(session: Session) -> dict[str, object]:
+def _detail(session: Session, domain: str) -> dict[str, object]:
     identifier, template, metadata = _facts(session)
     resources = session.limits.resources
     end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.seconds_left))
@@ -284,7 +289,7 @@ def _detail(session: Session) -> dict[str, object]:
         "diskSizeMB": resources.disk // MIB,
         "state": "running",
         "metadata": metadata,
-        "domain": None,
+        "domain": domain,
     }
 
 

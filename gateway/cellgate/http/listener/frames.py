@@ -14,6 +14,7 @@ import zlib
 from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tornado.util import _websocket_mask
 from tornado.websocket import (
@@ -24,6 +25,7 @@ from tornado.websocket import (
 )
 
 from cellgate.http.listener.streams import ClientStream
+from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.messages import is_utf8
 from cellgate_kernels.tasks import guarded
 from cellgate_kernels.threads import Lane
@@ -33,6 +35,8 @@ NOT_UTF8, POLICY_VIOLATION, TOO_BIG = 1007, 1008, 1009
 EVICTED_SECONDS = 0.5
 PIECE = 256 * 1024
 """Bytes of a message that are read in one turn of the loop, in half a millisecond. Masks have four bytes."""
+MOST_OFFERED = 4096
+"""Characters of a field in which a client offers extensions or protocols."""
 INFLATED_INLINE = 4 * 1024
 """Bytes that are decompressed on the loop: at most a thousand times as many."""
 CONTINUATION, TEXT, BINARY = 0x0, 0x1, 0x2
@@ -235,6 +239,13 @@ class WatchedWebSocketHandler(WebSocketHandler):
     def lane(self) -> Lane:
         """The threads in which large messages are decompressed. Subclasses define it."""
         raise NotImplementedError
+
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        """Upgrade the connection. Raises InvalidInput for an offer that is too long to be read."""
+        for name in ("Sec-WebSocket-Extensions", "Sec-WebSocket-Protocol"):
+            if len(self.request.headers.get(name, "")) > MOST_OFFERED:
+                raise InvalidInput(f"{name} is longer than {MOST_OFFERED} characters")
+        await super().get(*args, **kwargs)
 
     def close_with_login(self) -> None:
         """From now on, close this WebSocket with a reason when the login that opened it ends."""

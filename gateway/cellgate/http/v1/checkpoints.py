@@ -9,7 +9,7 @@ import asyncio
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, QuotaExceeded
+from cellgate.errors import Conflict, FileHeld, QuotaExceeded
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, WRITES, Answer, operation
 from cellgate.principals.principal import Permission
@@ -54,7 +54,7 @@ class CheckpointsHandler(_SessionHandler):
             " or container can have checkpoints."
         ),
         body={JSON: CheckpointBody},
-        errors=(*STARTS, Conflict, KernelBusy, CannotBranch, QuotaExceeded),
+        errors=(*STARTS, Conflict, FileHeld, KernelBusy, CannotBranch, QuotaExceeded),
         query=SessionQuery,
         needs=Permission.RUN,
     )

@@ -15,7 +15,6 @@ from tornado.iostream import StreamClosedError
 from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, StorageFull
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
-from cellgate.http.described import described
 from cellgate.http.operation import READS, Answer
 from cellgate.record.exports import Moment, Parts
 from cellgate.wire.queries import NotebookQuery
@@ -40,7 +39,7 @@ class DownloadHandler(BaseHandler):
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
         super().initialize(services)
-        self._work = Supervisor(lambda: {"path": described(self.request)})
+        self._work = Supervisor(lambda: {"path": self.described()})
 
     def on_connection_close(self) -> None:
         """Cancel the work for a client that has gone."""

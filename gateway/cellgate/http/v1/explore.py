@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType, structs
 from tornado.iostream import StreamClosedError
 
-from cellgate.errors import Conflict, QuotaExceeded, problem_of
+from cellgate.errors import Conflict, FileHeld, QuotaExceeded, problem_of
 from cellgate.execution.answer_size import AnswerSize, images_in
 from cellgate.execution.checks import check_session_key
 from cellgate.execution.request import ExecuteRequest, check_execute
@@ -58,7 +58,7 @@ class ExploreHandler(ExecutionAnswers):
         query=ResultQuery,
         body={JSON: ExploreBody},
         headers={"Idempotency-Key": "A repeat with the same key is answered with what came of the first."},
-        errors=(*RUNS, Conflict, KernelBusy, CannotBranch, QuotaExceeded),
+        errors=(*RUNS, Conflict, FileHeld, KernelBusy, CannotBranch, QuotaExceeded),
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:

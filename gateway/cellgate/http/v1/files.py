@@ -15,7 +15,15 @@ from urllib.parse import quote
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
-from cellgate.errors import Conflict, QueueFull, QuotaExceeded, ShuttingDown, TooLarge, UnsupportedMedia
+from cellgate.errors import (
+    Conflict,
+    FileHeld,
+    QueueFull,
+    QuotaExceeded,
+    ShuttingDown,
+    TooLarge,
+    UnsupportedMedia,
+)
 from cellgate.files.listing import Stop, modified_at
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
@@ -392,7 +400,7 @@ class FileHandler(FileAnswers, UploadHandler):
         NOT_MODIFIED,
         Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
         headers=RANGE_HEADERS,
-        errors=READS,
+        errors=(*READS, FileHeld),
         query=SessionQuery,
         needs=Permission.FILES,
     )
@@ -408,7 +416,7 @@ class FileHandler(FileAnswers, UploadHandler):
         NOT_MODIFIED,
         Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
         headers=RANGE_HEADERS,
-        errors=READS,
+        errors=(*READS, FileHeld),
         query=SessionQuery,
         needs=Permission.FILES,
     )

@@ -15,7 +15,9 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList
 from cellgate.wire.models import CompleteBody, InspectBody
 from cellgate.wire.queries import SessionQuery
+from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import KernelBusy, KernelDied
+from cellgate_kernels.structure import INLINE_BYTES
 
 ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
 """Errors of asking a kernel."""
@@ -24,6 +26,13 @@ ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
 class _SessionHandler(BaseHandler):
     def _session(self, key: str) -> Session:
         return self.services.manager.live(self.owner, check_session_key(key))
+
+    async def _answer_found(self, found: Completion | Inspection | VariableList, size: int) -> None:
+        """Answer with what a kernel knows, of `size` characters of text; much is encoded in a thread."""
+        if size > INLINE_BYTES:
+            await self.answer_parts(await self.services.lanes.texts.run(encode_in_steps, found))
+        else:
+            self.answer(found)
 
 
 class CompleteHandler(_SessionHandler):
@@ -46,7 +55,8 @@ class CompleteHandler(_SessionHandler):
         """The matches; none from a kernel that can't complete."""
         self.check()
         body = await self.body(CompleteBody)
-        self.answer(await completion(self._session(key), body))
+        found = await completion(self._session(key), body)
+        await self._answer_found(found, sum(map(len, found.matches)))
 
 
 class InspectHandler(_SessionHandler):
@@ -69,7 +79,8 @@ class InspectHandler(_SessionHandler):
         """Signature, documentation and, on request, source."""
         self.check()
         body = await self.body(InspectBody)
-        self.answer(await inspection(self._session(key), body))
+        found = await inspection(self._session(key), body)
+        await self._answer_found(found, len(found.text) + sum(map(len, found.data.values())))
 
 
 class VariablesHandler(_SessionHandler):
@@ -90,4 +101,6 @@ class VariablesHandler(_SessionHandler):
     async def get(self, key: str) -> None:
         """Those that a person has defined, the last ones if there are very many."""
         self.check()
-        self.answer(await variables(self._session(key)))
+        found = await variables(self._session(key))
+        sizes = (len(each.name) + len(each.type) + len(each.summary) for each in found.variables)
+        await self._answer_found(found, sum(sizes))

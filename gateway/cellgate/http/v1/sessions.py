@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from cellgate.errors import CannotShare, Conflict, Forbidden, NetworkNotAllowed, QuotaExceeded
+from cellgate.errors import CannotShare, Conflict, FileHeld, Forbidden, NetworkNotAllowed, QuotaExceeded
 from cellgate.execution.checks import check_metadata, check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, NDJSON, READS, STARTS, WRITES, Answer, Format, operation
@@ -163,7 +163,7 @@ class BranchHandler(BaseHandler):
             " kernels in a sandbox or container can be branched."
         ),
         body={JSON: BranchBody},
-        errors=(*STARTS, Conflict, KernelBusy, CannotBranch, QuotaExceeded),
+        errors=(*STARTS, Conflict, FileHeld, KernelBusy, CannotBranch, QuotaExceeded),
         query=SessionQuery,
         needs=Permission.RUN,
     )

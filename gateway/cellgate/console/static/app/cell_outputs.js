@@ -21,6 +21,8 @@ export const NOTHING = Object.freeze({ outputs: Object.freeze([]), clearing: fal
 export const MOST_TEXT = 1_000_000;
 const KEPT_BEGINNING = 200_000;
 const KEPT_END = 500_000;
+/** Characters of a line after which a terminal would have gone to another row. */
+const ROW = 8192;
 
 /**
  * The outputs after one event of the cell. Events that show nothing give the same value back.
@@ -163,23 +165,28 @@ function stream(name, beginning, left_out, end, open) {
 
 /**
  * What a terminal shows of a text and more of it: a carriage return goes back to the beginning of the line, and a
- * backspace takes a character. Progress bars use both; kept as they are, a long run of one would be megabytes.
+ * backspace takes a character. Progress bars use both; kept as they are, a long run of one would be megabytes. Of a
+ * long line only the last row is written over: else each piece would cost as much as the line has become.
  * @param {string} before
  * @param {string} text
  */
 function typed(before, text) {
-  const start = before.lastIndexOf("\n") + 1;
-  const lines = (before.slice(start) + text).replaceAll(/\r+\n/g, "\n").split("\n");
-  return before.slice(0, start) + lines.map(lineAfterReturns).join("\n");
+  const line = before.lastIndexOf("\n") + 1;
+  const length = before.length - line - (before.endsWith("\r") ? 1 : 0);
+  const start = line + Math.floor(length / ROW) * ROW;
+  const lines = (before.slice(start) + text).split("\n");
+  return before.slice(0, start) + lines.map((each, at) => afterReturns(each, at === lines.length - 1)).join("\n");
 }
 
 /**
  * One pass: what is printed may be made to be slow. A line with colours is not written over, but begun again.
  * @param {string} line
+ * @param {boolean} last Whether more may come of it.
  */
-function lineAfterReturns(line) {
-  const open = line.endsWith("\r");
-  const whole = line.replace(/\r+$/, "");
+function afterReturns(line, last) {
+  let end = line.length;
+  while (end && line[end - 1] === "\r") end -= 1;
+  const whole = line.slice(0, end);
   const shown = /** @type {string[]} */ ([]);
   const colours = whole.includes("\x1b");
   let place = 0;
@@ -196,7 +203,7 @@ function lineAfterReturns(line) {
     }
   }
   // A return at the end waits for what comes: the line stays until something is written over it.
-  return shown.join("") + (open && shown.length ? "\r" : "");
+  return shown.join("") + (last && end < line.length && shown.length ? "\r" : "");
 }
 
 /** The end of the line that is at a position, if it is near. @param {string} text @param {number} position */

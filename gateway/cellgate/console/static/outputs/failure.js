@@ -7,6 +7,8 @@ import { plain } from "./ansi.js";
 import { Text } from "./text.js";
 
 const LONGEST_LINE = 1000;
+/** Characters of it that are read: colours take more than what is shown. */
+const MOST_READ = 20 * LONGEST_LINE;
 
 /** @param {{ename: string, evalue: string, traceback: string[]}} output */
 export function tracebackOf({ ename, evalue, traceback }) {
@@ -16,8 +18,11 @@ export function tracebackOf({ ename, evalue, traceback }) {
 /** @param {{output: {ename: string, evalue: string, traceback: string[]}}} props */
 export function Failure({ output }) {
   const text = tracebackOf(output);
-  const line = plain(output.evalue ? `${output.ename}: ${output.evalue}` : output.ename);
-  const short = line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)} …` : line;
+  const told = output.evalue ? `${output.ename}: ${output.evalue}` : output.ename;
+  // What is cut anyway is not gone through: a cell chooses how long it is.
+  const line = plain(told.slice(0, MOST_READ));
+  const cut = line.length > LONGEST_LINE || told.length > MOST_READ;
+  const short = cut ? `${line.slice(0, LONGEST_LINE)} …` : line;
   return html`<details class="out-error">
     <summary><span class="out-last-line">${short}</span></summary>
     <${Text} text=${text} label="Traceback" error=${true} name="traceback.txt" />

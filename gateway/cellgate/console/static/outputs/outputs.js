@@ -111,10 +111,14 @@ function Drawn({ form: { mime, way, name }, output, theme, onGrow }) {
   }
 }
 
+/** Characters of what is told of a picture. */
+const MOST_TOLD = 200;
+
 /** What a picture is, for those who do not see it. @param {unknown} text */
 function described(text) {
-  const told = text === undefined ? "" : plain(textOf(text)).trim();
-  return told && told.length <= 200 ? `Picture: ${told}` : "Picture";
+  const whole = text === undefined ? "" : textOf(text);
+  const told = whole.length > MOST_TOLD * 10 ? "" : plain(whole).trim();
+  return told && told.length <= MOST_TOLD ? `Picture: ${told}` : "Picture";
 }
 
 /** @param {{data: Record<string, unknown>}} props */
