@@ -125,7 +125,6 @@ FAILS_AT_END = "a turn can fail at the text's end alone; an atomic group would t
 LINEAR_ALL_THE_SAME: dict[str | bytes, str] = {
     r"""r?(\"\"\"|''')(?P<text>.*)\1""": "once gives back: what follows is short, and ends the text",
     r"\((?:[^()]|\([^()]*\))*\)\??": "a second open bracket ends the search that began at the first",
-    r"(/librechat/key/).*?(/(?:exec|upload|download|sessions|files)(?:/.*)?)?\Z": "always fits",
     r"\\begin\{(?P<name>[a-z]{1,20}\*?)\}(?P<body>.*)\\end\{(?P=name)\}": "once gives back to what is short",
     r"(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9][A-Za-z0-9._+!-]*(?:\.\*)?": "once gives back to two characters",
     rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?': FAILS_AT_END,

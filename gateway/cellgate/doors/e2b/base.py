@@ -31,8 +31,8 @@ HOME: Final = "/home/user"
 DOMAIN_HEADER: Final = "E2b-Domain"
 """In which a proxy says of which domain the name is that was asked for."""
 _API = "api."
-_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*+(?::[0-9]{{1,5}})?")
+_LABEL = "(?!-)[a-z0-9-]{1,63}+(?<!-)"
+_DOMAIN = re.compile(rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?")
 _MOST_DOMAIN = 255
 _ID = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
 
