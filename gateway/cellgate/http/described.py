@@ -30,7 +30,8 @@ _CALLED = re.compile(
 _MOST_CALLED = 5
 """Words of it."""
 _LOOKS = re.compile(
-    r"cg_[0-9a-f]{6,64}+_|cgticket-|eyJ[A-Za-z0-9_-]{8,900}+\.|\b[0-9a-f]{32}\.[0-9a-f]{64}\b", re.IGNORECASE
+    r"cg_[0-9a-f]{6,64}+_|cgticket-|(?<![\w-])eyJ[A-Za-z0-9_-]{8,}+\.|\b[0-9a-f]{32}\.[0-9a-f]{64}\b",
+    re.IGNORECASE,
 )
 """How tokens of users begin, tickets, signed tokens (JWT), and tokens for one thing."""
 _SHORTEST = 4

@@ -9,7 +9,7 @@ from cellgate.http.described import LONGEST_PATH, path_of
 from cellgate.principals.tokens import new_token
 
 OWN = "the operator's word"
-TOKEN = new_token()[1]
+TOKEN = "cg_0123456789ab_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789-_AbCdE"
 
 
 def told(path: str) -> str:
@@ -56,3 +56,8 @@ def test_a_long_path_is_cut_and_no_half_of_a_token_is_told() -> None:
         shown = told(f"/{'cg_abcdef012345_x/' * 200}{'y' * (length - 3600)}/{TOKEN}")
         assert len(shown) <= LONGEST_PATH
         assert TOKEN[:20] not in shown
+
+
+def test_new_tokens_are_masked() -> None:
+    for _ in range(100):
+        assert told(f"/v1/sessions/{new_token()[1]}/files") == "/v1/sessions/.../files"
