@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.vendor import LOCK, MANIFEST, MAPS, SCRIPTS, SOURCES, VENDOR
+from tests.support.vendor import IMAGE, LOCK, MANIFEST, MAPS, SCRIPTS, SOURCES, STILLS, STILLS_MAPS, VENDOR
 
 Entry = dict[str, Any]
 
 MANIFESTED: dict[str, Any] = json.loads((VENDOR / MANIFEST).read_text())
 ENTRIES: list[Entry] = MANIFESTED["scripts"]
+OF_STILLS: list[Entry] = MANIFESTED["stills"]
 LICENCES = {"MIT", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0"}
 """Those that let a program under Apache-2.0 ship the code; a renewal that brings another needs a decision."""
 IMPORTED = re.compile(rb"""\b(?:import|from)\s*\(?\s*["'`](?:https?:|//)""")
@@ -61,6 +62,11 @@ def test_a_script_is_as_it_was_made_and_named_after_its_content(entry: Entry) ->
 
 @each_script
 def test_a_script_tells_what_it_is_made_of_and_under_which_licences(entry: Entry) -> None:
+    texts = (VENDOR / entry["folder"] / "LICENSE").read_text()
+    check_parts(entry, texts)
+
+
+def check_parts(entry: Entry, texts: str) -> None:
     packages = json.loads((SOURCES / LOCK).read_text())["packages"]
     locked = {
         (path.rpartition("node_modules/")[2], each["version"]): each
@@ -68,7 +74,6 @@ def test_a_script_tells_what_it_is_made_of_and_under_which_licences(entry: Entry
         if path
     }
     locked[MAPS["name"], MAPS["version"]] = MAPS
-    texts = (VENDOR / entry["folder"] / "LICENSE").read_text()
     assert entry["made_of"]
     for part in entry["made_of"]:
         assert part["integrity"] == locked[part["name"], part["version"]]["integrity"]
@@ -89,6 +94,23 @@ def test_a_script_is_no_larger_than_its_readers_may_wait_for(entry: Entry) -> No
     assert len(gzip.compress(code, 9)) <= MOST_GZIPPED[entry["name"]]
 
 
+@pytest.mark.parametrize("entry", OF_STILLS, ids=[entry["name"] for entry in OF_STILLS])
+def test_a_script_for_stills_is_as_it_was_made_and_begins_with_its_licences(entry: Entry) -> None:
+    script = IMAGE / f"{entry['name']}.js"
+    assert facts(script) == entry["file"]
+    assert IMPORTED.findall(script.read_bytes()) == []
+    check_parts(entry, script.read_text().partition("*/")[0])
+
+
+def test_the_console_draws_plotly_figures_with_the_plotly_js_that_they_are_made_for() -> None:
+    """Figures of one major are drawn wrongly by another: the lock says which plotly makes them."""
+    major = {"6": "3"}  # of plotly.py, and of the plotly.js that is in its package
+    (made_by,) = re.findall(r"^plotly==(\d+)\.", (IMAGE / "standard.lock").read_text(), re.MULTILINE)
+    assert {entry["version"].partition(".")[0] for entry in ENTRIES if "plotly" in entry["name"]} == {
+        major[made_by]
+    }
+
+
 def test_the_versions_are_pinned_and_the_lock_names_no_address() -> None:
     pinned = json.loads((SOURCES / "package.json").read_text())["dependencies"]
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in pinned.values())
@@ -97,3 +119,5 @@ def test_the_versions_are_pinned_and_the_lock_names_no_address() -> None:
     assert [name for name, package in lock.items() if "resolved" in package] == []
     versions = {script.name: pinned[script.package] for script in SCRIPTS} | {"plotly-maps": MAPS["version"]}
     assert {entry["name"]: entry["version"] for entry in ENTRIES} == versions
+    stills = {script.name: pinned[script.package] for script in STILLS} | {STILLS_MAPS: MAPS["version"]}
+    assert {entry["name"]: entry["version"] for entry in OF_STILLS} == stills

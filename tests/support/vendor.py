@@ -7,6 +7,10 @@ and commits what comes of it; npm writes the lock anew where the versions differ
 A folder's name has the version and, because several packages make one script, the beginning of the script's
 hash: its content never changes, so browsers may keep it for ever. ``tests/pure/test_vendor.py`` checks the
 files against the manifest; ``tests/clients/console/test_vendored.py`` makes them anew and compares.
+
+Scripts that draw stills beside kernels stand among the kernels' start-up files, each with its licences at its
+top; the manifest tells of them too. plotly.js itself is there that of the environment's plotly, and the
+console's is of the same version: renew both together.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "vendoring"
 VENDOR = ROOT / "gateway" / "cellgate" / "console" / "static" / "vendor"
+IMAGE = ROOT / "kernels" / "cellgate_kernels" / "image"
 MANIFEST = "manifest.json"
 LOCK = "package-lock.json"
 LONGEST_NPM = 600
@@ -54,44 +59,70 @@ SCRIPTS = (
     Made("vega", "vega"),
     Made("plotly", "plotly.js-dist-min"),
 )
+STILLS = (Made("stills_dom", "linkedom"), Made("stills_vega", "vega"))
+"""Scripts for stills; each has its exports under its own name."""
+STILLS_MAPS = "stills_maps"
 MAPS = {
     "name": "plotly.js",
-    "version": "4.1.1",
+    "version": "3.7.0",
     "licence": "MIT",
     "integrity": "sha512-"
-    "fYLAOj091/+M4h1rmtVIkRIpdkz5/P9IdNUeB9wKmCUyvewuUdlCYR5ryqDWP7Cb36Dn4EvSrs6YKvRJ9ukNdQ==",
+    "r17/w3Ob/E+A1vqN382PV/6Dz+IAxAsxNCpWcnGfGFLqE0M6vPUa+ve7HPhivrl9LMicZg2Fy0U5GbpauHo32A==",
 }
 """The package with the outlines of maps. It is only unpacked: what it depends on is not needed for that."""
 
 
-def make(target: Path, work: Path) -> None:
-    """Write all third-party files into `target`, from packages that are installed in `work`."""
+def make(target: Path, work: Path, image: Path) -> None:
+    """Write all third-party files into `target`, from packages that are installed in `work`.
+
+    Those that draw stills are written into `image`.
+    """
     packages = json.loads((work / LOCK).read_text())["packages"]
     entries: list[dict[str, Any]] = []
     for script in SCRIPTS:
-        code, used = _bundle(script, work)
-        version = json.loads((work / "node_modules" / script.package / "package.json").read_text())["version"]
-        parts = [_part(path, packages[path]) for path in used]
-        licences = [_licence(part, work / path) for part, path in zip(parts, used, strict=True)]
+        code, parts, licences = _made(script, work, packages)
         entries.append(
-            _write(target, (script.name, version), code, parts, licences) | {"module": script.module}
+            _write(target, (script.name, _version(script, work)), code, parts, licences)
+            | {"module": script.module}
         )
+    stills: list[dict[str, Any]] = []
+    image.mkdir(exist_ok=True)
+    for script in STILLS:
+        code, parts, licences = _made(script, work, packages, f"--global-name={script.name}")
+        stills.append(_put(image, (script.name, _version(script, work)), code, parts, licences))
     code, licence = _maps(work)
+    stills.append(_put(image, (STILLS_MAPS, MAPS["version"]), code, [MAPS], [licence]))
     entries.append(
         _write(target, ("plotly-maps", MAPS["version"]), code, [MAPS], [licence]) | {"module": False}
     )
     for name, text in _index(entries):
         (target / name).write_text(text)
-    manifest = {"scripts": entries, "index": {name: _facts(target / name) for name, _ in _index(entries)}}
+    index = {name: _facts(target / name) for name, _ in _index(entries)}
+    manifest = {"scripts": entries, "index": index, "stills": stills}
     (target / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 
-def _bundle(script: Made, work: Path) -> tuple[bytes, list[str]]:
+def _version(script: Made, work: Path) -> str:
+    told = json.loads((work / "node_modules" / script.package / "package.json").read_text())
+    return str(told["version"])
+
+
+def _made(
+    script: Made, work: Path, packages: dict[str, Any], *more: str
+) -> tuple[bytes, list[dict[str, str]], list[str]]:
+    """The script, the packages in it, and their licences. `more`: options of esbuild."""
+    code, used = _bundle(script, work, *more)
+    parts = [_part(path, packages[path]) for path in used]
+    return code, parts, [_licence(part, work / path) for part, path in zip(parts, used, strict=True)]
+
+
+def _bundle(script: Made, work: Path, *more: str) -> tuple[bytes, list[str]]:
     """The script, and the folders of the packages in it."""
     out, facts = work / f"{script.name}.out.js", work / f"{script.name}.facts.json"
     options = [f"--format={'esm' if script.module else 'iife'}", "--bundle", "--minify", "--target=es2022"]
     options += ["--legal-comments=none", "--charset=utf8", "--platform=browser", "--log-level=warning"]
-    options += ['--define:process.env.NODE_ENV="production"']
+    options += ['--define:process.env.NODE_ENV="production"', "--main-fields=browser,module,main"]
+    options += ["--alias:canvas=./stills_canvas.cjs", *more]
     command = [work / "node_modules" / ".bin" / "esbuild", f"{script.name}.js", *options]
     subprocess.run([*command, f"--outfile={out}", f"--metafile={facts}"], cwd=work, check=True)
     (output,) = json.loads(facts.read_text())["outputs"].values()
@@ -142,6 +173,16 @@ def _write(
     return {"name": name, "version": version, "folder": folder.name, "made_of": parts, "files": files}
 
 
+def _put(
+    image: Path, named: tuple[str, str], code: bytes, parts: list[dict[str, str]], licences: list[str]
+) -> dict[str, Any]:
+    """Write a script for stills, below its licences; returns its entry of the manifest."""
+    name, version = named
+    told = "\n\n".join(licences).replace("*/", "* /")
+    (image / f"{name}.js").write_bytes(f"/*!\n{told}\n*/\n".encode() + code)
+    return {"name": name, "version": version, "made_of": parts, "file": _facts(image / f"{name}.js")}
+
+
 def _facts(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
@@ -180,13 +221,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         install(work)
-        made = work / "made"
-        make(made, work)
+        made, image = work / "made", work / "image"
+        make(made, work, image)
         shutil.copy(work / LOCK, SOURCES / LOCK)
         shutil.rmtree(VENDOR, ignore_errors=True)
         shutil.copytree(made, VENDOR)
-    for path in sorted(VENDOR.rglob("*.js")):
-        sys.stdout.write(f"{path.stat().st_size:>9,} {path.relative_to(VENDOR)}\n")
+        for path in sorted(image.iterdir()):
+            shutil.copy(path, IMAGE / path.name)
+    for path in (*sorted(VENDOR.rglob("*.js")), *sorted(IMAGE.glob("stills_*.js"))):
+        sys.stdout.write(f"{path.stat().st_size:>9,} {path.relative_to(ROOT)}\n")
     return 0
 
 

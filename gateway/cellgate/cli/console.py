@@ -118,7 +118,8 @@ class Console:
         with contextlib.suppress(TimeoutError, GatewayError):
             async with asyncio.timeout(_HISTORY_TIMEOUT):
                 notebook = await self._gateway.provenance(self._session)
-                cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+                # Those that were undone are raw cells.
+                cells = [cell for cell in notebook["cells"] if "execution" in cell["metadata"]["cellgate"]]
                 return ["".join(cell["source"]) for cell in cells[-_HISTORY:]]
         return []
 

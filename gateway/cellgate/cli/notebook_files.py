@@ -74,7 +74,16 @@ def _read_notebook(path: Path) -> CellFile:
         raise InvalidInput(f"{path} is not a notebook: {error}") from error
     except (nbformat.ValidationError, *MALFORMED) as error:
         raise malformed(str(path), error) from error
-    return CellFile(tuple(map(_notebook_cell, notebook.cells)), notebook.metadata)
+    exported = notebook.metadata.get("cellgate")
+    # Exports of earlier versions have cells that a rollback undid as code; run, they would take effect.
+    by_mark = isinstance(exported, dict) and exported.get("undone") is True
+    cells = tuple(_notebook_cell(cell, undone=by_mark and _is_undone(cell)) for cell in notebook.cells)
+    return CellFile(cells, notebook.metadata)
+
+
+def _is_undone(cell: NotebookNode) -> bool:
+    known = cell.metadata.get("cellgate")
+    return isinstance(known, dict) and bool(known.get("undone"))
 
 
 def _with_ids(notebook: NotebookNode) -> NotebookNode:
@@ -88,8 +97,9 @@ def _with_ids(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def _notebook_cell(cell: NotebookNode) -> Cell:
-    return Cell(CellKind(cell.cell_type), cell.source, cell.id, cell.metadata, cell.get("attachments"))
+def _notebook_cell(cell: NotebookNode, *, undone: bool) -> Cell:
+    kind = CellKind.RAW if undone else CellKind(cell.cell_type)
+    return Cell(kind, cell.source, cell.id, cell.metadata, cell.get("attachments"))
 
 
 def _read_script(path: Path) -> CellFile:

@@ -31,7 +31,7 @@ from cellgate.client import (
 )
 from cellgate.client.loss import describe_loss
 from cellgate.wire.endings import describe_end
-from cellgate_kernels.telling import tell
+from cellgate_kernels.telling import chart_of, tell
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\)|[ -/]++[0-~]|[@-Z\\-_])")
 
@@ -202,7 +202,7 @@ def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None)
         text = describe_data(data)
         return Picture(text) if text else None
     picture = pictures.take(mime, data[mime], count)
-    text = describe_data({mime: data[mime]})
+    text = describe_data(data if chart_of(data) else {mime: data[mime]})
     return picture if picture.sequence else Picture(f"{text[:-1]} {picture.note}]" if picture.note else text)
 
 
@@ -218,7 +218,8 @@ def describe(event: Event) -> str:
 def describe_data(data: Mapping[str, Any]) -> str:
     """A MIME bundle as text: ``[image/png 640x480]``, anything else as results tell it."""
     images = [mime for mime in data if mime.startswith("image/")]
-    if images:
+    # A chart with its still is a chart.
+    if images and chart_of(data) is None:
         return f"[{images[0]} {_image_size(images[0], data[images[0]])}]"
     return tell(data)
 

@@ -554,7 +554,7 @@ class Gateway(Asynchronous):
         `path` may be a function of the name that the gateway gives the file. Returns it.
 
         `inherited`: whether a branch's begins with the cells before it was branched. `undone`: whether it
-        has the cells that a rollback undid. `form`: ``html``, ``markdown`` or ``script``, converted by
+        has the cells that a rollback undid, as raw cells. `form`: ``html``, ``markdown`` or ``script``, by
         nbconvert. A script's name must not be one of another language than the session's.
 
         Raises OSError when the file can't be written.

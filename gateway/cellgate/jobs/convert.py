@@ -26,6 +26,7 @@ _SHOWN = (".jp-OutputArea-output", ".jp-MarkdownOutput")
 """What cells show in nbconvert's page: an output, and a cell of Markdown."""
 _KEPT_IN_PLACE = ".jp-Cell, .jp-Cell-outputWrapper, .jp-OutputArea-child { contain: layout paint !important }"
 """What a cell shows stays in its place, however it is positioned: it covers no code and no other cell."""
+_TICKS = re.compile("`+")
 _EXTENSION = re.compile(r"\.\w{1,10}", re.ASCII)
 
 
@@ -75,11 +76,23 @@ def convert(notebook: str, form: str) -> str:
     import nbformat  # noqa: PLC0415 - slow to load, and only the job needs it
 
     node = nbformat.reads(notebook, as_version=4)  # type: ignore[no-untyped-call]
+    if form != "script":
+        _show_undone(node)
     if form == "html":
         return _html(node)
     if form == "markdown":
         return _markdown(node)
     return _script(node)
+
+
+def _show_undone(node: Any) -> None:
+    """Let a reader see what the cells were that a rollback undid; a script is without them."""
+    for cell in node.cells:
+        known = cell.metadata.get("cellgate")
+        if cell.cell_type == "raw" and isinstance(known, Mapping) and known.get("undone"):
+            fence = "`" * (3 + max(map(len, _TICKS.findall(cell.source)), default=0))
+            cell.cell_type = "markdown"
+            cell.source = f"*Undone by a rollback:*\n\n{fence}\n{cell.source}\n{fence}"
 
 
 def _make_still(node: Any, form: str, typeset: Callable[[str], str | None] = lambda _: None) -> None:

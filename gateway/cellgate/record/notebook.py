@@ -1,5 +1,7 @@
 """A session's rows as a Jupyter notebook of nbformat 4.5: one code cell per execution.
 
+A cell that a rollback undid is a raw cell, so that whoever runs the notebook gets what the session has.
+
 Pure: rows in, cells and metadata out, one cell at a time; the same rows make the same notebook. ``survey``
 finds a cell's rows, ``cellgate_kernels.outputs`` applies events to its outputs, and ``text`` writes it. The
 result is valid by construction, given events as the kernel layer makes them; the tests check it against
@@ -28,6 +30,10 @@ from cellgate_kernels.limits import MIB
 from cellgate_kernels.outputs import OutputArea
 
 NOTEBOOK_CAP = 16 * MIB
+UNDONE_RAW = "raw"
+"""What the metadata of a notebook say whose undone cells are raw cells."""
+_RAW = {"format": "text/plain", "raw_mimetype": "text/plain", "tags": ["undone"]}
+"""Of a raw cell: no converter takes it for markup of its own form."""
 
 _OF_LANGUAGE: Mapping[str, type | tuple[type, ...]] = {
     "version": str,
@@ -53,7 +59,8 @@ class Export:
     `outputs`: whether it has any. `cap`: values of outputs with more characters are cut or left out, None for
     no limit; the record has them all. Of a branch, `ancestors`: the sessions that it continues, the oldest
     first; `absence`: why the oldest is not named, if so; `inherited`: whether their cells are shown.
-    `undone`: whether cells that a rollback undid are shown.
+    `undone`: whether cells that a rollback undid are shown; `undone_as_code`: as code cells, which notebooks
+    of earlier versions have.
     """
 
     gateway_version: str
@@ -62,6 +69,7 @@ class Export:
     cap: int | None = NOTEBOOK_CAP
     inherited: bool = True
     undone: bool = True
+    undone_as_code: bool = False
     ancestors: tuple[BranchedFrom, ...] = ()
     absence: str | None = None
 
@@ -177,7 +185,7 @@ class Notebook:
             if export.absence is not None:
                 known["ancestor_left_out"] = export.absence
         if any(part.survey.facts.rollbacks for part in self._parts):
-            known["undone"] = export.undone
+            known["undone"] = UNDONE_RAW if export.undone and not export.undone_as_code else export.undone
         if left_out := sum(part.survey.widgets_left_out for part in self._parts):
             known["widget_messages_left_out"] = left_out
         if self._survey.processes:
@@ -271,6 +279,9 @@ class _Cell:
             shown = [_capped(output, export.cap) for output in shown]
         if "note" in known and export.outputs:
             shown.append(note_output(known["note"]))
+        if "undone" in self.flags and not export.undone_as_code:
+            metadata = {**self._timing(), **_RAW, "cellgate": known}
+            return {"cell_type": "raw", "id": self.cell_id, "metadata": metadata, "source": self.source}
         return {
             "cell_type": "code",
             "id": self.cell_id,

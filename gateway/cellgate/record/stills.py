@@ -30,6 +30,10 @@ _OF_IPYTHON = "<IPython."
 _TAG = re.compile(r"<[^<>]*+>")
 _DRAWN = re.compile(r"<(?:svg|input|hr)\b|\ssrc=\"data:image/")
 _ACTIVE = re.compile(r"<(script|audio|video|canvas|iframe|object|embed|img)\b([^<>]*+)", re.IGNORECASE)
+_FETCHES = re.compile(
+    r"<script\b[^<>]*\ssrc=[\"']https?://|[\"']https?://[^\"'\s<>]{1,200}/npm/", re.IGNORECASE
+)
+"""What the pages of charts have that do not bring along what draws them."""
 _ODD = re.compile(r"[^\w.+/;= -]", re.ASCII)
 _LONGEST_NAME = 80
 _MOST_NAMES = 8
@@ -96,8 +100,17 @@ def _pieces(
             sizes = "".join(f' {name}="{value}"' for name, value in _size(metadata, mime).items())
             yield HTML, f'<img src="data:{mime};base64,{encoded}"{sizes}>'
     if (chart := chart_of(data)) is not None:
-        yield PLAIN, f"[{chart} chart: the console shows it, or a program for notebooks, such as JupyterLab]"
+        yield PLAIN, f"[{chart} chart: {_shown_by(data)}]"
     yield from _plain_texts(data)
+
+
+def _shown_by(data: Mapping[str, Any]) -> str:
+    """Return who shows a chart that has no picture: a page of its own may need the network."""
+    if any(mime.startswith("application/vnd.") for mime in data):
+        return "the console shows it, or a program for notebooks that draws such charts"
+    if _FETCHES.search(_text(data.get(HTML)) or ""):
+        return "a browser shows it that runs its scripts and may fetch others"
+    return "the console shows it, or a program for notebooks, such as JupyterLab"
 
 
 def _pictures(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -223,6 +223,7 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
         known["exported_at"],
         known["outputs"],
         known["output_cap"],
+        undone_as_code=known.get("undone") is True,
         ancestors=ancestors,
         absence=known.get("ancestor_left_out"),
     )

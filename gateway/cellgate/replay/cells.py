@@ -75,7 +75,7 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
     code = [
         (number, cell)
         for number, cell in enumerate(cells, 1)
-        if isinstance(cell, dict) and cell.get("cell_type") == "code"
+        if isinstance(cell, dict) and (cell.get("cell_type") == "code" or _is_undone(cell))
     ]
     times = [_started(cell) for _, cell in code]
     times.append(moment(session.get("created_at")))
@@ -85,6 +85,11 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
     for number, cell in code:
         made = _code_cell(number, cell, timeout, begin, of_session)
         yield descent.placed(made, _dict(cell, "metadata", "cellgate", "inherited").get("session"))
+
+
+def _is_undone(cell: Mapping[str, Any]) -> bool:
+    """Whether this is the raw cell of one that a rollback undid, which is told of and not run."""
+    return cell.get("cell_type") == "raw" and bool(_dict(cell, "metadata", "cellgate").get("undone"))
 
 
 class _Descent:
@@ -116,7 +121,7 @@ def _code_cell(
     number: int, cell: Mapping[str, Any], timeout: float, begin: datetime | None, of_session: list[str]
 ) -> RecordedCell:
     known = _dict(cell, "metadata", "cellgate")
-    told = cell.get("outputs")
+    told = [] if cell.get("cell_type") == "raw" else cell.get("outputs")
     unreadable = None
     try:
         outputs = read_outputs(told)

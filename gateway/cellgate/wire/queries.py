@@ -177,7 +177,9 @@ class NotebookQuery(SessionQuery, frozen=True):
     inherited: Annotated[
         bool, Meta(description="Whether a branch's notebook begins with the cells before it was branched.")
     ] = True
-    undone: Annotated[bool, Meta(description="Whether to include cells that a rollback undid.")] = True
+    undone: Annotated[
+        bool, Meta(description="Whether to include cells that a rollback undid, as raw cells.")
+    ] = True
 
 
 class ReplayQuery(SessionQuery, frozen=True):

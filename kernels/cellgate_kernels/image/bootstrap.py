@@ -170,7 +170,7 @@ def load(here):
     kernel_that_branches()
     app_class()
     branches = ("branch", "held", "pages", "sibling")
-    for name in (*branches, "variables", "tables", "streams", "unsent", "interrupts"):
+    for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts"):
         beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):
@@ -219,6 +219,7 @@ def mend(shell):
     """What is ours of IPython's shell; a zygote's is mended before the fork."""
     cells_have_lines()
     tables_on_request(shell)
+    charts_are_seen(shell)
     errors_in_plain_words(shell)
     commands_end_the_cell(shell)
 
@@ -270,6 +271,13 @@ def tables_on_request(shell):
         for name in ("DataFrame", "Series"):
             formatter.for_type_by_name(module, name, data)
     shell.display_formatter.formatters[TABLE] = formatter
+
+
+def charts_are_seen(shell):
+    """Show charts as data that the console draws, with a still for where no script runs."""
+    stills = beside(Path(__file__).resolve().parent, "stills")
+    stills.altair_as_data(shell)
+    stills.Stills().begin(shell)
 
 
 def exit_ends_the_kernel(app):

@@ -40,7 +40,7 @@ class Environment(StrEnum):
 
 def start_up_files() -> list[Path]:
     """The files that stand beside each other in a kernel environment and start its kernels."""
-    return sorted(IMAGE.glob("*.py"))
+    return sorted((*IMAGE.glob("*.py"), *IMAGE.glob("*.js")))
 
 
 def environment_of(requirements: Path) -> Environment | None:

@@ -140,7 +140,7 @@ def install_kernelspec(
     python = environment / "bin" / "python"
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
-    imported = [str(shared / script.name) for script in start_up_files()]
+    imported = [str(shared / script.name) for script in start_up_files() if script.suffix == ".py"]
     for script in start_up_files():
         _replace(shared / script.name, script.read_bytes())
     # Each kernel imports these, from a folder that it can't write to.

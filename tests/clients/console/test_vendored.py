@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.requirements import require
-from tests.support.vendor import LOCK, SOURCES, VENDOR, install, make
+from tests.support.vendor import IMAGE, LOCK, SOURCES, VENDOR, install, make
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -25,5 +25,7 @@ def test_they_can_be_made_anew(tmp_path: Path) -> None:
     work = tmp_path / "work"
     install(work)
     assert (work / LOCK).read_text() == (SOURCES / LOCK).read_text()
-    make(tmp_path / "made", work)
+    make(tmp_path / "made", work, tmp_path / "image")
     assert files(tmp_path / "made") == files(VENDOR)
+    stills = files(tmp_path / "image")
+    assert stills == {name: (IMAGE / name).read_bytes() for name in stills}

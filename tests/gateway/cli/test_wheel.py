@@ -176,6 +176,8 @@ def test_the_wheel_has_what_is_read_at_run_time(installed: Path) -> None:
         "bootstrap.py",
         "fonts.py",
         "manifest.py",
+        "stills.js",
+        "stills_dom.js",
         "standard.lock",
         "minimal.lock",
         "uv.txt",

@@ -10,6 +10,7 @@ import pytest
 from tests.support.server import GatewayProcess
 
 PLOTLY, TEXT, HTML = "application/vnd.plotly.v1+json", "text/plain", "text/html"
+VEGA_LITE, SVG = "application/vnd.vegalite.v6+json", "image/svg+xml"
 SMALL = 20_000
 """More characters than a small figure's data has, and a hundredth of plotly.js, which must not be in it."""
 
@@ -17,9 +18,12 @@ SMALL = 20_000
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
-        ("import plotly.express as px\npx.scatter(x=[1, 2, 3], y=[1, 4, 9])", {PLOTLY}),
-        ("import plotly.express as px\npx.line(x=[1, 2], y=[2, 1]).show()", {PLOTLY}),
-        ("import altair\naltair.Chart('data.csv').mark_point().encode(x='x:Q', y='y:Q')", {TEXT, HTML}),
+        ("import plotly.express as px\npx.scatter(x=[1, 2, 3], y=[1, 4, 9])", {PLOTLY, SVG}),
+        ("import plotly.express as px\npx.line(x=[1, 2], y=[2, 1]).show()", {PLOTLY, SVG}),
+        (
+            "import altair\naltair.Chart(altair.Data(values=[{'x': 1}])).mark_point().encode(x='x:Q')",
+            {TEXT, VEGA_LITE, SVG},
+        ),
         ("import seaborn\n_ = seaborn.histplot([1, 1, 2])", {TEXT, "image/png"}),
         ("import polars\npolars.DataFrame({'n': [40, 2]}).sum()", {TEXT, HTML}),
         ("import duckdb\nduckdb.sql('select 40 + 2 as n').df()", {TEXT, HTML}),

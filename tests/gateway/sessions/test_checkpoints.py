@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
 
-from tests.support.server import GatewayProcess, until
+from tests.support.commands import cellgate, environment
+from tests.support.server import TOKEN, GatewayProcess, until
+
+KERNEL = Path(__file__).parents[3] / ".venv" / "share" / "cellgate" / "environment" / "bin" / "python"
 
 
 @pytest.fixture
@@ -101,6 +107,55 @@ def test_the_record_keeps_what_was_undone(gateway: GatewayProcess, session: str)
     assert gateway.get(f"/v1/sessions/{session}/audit/verify").json()["valid"]
     events = gateway.get(f"/v1/sessions/{session}/events").body
     assert events.count(b'"type":"checkpointed"') == events.count(b'"type":"rolled_back"') == 1
+
+
+def test_who_runs_an_export_gets_what_the_session_has(
+    gateway: GatewayProcess, session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run by nbclient, as JupyterLab and `nbconvert --execute` do, and by `cellgate run`."""
+    text(gateway, session, "open('kept.txt', 'w').write('here')")
+    kept(gateway, session, "good")
+    text(gateway, session, "import os; os.remove('kept.txt'); x = 'undone'")
+    back(gateway, session)
+    assert text(gateway, session, "open('kept.txt').read(), 'x' in globals()") == "('here', False)"
+    exported = gateway.get(f"/v1/sessions/{session}/notebook").body
+    notebook = nbformat.reads(exported, as_version=4)
+    assert [cell.cell_type for cell in notebook.cells] == ["code", "raw", "code"]
+    assert notebook.cells[1].metadata.tags == ["undone"]
+    command = [str(KERNEL), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = tmp_path / "kernels" / "plain" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": command, "display_name": "plain", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    run = NotebookClient(notebook, kernel_name="plain", resources={"metadata": {"path": str(workspace)}})
+    (told,) = run.execute().cells[2].outputs
+    assert told.data["text/plain"] == "('here', False)"
+    file = tmp_path / "exported.ipynb"
+    file.write_bytes(exported)
+    again = tmp_path / "again.ipynb"
+    variables = environment(CELLGATE_URL=gateway.url, CELLGATE_TOKEN=TOKEN)
+    done = cellgate("run", file, "--output", again, env=variables, cwd=tmp_path)
+    assert done.returncode == 0, done
+    ran = nbformat.read(again, as_version=4)
+    assert ran.cells[2].outputs[0].data["text/plain"] == "('here', False)"
+
+
+def test_a_page_has_undone_cells_and_a_script_is_without_them(gateway: GatewayProcess, session: str) -> None:
+    text(gateway, session, "x = 1")
+    kept(gateway, session, "good")
+    text(gateway, session, "x = '<b>```'")
+    back(gateway, session)
+    address = f"/v1/sessions/{session}/notebook?format="
+    page, markdown, script = (
+        gateway.get(address + form).body.decode() for form in ("html", "markdown", "script")
+    )
+    assert "Undone by a rollback:" in page
+    assert "x = '&lt;b&gt;```'" in page
+    assert "*Undone by a rollback:*\n\n``````\nx = '<b>```'\n``````" in markdown
+    assert "x = 1" in script
+    assert "<b>" not in script
 
 
 def test_what_cells_change_after_a_rollback_is_told(gateway: GatewayProcess, session: str) -> None:

@@ -188,17 +188,42 @@ def test_the_best_that_can_be_seen_is_shown(data: dict[str, Any], shown: str) ->
     assert [*seen["data"]] == [shown]
 
 
+FETCHED = (
+    'const paths = {"vega": "https://cdn.jsdelivr.net/npm/vega@6?noext"};',
+    'f()</script><script src="https://cdn.plot.ly/plotly-3.7.0.min.js">',
+)
+IN_CONSOLE = "the console shows it, or a program for notebooks that draws such charts"
+
+
 @pytest.mark.parametrize(
-    ("data", "library"),
+    ("data", "library", "where"),
     [
-        ({"text/html": ALTAIR, "text/plain": "alt.Chart(...)"}, "Altair"),
-        ({VEGA: {"mark": "bar"}}, "Vega-Lite"),
-        ({"application/vnd.vega.v5+json": {}, "application/javascript": "f()"}, "Vega"),
-        ({"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure({\n})"}, "Plotly"),
+        (
+            {"text/html": ALTAIR, "text/plain": "alt.Chart(...)"},
+            "Altair",
+            "the console shows it, or a program for notebooks, such as JupyterLab",
+        ),
+        *(
+            (
+                {"text/html": ALTAIR.replace("draw()", script)},
+                "Altair",
+                "a browser shows it that runs its scripts and may fetch others",
+            )
+            for script in FETCHED
+        ),
+        ({VEGA: {"mark": "bar"}}, "Vega-Lite", IN_CONSOLE),
+        ({"application/vnd.vega.v5+json": {}, "application/javascript": "f()"}, "Vega", IN_CONSOLE),
+        (
+            {"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure({\n})"},
+            "Plotly",
+            IN_CONSOLE,
+        ),
     ],
 )
-def test_a_chart_without_a_picture_says_where_it_is_to_be_seen(data: dict[str, Any], library: str) -> None:
-    line = f"[{library} chart: the console shows it, or a program for notebooks, such as JupyterLab]"
+def test_a_chart_without_a_picture_says_where_it_is_to_be_seen(
+    data: dict[str, Any], library: str, where: str
+) -> None:
+    line = f"[{library} chart: {where}]"
     seen = page(output(data, "execute_result"))
     assert line in seen.text
     assert "Out[4]:" in seen.text

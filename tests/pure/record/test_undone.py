@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import nbformat
 import pytest
 
-from cellgate.record.exports import Exports
+from cellgate.cli.notebook_files import CellKind, read_cells
+from cellgate.record.exports import Exports, Moment
 from cellgate.record.journal import Journal
+from cellgate.record.notebook import Export
 from cellgate.record.spill import Spills
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.replay.cells import recorded_cells
@@ -71,15 +76,47 @@ async def test_undone_cells_are_marked_or_left_out(made: Made, path: Path) -> No
     mark = {"checkpoint": "good", "seq": seq}
     whole = await made.notebook(session)
     assert told(whole) == [("x = 1", None), ("x = 2", mark), ("x = 3", mark), ("x", None)]
-    assert whole["metadata"]["cellgate"]["undone"] is True
+    assert [each["cell_type"] for each in whole["cells"]] == ["code", "raw", "raw", "code"]
+    assert whole["metadata"]["cellgate"]["undone"] == "raw"
+    nbformat.validate(nbformat.from_dict(whole))
     kept = await made.notebook(session, undone=False)
     assert told(kept) == [("x = 1", None), ("x", None)]
     assert kept["metadata"]["cellgate"]["undone"] is False
-    assert [each.skip is None for each in recorded_cells(whole)] == [True, False, False, True]
+    assert [each.skip for each in recorded_cells(whole)] == [None, *["A rollback undid it."] * 2, None]
     session.end()
     await made.journal.commit()
     await made.journal.applied()
     assert problems(path) == []
+
+
+class Older(Exports):
+    """Exports as those of versions were that had undone cells as code cells."""
+
+    def _told(self, moment: Moment, *, outputs: bool, cap: int | None, inherited: bool = True) -> Export:
+        told = super()._told(moment, outputs=outputs, cap=cap, inherited=inherited)
+        return replace(told, undone_as_code=True)
+
+
+async def test_exports_that_have_undone_cells_as_code_are_still_read(
+    made: Made, path: Path, lane: Lane, tmp_path: Path
+) -> None:
+    session = Recorded(made.journal, "s")
+    session.cell("x = 1")
+    at = session.log.last_seq
+    session.cell("x = 2", text("2"))
+    session.rolled_back("good", at)
+    older = Made(made.journal, Older(made.journal, "0.1.0", None, Spills(path.parent, 0, lane)))
+    for each in (older, made):
+        bundle = tmp_path / "made.zip"
+        bundle.write_bytes(await each.bundle(session))
+        assert check_bundle(bundle).problem is None
+    notebook = await older.notebook(session)
+    assert [each["cell_type"] for each in notebook["cells"]] == ["code", "code"]
+    assert notebook["metadata"]["cellgate"]["undone"] is True
+    assert [each.skip for each in recorded_cells(notebook)] == [None, "A rollback undid it."]
+    file = tmp_path / "older.ipynb"
+    file.write_text(json.dumps(notebook))
+    assert [each.kind for each in read_cells(file).cells] == [CellKind.CODE, CellKind.RAW]
 
 
 async def test_a_rollback_undoes_only_what_no_other_had_undone(made: Made) -> None:

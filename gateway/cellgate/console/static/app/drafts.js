@@ -1,55 +1,69 @@
 /**
- * What somebody has written and not sent, kept when the page begins anew because of a sign-out elsewhere.
+ * What somebody has written and not sent. It is there again after a reload, and when they come back to its place.
  *
- * It is in this tab's storage until somebody signs in there: whoever wrote it gets it back, for others it is removed.
+ * It is in this tab's storage, also while nobody is signed in there: whoever wrote it gets it back, for others it is
+ * removed. A draft that made room for something else, such as the code of an earlier cell, is put aside with it.
+ *
+ * @typedef {{text: string, aside: string[], given?: string}} Draft  `aside`: what was put aside, the latest last;
+ *   `given`: the code that was put there and that nobody has written
  */
 
 import { base } from "./api.js";
 
 const PLACE = `cellgate drafts ${base.pathname}`;
+/** Drafts that are kept: those that were written last. */
+const MOST = 50;
+/** What is put aside in one place. */
+const MOST_ASIDE = 20;
+/** How long typing rests before it is kept, in milliseconds; whoever leaves the page before leaves it kept. */
+const PAUSE = 300;
 
-/** What reads the text of each field that is shown, by its name. @type {Map<string, () => string>} */
-const fields = new Map();
+/** By the names of places, in the order in which they were written. @type {Map<string, Draft>} */
+let drafts = new Map();
+/** Whose they are; "" before that is known. */
+let owner = "";
+let later = /** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined);
 
-/** What is given back, by the names of fields. @type {Map<string, string>} */
-let given = new Map();
+/** What was written in a place. @param {string} name @returns {Draft} */
+export const draftOf = (name) => drafts.get(name) ?? { text: "", aside: [] };
 
 /**
- * Have the text of a field kept, until what is returned is called.
+ * Keep what is written in a place now.
  * @param {string} name
- * @param {() => string} read
+ * @param {Draft} draft
  */
-export function keeps(name, read) {
-  fields.set(name, read);
-  return () => {
-    if (fields.get(name) === read) fields.delete(name);
-  };
+export function keep(name, { text, aside, given = "" }) {
+  const kept = { text: text.trim() ? text : "", aside: aside.slice(-MOST_ASIDE), given };
+  drafts.delete(name);
+  if (kept.text || kept.aside.length > 0) drafts.set(name, kept);
+  if (drafts.size > MOST) drafts.delete(/** @type {string} */ (drafts.keys().next().value));
+  later ??= setTimeout(keepDrafts, PAUSE);
 }
 
-/** What was written in a field before, once. @param {string} name */
-export function draftOf(name) {
-  const found = given.get(name) ?? "";
-  given.delete(name);
-  return found;
-}
-
-/** Keep all that is written now for whoever this is. @param {string} identity */
-export function keepDrafts(identity) {
-  const texts = [...fields].map(([name, read]) => [name, read()]).filter(([, text]) => text.trim());
+/** Put all of it into the tab's storage, now. */
+export function keepDrafts() {
+  clearTimeout(later);
+  later = undefined;
+  if (!owner) return;
   try {
-    if (texts.length > 0) sessionStorage.setItem(PLACE, JSON.stringify({ identity, texts }));
+    if (drafts.size > 0) sessionStorage.setItem(PLACE, JSON.stringify({ identity: owner, drafts: [...drafts] }));
+    else sessionStorage.removeItem(PLACE);
   } catch {
     // There is no storage, or no room in it.
   }
 }
 
-/** Give back what was kept for them; it is no longer kept for anybody. @param {string} identity */
+/** From now on keep them for this reader; what the tab has of theirs is there again. @param {string} identity */
 export function takeDrafts(identity) {
+  owner = identity;
   try {
     const kept = JSON.parse(sessionStorage.getItem(PLACE) ?? "null");
-    sessionStorage.removeItem(PLACE);
-    if (kept?.identity === identity) given = new Map(kept.texts);
+    if (kept?.identity === identity && Array.isArray(kept.drafts)) drafts = new Map(kept.drafts);
+    else sessionStorage.removeItem(PLACE);
   } catch {
     // As above.
   }
 }
+
+globalThis.addEventListener?.("pagehide", keepDrafts);
+globalThis.document?.addEventListener("visibilitychange", () => document.hidden && keepDrafts());

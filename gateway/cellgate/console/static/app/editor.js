@@ -5,7 +5,7 @@
  * indents, and Escape leaves it, so nobody who uses the keyboard alone is caught in it.
  */
 
-import { draftOf, keeps } from "./drafts.js";
+import { draftOf, keep } from "./drafts.js";
 import { theme } from "./theme.js";
 import { Icon, say } from "./ui.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
@@ -30,12 +30,14 @@ const KINDS = new Map([
 /**
  * @typedef {{matches: string[], start: number, end: number, types?: string[]}} Completion
  * @typedef {{
- *   language: string, label: string, onRun: (code: string) => Promise<boolean> | boolean, focus?: boolean,
+ *   language: string, label: string, draft: string, onRun: (code: string) => Promise<boolean> | boolean, focus?: boolean,
  *   hint?: boolean, onEscape?: () => void, runs?: boolean,
  *   complete?: (code: string, cursor: number) => Promise<Completion>,
  *   inspect?: (code: string, cursor: number) => void,
- *   handle?: {current: {put: (code: string) => void, focus: () => void} | null},
+ *   handle?: {current: {edit: (code: string) => void, focus: () => void} | null},
  * }} Props
+ *   `draft`: the name of the place, under which is kept what is written in it; another place is another editor (`key`).
+ *   `edit` puts code into it, and what was there aside
  */
 
 /** @param {Props} props */
@@ -50,6 +52,7 @@ export function Editor(props) {
   latest.current = props;
   const [ready, setReady] = useState(false);
   const [running, setRunning] = useState(0);
+  const [aside, setAside] = useState(() => draftOf(props.draft).aside);
 
   const text = () => view.current?.state.doc.toString() ?? plain.current?.value ?? "";
   const put = (/** @type {string} */ code) => {
@@ -60,9 +63,47 @@ export function Editor(props) {
         selection: { anchor: code.length },
         scrollIntoView: true,
       });
-    } else if (plain.current) plain.current.value = code;
+    } else if (plain.current) {
+      plain.current.value = code;
+      written();
+    }
+  };
+  const written = () => {
+    // An editor that is gone has no text; what was in it stays kept.
+    if (view.current || plain.current) keep(props.draft, { ...draftOf(props.draft), text: text() });
+  };
+  const show = (/** @type {import("./drafts.js").Draft} */ draft) => {
+    put(draft.text);
+    keep(props.draft, draft);
+    setAside(draftOf(props.draft).aside);
+  };
+  /** What was put aside, with what is written here now if that would be lost. */
+  const putAside = (/** @type {string} */ code) => {
+    const { aside: texts, given } = draftOf(props.draft);
+    const now = text();
+    return now.trim() && now !== code && now !== given ? [...texts, now] : texts;
+  };
+  const edit = (/** @type {string} */ code) => show({ text: code, aside: putAside(code), given: code });
+  /** Put back what was put aside last. */
+  const back = () => {
+    const before = draftOf(props.draft).aside;
+    const last = before.at(-1) ?? "";
+    const added = putAside(last).slice(before.length);
+    show({ text: last, aside: [...added, ...before.slice(0, -1)] });
+    focus();
   };
   const focus = () => (view.current ?? plain.current)?.focus();
+  /** It has run: what was put aside for it comes back, and what was typed meanwhile stays. */
+  const sent = (/** @type {string} */ code) => {
+    const { text: kept, aside: texts } = draftOf(props.draft);
+    if (!view.current && !plain.current) {
+      // Its session is shown by now, in place of this editor.
+      if (kept === code) keep(props.draft, { text: texts.at(-1) ?? "", aside: texts.slice(0, -1) });
+    } else if (text() === code) {
+      put("");
+      if (texts.length > 0) back();
+    }
+  };
   const run = async () => {
     const code = text();
     const { texts, last } = sending.current;
@@ -73,8 +114,7 @@ export function Editor(props) {
     const { onRun } = latest.current;
     const send = async () => {
       try {
-        // What was typed meanwhile stays.
-        if ((await onRun(code)) && text() === code) put("");
+        if (await onRun(code)) sent(code);
       } finally {
         texts.delete(code);
         setRunning(texts.size);
@@ -87,16 +127,14 @@ export function Editor(props) {
 
   useEffect(() => {
     let gone = false;
-    const name = `${location.hash} ${props.label}`;
-    const draft = draftOf(name);
-    if (draft) put(draft);
-    const forget = keeps(name, text);
+    const draft = draftOf(props.draft);
+    if (draft.text) put(draft.text);
     codemirror().then(
       (cm) => {
         if (gone || !place.current) return;
         const field = plain.current;
         const hadFocus = field !== null && document.activeElement === field;
-        view.current = made(cm, place.current, field?.value ?? "", latest, run);
+        view.current = made(cm, place.current, field?.value ?? "", latest, run, written);
         const free = !document.activeElement || document.activeElement === document.body;
         takesFocus.current = hadFocus || (latest.current.focus === true && typesAtOnce && free);
         setReady(true);
@@ -106,13 +144,12 @@ export function Editor(props) {
     if (props.focus && typesAtOnce) focus();
     return () => {
       gone = true;
-      forget();
       view.current?.destroy();
       view.current = null;
     };
   }, []);
   useEffect(() => {
-    if (props.handle) props.handle.current = { put, focus };
+    if (props.handle) props.handle.current = { edit, focus };
   });
   useLayoutEffect(() => {
     // The plain field is gone by now, and with it the focus that it had.
@@ -134,8 +171,12 @@ export function Editor(props) {
   };
   return html`
     <div class="editor">
+      ${aside.length > 0 &&
+      html`<p class="editor-aside" role="status">
+        What you had written here was put aside. <button type="button" onClick=${back}>Put it back</button>
+      </p>`}
       <div class="editor-place" ref=${place}></div>
-      ${!ready && html`<textarea class="editor-plain" ref=${plain} rows="3" aria-label=${props.label} spellcheck="false" autocapitalize="off" autocomplete="off" onKeyDown=${key}></textarea>`}
+      ${!ready && html`<textarea class="editor-plain" ref=${plain} rows="3" aria-label=${props.label} spellcheck="false" autocapitalize="off" autocomplete="off" onKeyDown=${key} onInput=${written}></textarea>`}
       <button type="button" class="primary run" onClick=${run} disabled=${props.runs === false} aria-busy=${String(running > 0)} title="Run (Shift-Enter)">
         <${Icon} name="play" />Run
       </button>
@@ -150,8 +191,9 @@ export function Editor(props) {
  * @param {string} text
  * @param {{current: Props}} latest
  * @param {() => void} run
+ * @param {() => void} written
  */
-function made(cm, place, text, latest, run) {
+function made(cm, place, text, latest, run, written) {
   const root = place.shadowRoot ?? place.attachShadow({ mode: "open" });
   const look = new cm.Compartment();
   const language = new cm.Compartment();
@@ -168,7 +210,10 @@ function made(cm, place, text, latest, run) {
     return cm.acceptCompletion(view) || cm.startCompletion(view);
   };
   const leave = (/** @type {any} */ view) => {
-    if (cm.completionStatus(view.state)) return cm.closeCompletion(view);
+    const list = cm.completionStatus(view.state);
+    if (list) cm.closeCompletion(view);
+    // One that is only being asked for is nothing that anybody would close.
+    if (list === "active") return true;
     view.contentDOM.blur();
     latest.current.onEscape?.();
     return true;
@@ -213,6 +258,7 @@ function made(cm, place, text, latest, run) {
         ]),
         cm.placeholder("Shift-Enter runs, Tab completes"),
         cm.EditorView.lineWrapping,
+        cm.EditorView.updateListener.of((/** @type {any} */ update) => update.docChanged && queueMicrotask(written)),
         cm.EditorView.contentAttributes.of({ "aria-label": latest.current.label, "aria-multiline": "true" }),
         language.of([]),
         look.of([]),

@@ -40,7 +40,7 @@ export const leave = () => pages?.postMessage("");
 
 /** Begin anew, with nothing of whom the page was for but what they have written. */
 function beginAnew() {
-  keepDrafts(before);
+  keepDrafts();
   location.reload();
 }
 

@@ -51,14 +51,14 @@ export function SessionView({ session, execution, principal = null }) {
 /** @param {{log: SessionLog, execution?: string, principal: string | null}} props */
 function Opened({ log, execution, principal }) {
   const list = useRef(/** @type {import("./virtual_list.js").Handle | null} */ (null));
-  const editor = useRef(/** @type {{put: (code: string) => void, focus: () => void} | null} */ (null));
+  const editor = useRef(/** @type {{edit: (code: string) => void, focus: () => void} | null} */ (null));
   const model = log.model.value;
   const opening = log.phase.value === "opening";
   const alive = model ? LIVE.includes(model.state) : false;
   const runs = may("run");
 
   const edit = useCallback((/** @type {string} */ code) => {
-    editor.current?.put(code);
+    editor.current?.edit(code);
     editor.current?.focus();
   }, []);
   useEffect(() => {
@@ -90,7 +90,7 @@ function Opened({ log, execution, principal }) {
         <${Head} log=${log} principal=${principal} />
         ${opening && html`<${Spinner} label="Opening the session" />`}
         ${!opening && html`<${Cells} log=${log} execution=${execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
-        ${!opening && runs && html`<${Composer} log=${log} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
+        ${!opening && runs && html`<${Composer} log=${log} principal=${principal} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
       </main>
       ${panelOpen.value && !opening && html`<${Panel} log=${log} principal=${principal} />`}
     </div>
@@ -199,9 +199,9 @@ function Cells({ log, execution, principal, list, onEdit }) {
 }
 
 /**
- * @param {{log: SessionLog, alive: boolean, editor: {current: any}, list: {current: any}, onEscape: () => void}} props
+ * @param {{log: SessionLog, principal: string | null, alive: boolean, editor: {current: any}, list: {current: any}, onEscape: () => void}} props
  */
-function Composer({ log, alive, editor, list, onEscape }) {
+function Composer({ log, principal, alive, editor, list, onEscape }) {
   const [about, setAbout] = useState(/** @type {string | null} */ (null));
   const model = log.model.value;
   const send = useMemo(sender, [log]);
@@ -232,6 +232,7 @@ function Composer({ log, alive, editor, list, onEscape }) {
       <${Editor}
         language=${languageOf(model?.kernel)}
         label="Code of the next cell"
+        draft=${`${log.path} ${principal ?? ""}`}
         focus=${true}
         runs=${model?.state !== "purging"}
         onRun=${run}

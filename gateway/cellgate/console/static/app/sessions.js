@@ -231,7 +231,7 @@ function Begin({ first }) {
   return html`
     <section class="begin" aria-labelledby="begin">
       <h2 id="begin">${first ? "Run your first cell" : "Run a cell in a new session"}</h2>
-      <${Editor} language=${languageOf(kernel)} onRun=${begin} focus=${first} label="Code of the first cell" hint=${first} />
+      <${Editor} language=${languageOf(kernel)} onRun=${begin} focus=${first} draft="new" label="Code of the first cell" hint=${first} />
     </section>
   `;
 }

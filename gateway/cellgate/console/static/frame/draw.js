@@ -27,6 +27,26 @@ function needed(name) {
   return loading.get(name);
 }
 
+/**
+ * Fetch what draws an output, and say so in its place until it is there: the largest one has megabytes.
+ * @param {HTMLElement} place
+ * @param {...string} names
+ * @returns {Promise<boolean>} whether it is still wanted: something else may have come into the place meanwhile
+ */
+async function withRenderers(place, ...names) {
+  const line = document.createElement("p");
+  line.className = "loading";
+  line.role = "status";
+  line.textContent = `Loading what draws this output (${names[0]}) …`;
+  place.append(line);
+  try {
+    await Promise.all(names.map(needed));
+    return line.isConnected;
+  } finally {
+    line.remove();
+  }
+}
+
 /** @param {unknown} value */
 const asText = (value) => (Array.isArray(value) ? value.join("") : String(value));
 
@@ -60,7 +80,7 @@ const isThemed = (mime) => /^application\/vnd\.vega/.test(mime);
 
 /** @param {Wanted} wanted */
 async function drawMarkdown({ place, value }) {
-  await Promise.all([needed("markdown-it"), needed("katex")]);
+  if (!(await withRenderers(place, "markdown-it", "katex"))) return;
   const markdown = new window.MarkdownIt({ html: true, linkify: true });
   markdown.use(addMath);
   putMarkup(place, markdown.render(asText(value)));
@@ -68,28 +88,35 @@ async function drawMarkdown({ place, value }) {
 
 /** @param {Wanted} wanted */
 async function drawLatex({ place, value }) {
-  await needed("katex");
+  if (!(await withRenderers(place, "katex"))) return;
   place.append(latexOf(asText(value)));
 }
 
 const OF_MAPS = /^(?:choropleth|scattergeo)$/;
+/** The height of a figure that asks for none, in pixels; plotly's own. */
+const USUAL_HEIGHT = 450;
 
 /** @param {Wanted} wanted */
 async function drawPlotly({ place, value }) {
   const figure = asObject(value);
-  const hasMaps = (figure.data || []).some((trace) => OF_MAPS.test(trace?.type)) || figure.layout?.geo;
-  await Promise.all([needed("plotly"), hasMaps && needed("plotly-maps")]);
+  const layout = figure.layout || {};
+  const hasMaps = (figure.data || []).some((trace) => OF_MAPS.test(trace?.type)) || layout.geo;
+  if (!(await withRenderers(place, "plotly", ...(hasMaps ? ["plotly-maps"] : [])))) return undefined;
+  // A figure that follows its place takes the height of that, and an empty one has none.
+  const element = document.createElement("div");
+  element.style.height = `${Number(layout.height ?? layout.template?.layout?.height) || USUAL_HEIGHT}px`;
+  place.append(element);
   // A frame saves no files and asks nobody: these buttons would do nothing.
   const config = { ...figure.config, responsive: true, displaylogo: false, showLink: false };
   config.modeBarButtonsToRemove = [...(figure.config?.modeBarButtonsToRemove || []), "toImage", "sendDataToCloud"];
-  await window.Plotly.newPlot(place, figure.data || [], figure.layout || {}, config);
-  if (figure.frames) await window.Plotly.addFrames(place, figure.frames);
-  return () => window.Plotly.purge(place);
+  await window.Plotly.newPlot(element, figure.data || [], layout, config);
+  if (figure.frames) await window.Plotly.addFrames(element, figure.frames);
+  return () => window.Plotly.purge(element);
 }
 
 /** @param {Wanted} wanted @param {string} mode */
 async function drawVega({ place, value, metadata, theme, follow }, mode) {
-  await needed("vega");
+  if (!(await withRenderers(place, "vega"))) return undefined;
   const loader = window.vega.loader();
   const sanitize = loader.sanitize.bind(loader);
   loader.sanitize = (uri, options) => {

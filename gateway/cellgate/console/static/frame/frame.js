@@ -19,6 +19,8 @@
   let end = /** @type {(() => void) | void} */ (undefined);
   let turn = 0;
   let failures = 0;
+  /** Whom the output was kept from asking. @type {Set<string>} */
+  const refused = new Set();
 
   const tell = (/** @type {object} */ message) => page.postMessage(message, ORIGIN);
   const follow = (/** @type {string} */ link) => tell({ link });
@@ -28,6 +30,8 @@
   function tellHeight() {
     later ??= setTimeout(() => {
       later = undefined;
+      // Until it is drawn the place keeps the height that it had.
+      if (place.querySelector(":scope > .loading")) return;
       const bars = place.offsetHeight - place.clientHeight;
       const height = Math.max(place.scrollHeight + bars, document.body.offsetHeight);
       if (height !== told) tell({ height: (told = height) });
@@ -75,10 +79,14 @@
     end = undefined;
     drawn = wanted;
     failures = 0;
+    refused.clear();
     place.replaceChildren();
     try {
       const ended = await drawOutput(wanted.mime, { ...wanted, place, follow });
-      if (mine === turn) end = ended;
+      if (mine === turn) {
+        end = ended;
+        for (const host of hostsInside()) refuse(host);
+      }
     } catch (error) {
       if (mine === turn) fail(error);
     }
@@ -119,13 +127,26 @@
   });
   addEventListener("unhandledrejection", (event) => fail(event.reason));
 
-  const refused = new Set();
   document.addEventListener("securitypolicyviolation", (event) => {
-    if (!/^https?:/.test(event.blockedURI) || refused.size > MOST_FAILURES) return;
-    const { host } = new URL(event.blockedURI);
-    if (!refused.has(host)) fail(`Outputs reach no network: what this one asked ${host} for was not fetched.`);
-    refused.add(host);
+    if (/^https?:/.test(event.blockedURI)) refuse(new URL(event.blockedURI).host);
   });
+
+  /** @param {string} host */
+  function refuse(host) {
+    if (refused.has(host) || refused.size > MOST_FAILURES) return;
+    refused.add(host);
+    fail(`Outputs reach no network: what this one asked ${host} for was not fetched.`);
+  }
+
+  /** Those that pages within the output load scripts and styles from: what is forbidden there is not told here. */
+  function hostsInside() {
+    const pages = [...place.querySelectorAll("iframe[srcdoc]")].map((each) => each.getAttribute("srcdoc"));
+    const found = pages.flatMap((text) => [
+      ...new DOMParser().parseFromString(text, "text/html").querySelectorAll("script[src], link[rel=stylesheet][href]"),
+    ]);
+    const addresses = found.map((each) => each.getAttribute("src") ?? each.getAttribute("href"));
+    return addresses.filter((each) => /^(?:https?:)?\/\//.test(each)).map((each) => new URL(each, "https://h").host);
+  }
 
   new ResizeObserver(tellHeight).observe(place);
   new ResizeObserver(tellHeight).observe(document.body);

@@ -10,8 +10,9 @@
 /** @type {[RegExp, Way, string][]} */
 const FORMS = [
   [/^application\/vnd\.plotly\.v1\+json$/, "frame", "Plotly"],
-  [/^application\/vnd\.vegalite\.v[1-6](?:\.\d+)*\+json$/, "frame", "Vega-Lite"],
-  [/^application\/vnd\.vega\.v[1-6](?:\.\d+)*\+json$/, "frame", "Vega"],
+  // Altair 6 ends the name of its type with ".json".
+  [/^application\/vnd\.vegalite\.v[1-6](?:\.\d+)*[+.]json$/, "frame", "Vega-Lite"],
+  [/^application\/vnd\.vega\.v[1-6](?:\.\d+)*[+.]json$/, "frame", "Vega"],
   [/^text\/html$/, "frame", "HTML"],
   [/^text\/markdown$/, "frame", "Markdown"],
   [/^text\/latex$/, "frame", "LaTeX"],
@@ -35,6 +36,15 @@ export function forms(data) {
     .filter((mime) => rank(mime) !== -1 && data[mime] != null)
     .sort((a, b) => rank(a) - rank(b))
     .map((mime) => ({ mime, way: FORMS[rank(mime)][1], name: FORMS[rank(mime)][2] }));
+}
+
+const BOKEH =
+  "Bokeh draws this figure with scripts of another output, and each output is drawn by itself here. " +
+  'HTML(bokeh.embed.file_html(figure, "inline")) shows it.';
+
+/** What a reader is told of an output that can't show what it is; "" of all others. @param {Record<string, unknown>} data */
+export function remark(data) {
+  return Object.keys(data).some((mime) => /^application\/vnd\.bokehjs_exec\./.test(mime)) ? BOKEH : "";
 }
 
 /** The value of a form as text. @param {unknown} value @returns {string} */

@@ -9,7 +9,7 @@
 
 import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { Failure, tracebackOf } from "./failure.js";
-import { ending, forms, textOf } from "./mime.js";
+import { ending, forms, remark, textOf } from "./mime.js";
 import { Picture, pictureOf } from "./picture.js";
 import { Rich } from "./rich.js";
 import { useSheet } from "./sheet.js";
@@ -77,6 +77,8 @@ function One({ output, theme, onGrow }) {
     return html`<${Framed} takes=${{ text: () => plain(tracebackOf(output)), name: "traceback.txt" }}>
       <${Failure} output=${output} />
     <//>`;
+  const said = remark(output.data);
+  if (said) return html`<p class="out-note">${said}</p>`;
   const known = forms(output.data);
   const form = known.find(({ mime }) => mime === chosen) || known[0];
   if (form === undefined) return html`<${Unknown} data=${output.data} />`;
