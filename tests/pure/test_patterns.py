@@ -129,6 +129,9 @@ LINEAR_ALL_THE_SAME: dict[str | bytes, str] = {
     r"(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9][A-Za-z0-9._+!-]*(?:\.\*)?": "once gives back to two characters",
     rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?': FAILS_AT_END,
     rb"[^\"\\]*+(?:\\.[^\"\\]*+)*+": FAILS_AT_END,
+    r"<script\b[^<>]*\ssrc=[\"']https?://|[\"']https?://[^\"'\s<>]{1,200}/npm/": (
+        "once gives back to what is short; a search begins anew at an angle bracket, and the repeat has none"
+    ),
     r"application/(.*\+)?json": "once gives back to five characters, which end the text",
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?": "once gives back to one character, which ends the text",
     r"(?<!\s)\s++at file://\S*stdin\.ts:(?P<line>\d+):(?P<column>\d+)": (
