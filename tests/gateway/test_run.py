@@ -207,6 +207,7 @@ def test_it_makes_its_folder_anew_and_leaves_reports_for_programs(suite: Suite, 
 
 IMPORTED = """
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -214,11 +215,13 @@ import pytest
 with Path(__file__).with_name("imports").open("a") as file:
     file.write(f"{os.getpid()}\\n")
 IMPORTER = os.getpid()
+STDERR = sys.stderr
 
 @pytest.mark.parametrize("number", range(4))
 def test_passes(number):
     assert os.getpid() != IMPORTER
     assert os.environ["PYTEST_XDIST_WORKER"].startswith("gw")
+    assert not STDERR.closed
 
 def test_shows_both_sides():
     assert {"left": 1} == {"right": 2}

@@ -77,7 +77,8 @@ def _import_and_fork(listener: socket.socket, arguments: list[str]) -> None:
     """Collect tests, then fork for each process that asks, until standard input ends. Forks return, too."""
     import pytest
 
-    pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *arguments])
+    # Without capture: modules that keep `sys.stderr` from their import on keep the one that stays open.
+    pytest.main(["--collect-only", "-qq", "--capture=no", "-p", "no:cacheprovider", *arguments])
     sys.stdout.flush()
     assert threading.active_count() == 1, threading.enumerate()
     workers: dict[socket.socket, int] = {}
