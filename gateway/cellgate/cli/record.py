@@ -1,6 +1,6 @@
 """``cellgate record``: maintenance of a data folder's record, and of the key that signs its exports.
 
-It uses no gateway. `stats`, `trail` and `backup` work while one is running; `compact` and `restore` need
+It uses no gateway. `stats`, `trail`, `clock` and `backup` work while one is running; `compact` and `restore` need
 exclusive access to the folder; a gateway reads the key when it starts.
 """
 
@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,10 +32,11 @@ class RecordApp(BaseApp):
     """``cellgate record``."""
 
     name = "cellgate-record"
-    usage = "stats|trail|compact|key|backup FILE|backup FOLDER|restore FILE [options]"
+    usage = "stats|trail|clock|compact|key|backup FILE|backup FOLDER|restore FILE [options]"
     actions = {  # noqa: RUF012
         "stats": "",
         "trail": "",
+        "clock": "",
         "compact": "",
         "key": "",
         "backup": "FILE|FOLDER",
@@ -54,6 +56,10 @@ class RecordApp(BaseApp):
         `--after N` leaves out the first N entries; `--json` prints each as it was hashed, with its hash.
         `cellgate verify` checks the chain.
 
+        `clock` shows how far the system's clock is believed, if records are removed for their age
+        (`retention_days`). After a leap none is until the gateway has run for a day; `clock --trust` says
+        that the clock is right, which a gateway takes into account at its next check for old records.
+
         `backup FILE` writes everything that is committed now to a file; a gateway may be serving. It checks
         the copy, and exits with 1 if something is not valid. With a folder the file is named by the time, and
         `--keep N` removes all such files but the newest N, once the new one is valid. A backup holds neither
@@ -69,6 +75,7 @@ class RecordApp(BaseApp):
     examples = """
         cellgate record stats
         cellgate record trail --after 1200
+        cellgate record clock --trust
         cellgate record compact
         cellgate record key --create
         cellgate record backup /backups/record-monday.sqlite3
@@ -85,11 +92,13 @@ class RecordApp(BaseApp):
         config=True, metavar="N"
     )
     json = Bool(False, help="Print JSON.").tag(config=True)
+    trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
     create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
 
     aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
     flags = {  # noqa: RUF012
         "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
+        "trust": ({"RecordApp": {"trust": True}}, "Say that the system's clock is right."),
         "json": ({"RecordApp": {"json": True}}, "Print JSON."),
         "force": (
             {"RecordApp": {"force": True}},
@@ -106,6 +115,7 @@ class RecordApp(BaseApp):
         works = {
             "stats": self._stats,
             "trail": self._trail,
+            "clock": self._clock,
             "compact": self._compact,
             "key": self._key,
         }
@@ -194,6 +204,23 @@ class RecordApp(BaseApp):
             sys.stdout.write(
                 f"{acts} for the next start of the gateway; one that serves enters them within a second\n"
             )
+
+    def _clock(self) -> None:
+        from cellgate.sessions import proven_time  # noqa: PLC0415 - keeps --help quick
+
+        state = proven_time.read_state(self.data_path)
+        if self.trust:
+            proven_time.trust(self.data_path)
+            sys.stdout.write("A gateway believes the system's clock from its next check for old records on\n")
+        elif state is None:
+            sys.stdout.write("No gateway has removed records for their age here (`retention_days`)\n")
+        elif not state.leaps:
+            sys.stdout.write("The system's clock is believed\n")
+        for leap in () if self.trust or state is None else state.leaps:
+            when = "while a gateway ran" if leap.seen else "while no gateway looked"
+            ahead, left = (timedelta(seconds=round(each)) for each in (leap.ahead, leap.left))
+            by = f"by {ahead}" if leap.ahead else "back"
+            sys.stdout.write(f"a leap {by}, {when}: it counts when the gateway has run for {left} more\n")
 
     def _compact(self) -> None:
         from cellgate.record import upkeep  # noqa: PLC0415

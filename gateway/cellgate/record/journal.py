@@ -617,6 +617,10 @@ class Journal(Queries):
                 await self._syncer.done()
         raise StorageError("The redo log can't be overwritten")
 
+    async def newest_activity(self) -> str | None:
+        """The time at which any recorded session was last used; None if there is no session."""
+        return await self._read(schema.newest_activity)
+
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
         """The ended session whose record should go first, and why; see `upkeep.overdue`."""
         await self.commit()

@@ -426,6 +426,12 @@ def holds_folder(db: sqlite3.Connection, folder: str, but: int) -> bool:
     return db.execute(query, (folder, but)).fetchone() is not None
 
 
+def newest_activity(db: sqlite3.Connection) -> str | None:
+    """The time at which any session was last used, as rows have it; None if there is no session."""
+    (found,) = db.execute("SELECT max(last_activity) FROM sessions").fetchone()
+    return None if found is None else str(found)
+
+
 def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
     """The ended session that has been unused for longest, and that no live session continues as a branch."""
     clause = f"WHERE state = 'ended' AND id NOT IN ({_CONTINUED}) ORDER BY last_activity, id LIMIT 1"

@@ -1,19 +1,21 @@
 """Removes the records of ended sessions when they are too old or take too much space.
 
 One task checks at intervals. Each removal is a purge with a tombstone, done by ``registry`` so that nobody
-can open the session at the same time. Without limits there is no task.
+can open the session at the same time. The age of records is counted in ``proven_time``, not by a clock that
+may be wrong for a minute. Without limits there is no task.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from cellgate.record.journal import Journal
+from cellgate.sessions.proven_time import ProvenTime, in_rfc3339
 from cellgate.sessions.registry import SessionManager
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +35,28 @@ class RetentionSettings:
 
 
 class Retention:
-    """`start` it once the manager has recovered, `close` it before the journal."""
+    """`start` it once the manager has recovered, `close` it before the journal.
 
-    def __init__(self, journal: Journal, manager: SessionManager, settings: RetentionSettings) -> None:
+    `newest`: the time of the newest row (seconds since 1970) that an earlier gateway has left; None: no row.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        manager: SessionManager,
+        settings: RetentionSettings,
+        clock: ProvenTime,
+        newest: float | None,
+        lane: Lane,
+    ) -> None:
         self._journal = journal
         self._manager = manager
         self._settings = settings
+        self._clock = clock
+        self._newest = newest
+        self._lane = lane
         self._tasks = Supervisor()
+        self.unproven_leaps = 0
 
     def start(self) -> None:
         """Start checking, if there is a limit."""
@@ -62,14 +79,17 @@ class Retention:
         return self._settings.interval
 
     async def _look(self) -> int:
+        before = await self._before()
         for count in range(MOST_AT_ONCE):
-            found = await self._journal.overdue(self._before(), self._settings.size)
+            found = await self._journal.overdue(before, self._settings.size)
             if found is None or not await self._manager.purge_ended(*found):
                 return count
         return MOST_AT_ONCE
 
-    def _before(self) -> str | None:
+    async def _before(self) -> str | None:
+        """Return the time before which a session must have been used last to be too old; None: none is."""
         if self._settings.age is None:
             return None
-        moment = datetime.now(UTC) - timedelta(seconds=self._settings.age)
-        return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        state = await self._lane.run(self._clock.look, self._newest)
+        self.unproven_leaps = len(state.leaps)
+        return None if state.proven is None else in_rfc3339(state.proven - self._settings.age)

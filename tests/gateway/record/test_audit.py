@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import time
 import venv
 import zipfile
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +199,29 @@ def test_old_records_go_with_a_tombstone_and_those_in_use_stay(
     assert "in use by another gateway" in cellgate(
         "record", "compact", "--data-dir", gateway.data_dir, status=1
     )
+
+
+def test_a_clock_that_is_ahead_at_a_start_removes_nothing_until_an_operator_says_so(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    gateway = start_gateway(data, retention_days=30, retention_interval=0.1)
+    gateway.execute("old", "1")
+    gateway.delete("/v1/sessions/old")
+    until((data / "clock.json").exists, "nobody looked at the clock")
+    gateway.stop()
+    assert "believed" in cellgate("record", "clock", "--data-dir", data)
+    # As if this gateway had run 40 days ago.
+    forty_days_ago = time.time() - 40 * 86400
+    (data / "clock.json").write_text(json.dumps({"wall": forty_days_ago}))
+    with closing(sqlite3.connect(data / "record.sqlite3")) as db, db:
+        then = datetime.fromtimestamp(forty_days_ago, UTC).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+        db.execute("UPDATE sessions SET last_activity = ?", (then,))
+    gateway = start_gateway(data, retention_days=30, retention_interval=0.1)
+    unproven = "cellgate_unproven_clock_leaps 1.0"
+    until(lambda: unproven in gateway.get("/metrics").body.decode(), "the leap was not seen")
+    assert gateway.get("/v1/sessions/old/notebook").status == 200
+    assert "a leap by 40 days" in cellgate("record", "clock", "--data-dir", data)
+    assert "next check" in cellgate("record", "clock", "--trust", "--data-dir", data)
+    until(lambda: gateway.get("/v1/sessions/old").status == 404, "the old record is still there")
+    assert "cellgate_unproven_clock_leaps 0.0" in gateway.get("/metrics").body.decode()
