@@ -1,7 +1,7 @@
 """``cellgate record``: maintenance of a data folder's record, and of the key that signs its exports.
 
-It uses no gateway. `stats`, `trail`, `clock` and `backup` work while one is running; `compact` and `restore` need
-exclusive access to the folder; a gateway reads the key when it starts.
+It uses no gateway. `stats`, `trail`, `clock` and `backup` work while one is running; `compact` and `restore`
+need exclusive access to the folder; a gateway reads the key when it starts.
 """
 
 from __future__ import annotations

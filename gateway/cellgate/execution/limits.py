@@ -137,17 +137,18 @@ def _plain(value: float) -> str:
 
 def merge_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
     """The gateway's defaults, overridden by the request. Raises InvalidInput."""
-    return ceilings.check(_named(defaults, body))
+    return ceilings.check(named_limits(defaults, body))
 
 
 def lowered_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
     """Like `merge_limits`, but values above a ceiling are lowered to it: for limits from a record, which are
     not a caller's request. Raises InvalidInput.
     """
-    return ceilings.lower(_named(defaults, body))[0]
+    return ceilings.lower(named_limits(defaults, body))[0]
 
 
-def _named(defaults: SessionLimits, body: LimitsBody) -> SessionLimits:
+def named_limits(defaults: SessionLimits, body: LimitsBody) -> SessionLimits:
+    """Return `defaults` with the limits that a request names. Raises InvalidInput."""
     resources: dict[str, Any] = {}
     for name in ("memory", "disk"):
         size = getattr(body, name)

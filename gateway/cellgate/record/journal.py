@@ -85,6 +85,8 @@ class Journal(Queries):
         self._writer = opened.writer
         self._redo = opened.redo_log
         self._last_id = begun.last_session
+        self.former_activity = begun.last_activity
+        """When any session of earlier gateways was last used, as rows have it; None without sessions."""
         self._limit = limit
         self._backlog = Backlog()
         self._reserved = 0
@@ -616,10 +618,6 @@ class Journal(Queries):
             if self._syncer is not None:
                 await self._syncer.done()
         raise StorageError("The redo log can't be overwritten")
-
-    async def newest_activity(self) -> str | None:
-        """The time at which any recorded session was last used; None if there is no session."""
-        return await self._read(schema.newest_activity)
 
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
         """The ended session whose record should go first, and why; see `upkeep.overdue`."""

@@ -73,19 +73,27 @@ class Beginnings:
 
     `number`: that of the last commit. `last_session`: the highest id a session ever had. `refused`: sessions
     whose acknowledged rows could not all be stored, and why. `purges`: those begun but not finished.
+    `last_activity`: when any session was last used, as rows have it; None without sessions.
     """
 
     number: int
     last_session: int
     refused: dict[int, str]
     purges: list[int]
+    last_activity: str | None
 
 
 def beginnings(db: sqlite3.Connection) -> Beginnings:
     """Read where the record stands. Raises StorageError for a damaged one."""
     with damage_told("The record"):
         refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
-        return Beginnings(schema.applied(db), schema.last_session_id(db), refused, purge.begun(db))
+        return Beginnings(
+            schema.applied(db),
+            schema.last_session_id(db),
+            refused,
+            purge.begun(db),
+            schema.last_activity(db),
+        )
 
 
 @contextmanager

@@ -426,7 +426,7 @@ def holds_folder(db: sqlite3.Connection, folder: str, but: int) -> bool:
     return db.execute(query, (folder, but)).fetchone() is not None
 
 
-def newest_activity(db: sqlite3.Connection) -> str | None:
+def last_activity(db: sqlite3.Connection) -> str | None:
     """The time at which any session was last used, as rows have it; None if there is no session."""
     (found,) = db.execute("SELECT max(last_activity) FROM sessions").fetchone()
     return None if found is None else str(found)

@@ -89,9 +89,9 @@ from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.parts import SharedParts
+from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
-from cellgate.sessions.proven_time import ProvenTime, moment_of
 from cellgate.sessions.retention import Retention, RetentionSettings
 from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels import trees
@@ -298,7 +298,6 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
         raise StorageError(f"Can't make the data folder {data}: {in_words(error, file=False)}") from error
     journal = await Journal.open(data / RECORD, sync=settings.journal_sync, reserve=settings.storage_reserve)
     stack.push_async_callback(journal.close)
-    newest = moment_of(await journal.newest_activity())
     sockets = _bind(settings.ip, settings.port, "--port")
     ports_sockets = (
         [] if settings.ports_port is None else _bind(settings.ip, settings.ports_port, "--ports-port")
@@ -335,7 +334,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     acts.start()
     services.trail.start()
     _watch_quotas(settings.quotas, services.usage, stack)
-    _begin_upkeep(services, settings, newest, stack)
+    _begin_upkeep(services, settings, stack)
     _announce(settings, gateway, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -764,21 +763,12 @@ def _watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) 
     watched.start()
 
 
-def _begin_upkeep(
-    services: Services, settings: GatewaySettings, newest: float | None, stack: AsyncExitStack
-) -> None:
-    """Start what goes on beside the requests: old records, samples for metrics, free memory, sleep.
-
-    `newest`: the time of the newest row that an earlier gateway has left, in seconds since 1970.
-    """
+def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExitStack) -> None:
+    """Start what goes on beside the requests: old records, samples for metrics, free memory, sleep."""
     lanes = services.lanes
     clock = ProvenTime(settings.data_dir)
-    retention = Retention(
-        services.journal, services.manager, settings.retention, clock, newest, lanes.bulk
-    )
-    services.metrics.watch(
-        lambda: {"cellgate_unproven_clock_leaps": {"": float(retention.unproven_leaps)}}
-    )
+    retention = Retention(services.journal, services.manager, settings.retention, clock, lanes.bulk)
+    services.metrics.watch(lambda: {"cellgate_unproven_clock_leaps": {"": float(retention.unproven_leaps)}})
     for work in (
         retention,
         Sampler(services.metrics, settings.data_dir, services.pool.processes, lanes.bulk),

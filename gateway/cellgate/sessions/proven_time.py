@@ -2,8 +2,8 @@
 
 A purge can't be undone, and a clock that is wrong for a minute would make every record look old. So the way
 of the wall clock is compared with that of a clock that nobody sets, and, at a start, with the time at which
-the gateway last looked. Time by which the wall clock was ahead counts only after the gateway has run for a day
-with it, or when an operator says that the clock is right (`cellgate record clock --trust`).
+the gateway last looked. Time by which the wall clock was ahead counts only after the gateway has run for a
+day with it, or when an operator says that the clock is right (`cellgate record clock --trust`).
 
 `ClockState` is the decision, without any clock or file; `ProvenTime` asks the clocks and keeps the state in
 the data folder. ``retention`` is the user of both; nothing else of the gateway depends on them.
@@ -61,7 +61,7 @@ class ClockState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leaps: tuple[Leap, ...] = ()
 
     def at(self, wall: float, ran: float | None) -> ClockState:
-        """Return the state at a further look, `ran` seconds later; None: by a gateway that has just started."""
+        """Return the state at a further look, `ran` seconds later; None: the first look of a gateway."""
         passed, ahead = ran or 0.0, self.ahead(wall, ran)
         leaps = [Leap(each.ahead, each.ran + passed, each.seen) for each in self.leaps]
         leaps = [each for each in leaps if each.ran < STEADY_SECONDS]
@@ -163,9 +163,10 @@ def read_state(folder: Path) -> ClockState | None:
             return msgspec.json.decode(file.read(MOST_BYTES), type=ClockState)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
-        why = in_words(error, file=False) if isinstance(error, OSError) else str(error)
-        raise StorageError(f"{path} can't be read: {why}") from error
+    except OSError as error:
+        raise StorageError(f"{path} can't be read: {in_words(error, file=False)}") from error
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StorageError(f"{path} holds something else than a clock's state: {error}") from error
 
 
 def trust(folder: Path) -> None:
@@ -180,7 +181,7 @@ def trust(folder: Path) -> None:
 def _keep(path: Path, state: ClockState) -> None:
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
+    with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(state))
     draft.replace(path)
 
@@ -210,7 +211,7 @@ def in_rfc3339(moment: float) -> str:
 
 
 def moment_of(text: str | None) -> float | None:
-    """Return the time that a row has, in seconds since 1970; None for none, and for one that can't be read."""
+    """Return the time that a row has, in seconds since 1970; None without one that can be read."""
     try:
         return None if text is None else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from cellgate.record.journal import Journal
-from cellgate.sessions.proven_time import ProvenTime, in_rfc3339
+from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.registry import SessionManager
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
@@ -35,10 +35,7 @@ class RetentionSettings:
 
 
 class Retention:
-    """`start` it once the manager has recovered, `close` it before the journal.
-
-    `newest`: the time of the newest row (seconds since 1970) that an earlier gateway has left; None: no row.
-    """
+    """`start` it once the manager has recovered, `close` it before the journal."""
 
     def __init__(
         self,
@@ -46,14 +43,13 @@ class Retention:
         manager: SessionManager,
         settings: RetentionSettings,
         clock: ProvenTime,
-        newest: float | None,
         lane: Lane,
     ) -> None:
         self._journal = journal
         self._manager = manager
         self._settings = settings
         self._clock = clock
-        self._newest = newest
+        self._newest = moment_of(journal.former_activity)
         self._lane = lane
         self._tasks = Supervisor()
         self.unproven_leaps = 0

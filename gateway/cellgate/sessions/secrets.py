@@ -38,6 +38,11 @@ class SessionSecrets:
         # In the order in which they became known.
         self._values: dict[tuple[str, str], None] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the secrets that the session was created with."""
+        return self._names
+
     def copied(self) -> SessionSecrets:
         """The same for a branch of the session, whose kernel has the values that this one's has."""
         copy = SessionSecrets(self._source, self._owner, self._names)

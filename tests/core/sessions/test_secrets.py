@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.errors import StorageError
+from cellgate.errors import Conflict, StorageError
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
@@ -20,6 +20,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow
 from cellgate.sessions import adoption
 from cellgate.sessions.adoption import MESSAGES_A_TURN, masked
+from cellgate.sessions.agreement import check_agreement
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.connection import KernelConnection
@@ -452,3 +453,15 @@ def test_a_branch_masks_all_that_its_parent_was_given(world: World, source: Sour
     events = world.run(recorded(world, branch.row.id))
     assert "".join(event["text"] for event in events if event["type"] == "stream") == f"a {MARK}!"
     assert branch.row.environment["secrets"] == ["KEY"]
+
+
+def test_a_session_without_the_secret_that_is_asked_for_is_a_conflict(world: World, source: Source) -> None:
+    source.known[PRINCIPAL, "OTHER"] = Secret("OTHER", "o" * 20)
+    with_secret(world)
+    session = world.run(world.session("s"))
+    check_agreement(session, SessionBody(secrets=["KEY"]))
+    check_agreement(session, SessionBody(secrets=[]))
+    with pytest.raises(Conflict, match=r"exists with other secrets \(OTHER\);"):
+        check_agreement(session, SessionBody(secrets=["KEY", "OTHER"]))
+    with pytest.raises(Conflict, match=r"secrets \(KEY\)"):
+        check_agreement(world.run(world.session("without")), SessionBody(secrets=["KEY"]))

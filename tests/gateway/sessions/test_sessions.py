@@ -95,14 +95,6 @@ def test_without_a_key_the_gateway_makes_one(gateway: GatewayProcess) -> None:
             gateway.delete(f"/v1/sessions/{key}")
 
 
-def test_a_session_that_is_there_keeps_what_it_was_made_with(gateway: GatewayProcess, session: str) -> None:
-    made = make(gateway, session, metadata={"a": 1}, limits={"cell_timeout": 7}).json()
-    again = make(gateway, session, metadata={"a": 2}, limits={"cell_timeout": 8}, env={"A": "b"})
-    assert again.status == 200
-    assert again.json() == made
-    assert gateway.execute(session, "import os; os.environ.get('A')")["text"] == ""
-
-
 def test_a_key_with_another_kernel_is_a_conflict_live_or_recorded(
     start_gateway: StartGateway, tmp_path: Path
 ) -> None:
@@ -117,6 +109,55 @@ def test_a_key_with_another_kernel_is_a_conflict_live_or_recorded(
     assert gateway.delete("/v1/sessions/s").status == 204
     assert make(gateway, "s", kernel="python3").status == 409
     assert gateway.model("s")["state"] == "ended"
+
+
+GIVEN = {
+    "env": {"A": "1", "B": "2"},
+    "limits": {"memory": "300m", "cell_timeout": 7},
+    "metadata": {"title": "t", "deep": {"a": [1]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"env": {"A": "2"}}, "env (A)"),
+        ({"env": {"A": "1", "C": ""}}, "env (C)"),
+        ({"limits": {"memory": "301m"}}, "limits (memory)"),
+        ({"limits": {"pids": 99, "cell_timeout": 8}}, "limits (pids, cell_timeout)"),
+        ({"metadata": {"title": "u"}}, "metadata (title)"),
+        ({"metadata": {"deep": {"a": [2]}}}, "metadata (deep)"),
+        ({"metadata": {"n" * 100: 1}}, "metadata (" + "n" * 64 + "...)"),
+        ({"env": {f"V{number}": "" for number in range(7)}}, "env (V0, V1, V2, V3, V4 and 2 more)"),
+        (
+            {"env": {"A": "x"}, "limits": {"pids": 99}, "metadata": {"q": 1}},
+            "env (A), limits (pids), metadata (q)",
+        ),
+    ],
+)
+def test_a_session_that_has_other_things_than_asked_for_is_a_conflict_that_names_them(
+    gateway: GatewayProcess, session: str, asked: dict[str, object], named: str
+) -> None:
+    made = make(gateway, session, **GIVEN)
+    answer = make(gateway, session, **asked)
+    assert (answer.status, answer.reason) == (409, "conflict")
+    assert f"exists with other {named};" in answer.json()["detail"]
+    assert gateway.model(session) == made.json()
+
+
+def test_a_session_that_has_all_that_is_asked_for_is_found(gateway: GatewayProcess, session: str) -> None:
+    made = make(gateway, session, **GIVEN)
+    for asked in (
+        GIVEN,
+        {},
+        {"env": {}, "limits": {}, "metadata": {}, "secrets": []},
+        {"env": {"B": "2"}, "limits": {"memory": 300 * MIB}, "metadata": {"title": "t"}},
+    ):
+        answer = make(gateway, session, **asked)
+        assert (answer.status, answer.json()) == (200, made.json())
+    gateway.delete(f"/v1/sessions/{session}")
+    again = make(gateway, session, env={"A": "other"}, metadata={"title": "new"})
+    assert (again.status, again.json()["metadata"]) == (201, {"title": "new"})
 
 
 def test_an_unknown_kernel_is_refused_and_makes_nothing(gateway: GatewayProcess, session: str) -> None:
