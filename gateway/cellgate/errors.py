@@ -118,6 +118,12 @@ class Conflict(CellgateError):
     reason = "conflict"
 
 
+class NotOwner(CellgateError):
+    """The request names another gateway, by `Cellgate-Owner`, as the one that has the session."""
+
+    reason = "not_owner"
+
+
 class CannotShare(Conflict):
     """A session's workspace can't be another one's too."""
 
@@ -328,6 +334,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     Conflict: HTTPStatus.CONFLICT,
+    NotOwner: HTTPStatus.MISDIRECTED_REQUEST,
     KernelDied: HTTPStatus.CONFLICT,
     KernelBusy: HTTPStatus.CONFLICT,
     CannotBranch: HTTPStatus.CONFLICT,

@@ -150,13 +150,15 @@ class Gateway(Asynchronous):
         `on_wait` is called with its position in line while all kernels are in use: how many get one first.
         """
         body = given(session=session, **session_options(options))
+        path = None if session is None else session_path(session)
         if on_wait is None:
-            return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
+            made = await self._calls.call("POST", "/v1/sessions", body, session=path)
+            return decode(made, SessionModel)
         now = asyncio.get_running_loop().time
         try:
             async with (
                 asyncio.timeout(REQUEST_TIMEOUT) as silence,
-                aclosing(self._lines("POST", "/v1/sessions", encode(body))) as received,
+                aclosing(self._lines("POST", "/v1/sessions", encode(body), path)) as received,
             ):
                 async for line in received:
                     found = parse_opening(line)
@@ -503,9 +505,13 @@ class Gateway(Asynchronous):
                 if (event := parse_event(line)) is not None:
                     yield event
 
-    async def _lines(self, method: str, path: str, body: bytes | None = None) -> AsyncGenerator[bytes]:
-        """The lines of one answer, as they arrive."""
-        request = self._calls.exchange(method, path, body=body, accept="application/x-ndjson")
+    async def _lines(
+        self, method: str, path: str, body: bytes | None = None, session: str | None = None
+    ) -> AsyncGenerator[bytes]:
+        """The lines of one answer, as they arrive. `session`: as for `Calls.exchange`."""
+        request = self._calls.exchange(
+            method, path, body=body, accept="application/x-ndjson", session=session
+        )
         async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
             async for line in received:
                 yield line

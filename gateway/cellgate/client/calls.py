@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
+from cellgate.client.owners import Owners, session_in
 from cellgate.client.transport import MOST_ANSWER, Answer, Body, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
 
@@ -60,8 +61,34 @@ class Calls:
         self._server = server
         self.attempts = max(1, attempts)
         self.url = server.url
-        self.exchange = server.exchange
+        self._owners = Owners()
         self.websocket = server.websocket
+
+    @asynccontextmanager
+    async def exchange(
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes | Body | None = None,
+        accept: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        on_send: Callable[[], object] | None = None,
+        session: str | None = None,
+    ) -> AsyncIterator[Answer]:
+        """As ``Server.exchange``, with the gateway that has the session, and no other.
+
+        `session`: the path of the session that it is about, where the target does not say. Raises NotOwner.
+        """
+        session = session or session_in(target)
+        owner = self._owners.headers(session)
+        async with self._server.exchange(
+            method, target, body=body, accept=accept, headers={**(headers or {}), **owner}, on_send=on_send
+        ) as answer:
+            self._owners.learn(session or session_in(answer.headers.get("location", "")), answer.headers)
+            if method == "DELETE" and session == target.partition("?")[0]:
+                self._owners.forget(session)
+            yield answer
 
     async def call(
         self,
@@ -73,22 +100,24 @@ class Calls:
         idempotency: str | None = None,
         on_send: Callable[[], object] | None = None,
         most: int = MOST_ANSWER,
+        session: str | None = None,
     ) -> bytes:
         """The answer's body. After a lost connection the request is repeated only if that is safe.
 
         `on_send` is called when it is sent, each time. `most`: bytes of an answer, of which more is an error.
+        `session`: as for `exchange`.
         """
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
         attempts = self.attempts if method == "GET" or idempotency is not None else 1
         for attempt in range(1, attempts):
             try:
-                return await self._call(method, target, data, headers, timeout, on_send, most)
+                return await self._call(method, target, data, headers, timeout, on_send, most, session)
             except ConnectionFailed as error:
                 if error.reason != "connection_lost":
                     raise
             await asyncio.sleep(RETRY_PAUSE * 2 ** (attempt - 1))
-        return await self._call(method, target, data, headers, timeout, on_send, most)
+        return await self._call(method, target, data, headers, timeout, on_send, most, session)
 
     async def _call(
         self,
@@ -99,11 +128,14 @@ class Calls:
         timeout: float | None,
         on_send: Callable[[], object] | None,
         most: int,
+        session: str | None,
     ) -> bytes:
         try:
             async with (
                 asyncio.timeout(timeout),
-                self._server.exchange(method, target, body=body, headers=headers, on_send=on_send) as answer,
+                self.exchange(
+                    method, target, body=body, headers=headers, on_send=on_send, session=session
+                ) as answer,
             ):
                 return await answer.body(most=most)
         except TimeoutError as error:
@@ -111,13 +143,13 @@ class Calls:
 
     async def upload(self, target: str, body: Body) -> bytes:
         """PUTs the body; returns the answer's."""
-        async with self._server.exchange("PUT", target, body=body) as answer:
+        async with self.exchange("PUT", target, body=body) as answer:
             return await answer.body()
 
     @asynccontextmanager
     async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
         """An answer whose body the caller reads."""
-        async with self._server.exchange("GET", target, accept="*/*", headers=headers) as answer:
+        async with self.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
 
     async def download(

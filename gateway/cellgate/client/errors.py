@@ -58,6 +58,12 @@ class Conflict(GatewayError):
     """The request contradicts what exists."""
 
 
+class NotOwner(GatewayError):
+    """Another gateway than the one that has the session was asked for it, or answered."""
+
+    REASON = "not_owner"
+
+
 class CannotBranch(Conflict):
     """The session's kernel can't be branched; `obstacles` says what stands in the way."""
 
@@ -114,6 +120,7 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "cannot_branch": CannotBranch,
     "packages_not_allowed": PackagesNotAllowed,
     "network_not_allowed": NetworkNotAllowed,
+    NotOwner.REASON: NotOwner,
     "package_conflict": Conflict,
     "quota_exceeded": QuotaExceeded,
     "queue_full": Overloaded,

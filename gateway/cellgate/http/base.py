@@ -25,6 +25,7 @@ from cellgate.errors import (
     NotAcceptable,
     NotAuthenticated,
     NotFound,
+    NotOwner,
     PrincipalQuotaExceeded,
     TooLarge,
     TooManyAttempts,
@@ -45,6 +46,7 @@ from cellgate.http.tracing import RequestSpan
 from cellgate.http.unfit import shown, unfit
 from cellgate.principals.principal import Ask, Login, Principal
 from cellgate.wire.base import Query
+from cellgate.wire.owner import OWNER
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
@@ -71,11 +73,12 @@ RUN_BY_BROWSERS = frozenset(
 """What `Sec-Fetch-Dest` says of things that would run, or be shown as pages, with our origin."""
 FOR_PAGE = "sandbox; default-src 'none'; frame-ancestors 'none'"
 """The policy of answers to a browser that is signed in: whatever they hold, none is a page of our origin."""
-READ_BY_PAGES = "Accept-Ranges, Content-Disposition, Content-Range, ETag, Location, Retry-After"
+READ_BY_PAGES = f"Accept-Ranges, {OWNER}, Content-Disposition, Content-Range, ETag, Location, Retry-After"
 """Headers of answers that scripts of an allowed foreign origin may read, besides CORS's own short list."""
 SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")
 """Headers that such scripts may send with any request; an operation's own are added to them."""
 
+_SHOWN_OWNER = 64
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
 _MOST_OF_NOTHING = 64
@@ -168,6 +171,8 @@ class BaseHandler(RequestHandler):
     def set_default_headers(self) -> None:
         """Headers of every answer. Tornado calls this before `initialize`."""
         self.set_header("Server", "cellgate")
+        if owner := self.application.settings.get("owner"):
+            self.set_header(OWNER, owner)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 
@@ -308,6 +313,7 @@ class BaseHandler(RequestHandler):
             self._trace()
             self._count_request()
             self._check_permissions()
+            self._check_owner()
         self._read_query()
         self._find_owner()
         self._check_body()
@@ -344,6 +350,16 @@ class BaseHandler(RequestHandler):
     def _under_v1(self) -> bool:
         """Whether this is our own interface, in which the first part of a path that varies is a session."""
         return self.request.path.startswith(f"{self.services.base_url}/v1/")
+
+    def _check_owner(self) -> None:
+        """Refuse a request that is meant for another gateway behind the same address. Raises NotOwner."""
+        meant = self.request.headers.get(OWNER, "")
+        own = self.application.settings.get("owner", "")
+        if meant and own and meant != own:
+            raise NotOwner(
+                f"This is the gateway {own}, and the request is for {meant[:_SHOWN_OWNER]!r}: requests for"
+                " one session must reach one gateway"
+            )
 
     def _find_owner(self) -> None:
         """Whose sessions the request is about. Raises NotFound for those that the login doesn't reach."""

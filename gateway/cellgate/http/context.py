@@ -37,10 +37,10 @@ class Services:
     """The parts of a running gateway. `keep_alive`: seconds between keep-alives on a quiet stream.
 
     `open_network`: whether kernels have a network in any case, by the operator's choice of backend.
-    `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root.
-    `assets` and `sign_ins` are the console's. `ports`: None unless programs' ports are served.
-    `provider`: where browsers sign in at an identity provider, if they can. `doors`: the names of those for
-    other systems' clients that are open.
+    `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root. `owner`:
+    the id of this gateway, which its answers name. `assets` and `sign_ins` are the console's. `ports`: None
+    unless programs' ports are served. `provider`: where browsers sign in at an identity provider, if they
+    can. `doors`: the names of those for other systems' clients that are open.
     """
 
     version: str
@@ -74,6 +74,7 @@ class Services:
     sandboxes: Sandboxes = field(default_factory=Sandboxes)
     keep_alive: float = 15.0
     base_url: str = ""
+    owner: str = ""
     ports: ServedPorts | None = None
     provider: ProviderSignIn | None = None
     doors: tuple[str, ...] = ()

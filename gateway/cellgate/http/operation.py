@@ -17,6 +17,7 @@ from cellgate.errors import (
     NoOpenFiles,
     NotAuthenticated,
     NotFound,
+    NotOwner,
     NotRecorded,
     PrincipalQuotaExceeded,
     PrincipalQuotaExceededForNow,
@@ -64,6 +65,7 @@ OF_A_PRINCIPAL: Errors = (
     NotAuthenticated,
     TooManyAttempts,
     IdentityUnavailable,
+    NotOwner,
     PrincipalQuotaExceeded,
     PrincipalQuotaExceededForNow,
 )

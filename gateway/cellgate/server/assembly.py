@@ -500,7 +500,7 @@ async def _read_manifests(engine: Engine, catalog: KernelspecCatalog) -> None:
 
 
 def _instance(path: Path) -> str:
-    """The id that distinguishes this data folder's containers from other gateways' on the same engine."""
+    """The id of this data folder's gateway, in its answers and on its containers."""
     try:
         if not path.exists():
             path.write_text(secrets.token_hex(16))
@@ -710,6 +710,7 @@ def _build(
         tracer=tracer,
         keep_alive=settings.keep_alive,
         base_url=settings.base_url,
+        owner=_instance(settings.data_dir / INSTANCE_FILE),
         doors=settings.doors,
     )
     metrics.watch(lambda: _readings(services))
@@ -869,6 +870,7 @@ def _servers(
         log_function=log_request,
         metrics=services.metrics,
         is_token=services.access.is_token,
+        owner=services.owner,
         paths=paths() | door_paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )

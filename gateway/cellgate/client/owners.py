@@ -1,0 +1,62 @@
+"""Remembers which gateway has which session, so that a call never goes on in another one's empty session.
+
+Gateways behind one address, such as that of a load balancer, know nothing of each other's sessions: the same
+name is a session of each. Each answer names its gateway in `Cellgate-Owner`. A call for a session that is
+known sends that name along, and another gateway refuses it (421 `not_owner`). Pure; ``calls`` is the user.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from cellgate.client.errors import NotOwner
+from cellgate.wire.owner import OWNER
+
+MOST_KNOWN = 10_000
+"""Sessions that are remembered; the one that was used longest ago is forgotten first."""
+_SESSIONS = "/v1/sessions/"
+
+
+class Owners:
+    """The gateways that answered for sessions, by the sessions' paths."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, str] = OrderedDict()
+
+    def headers(self, session: str | None) -> Mapping[str, str]:
+        """Return the header of a request for the session with this path; none if it is not known."""
+        owner = None if session is None else self._known.get(session)
+        return {} if owner is None else {OWNER: owner}
+
+    def learn(self, session: str | None, headers: Mapping[str, str]) -> None:
+        """Take note of an answer for a session, by its headers (in lower case).
+
+        Raises NotOwner if it is not of the gateway that has answered before.
+        """
+        owner = headers.get(OWNER.lower())
+        if session is None or not owner:
+            return
+        known = self._known.setdefault(session, owner)
+        self._known.move_to_end(session)
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        if known != owner:
+            raise NotOwner(
+                421,
+                NotOwner.REASON,
+                f"The gateway {owner} answered for a session that {known} has, and has none of it. Requests"
+                " for one session must reach one gateway: see docs/how-to/use-several-machines.md",
+            )
+
+    def forget(self, session: str) -> None:
+        """Forget a session that has ended: any gateway may make the next one of its name."""
+        self._known.pop(session, None)
+
+
+def session_in(target: str) -> str | None:
+    """Return the path of the session that a request's target is about; None for any other target."""
+    path = target.partition("?")[0]
+    if not path.startswith(_SESSIONS):
+        return None
+    return _SESSIONS + path.removeprefix(_SESSIONS).partition("/")[0]
