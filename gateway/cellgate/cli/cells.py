@@ -11,6 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The kernelspec and the language that a notebook names; empty where it names none."""
+
+    kernelspec: str = ""
+    language: str = ""
+
+
 class CellKind(StrEnum):
     """A cell's type, as nbformat names it."""
 
@@ -46,8 +54,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellFile:
-    """A file's cells in order, its notebook metadata, and remarks about what will not run."""
+    """A file's cells in order, its notebook metadata, remarks for the user, and what it was written with."""
 
     cells: tuple[Cell, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    written: Written = Written()

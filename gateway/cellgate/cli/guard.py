@@ -41,6 +41,15 @@ class Guard:
         self._rest = text[end:]
         return _ESCAPE.sub(self._judge, text[:end])
 
+    def finish(self) -> str:
+        """Return what may go to the terminal of a sequence that was begun, and never ended: its text."""
+        rest, self._rest = self._rest, ""
+        return _ESCAPE.sub(self._judge, rest)
+
+    def whole(self, text: str) -> str:
+        """Return the part of a text that may go to the terminal, if nothing comes after it."""
+        return self.feed(text) + self.finish()
+
     def _judge(self, found: re.Match[str]) -> str:
         if found["line"]:
             self._below += 1
@@ -74,7 +83,7 @@ class Outlet:
     def line(self, text: str) -> None:
         """Write a text that is whole, and end its line."""
         self.end()
-        self._put((text if self._guard is None else Guard().feed(text)) + "\n")
+        self._put((text if self._guard is None else Guard().whole(text)) + "\n")
 
     def note(self, text: str) -> None:
         """Write a remark of ours; on a terminal control characters in it are shown."""
@@ -82,8 +91,10 @@ class Outlet:
         self._put((text if self._guard is None else printed(text)) + "\n")
 
     def end(self) -> None:
-        """Forget a control sequence that was not ended, and go back to the usual colours."""
+        """Write the text of a control sequence that was not ended, and go back to the usual colours."""
         if self._guard is not None:
+            if rest := self._guard.finish():
+                self._put(rest)
             self._guard = Guard()
             if self._has_sequences:
                 self._has_sequences = False

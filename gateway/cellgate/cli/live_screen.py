@@ -128,7 +128,7 @@ class Live:
 
     def _print(self, text: str) -> None:
         # Of what the guard lets pass a Text keeps the colours: a cell can't repaint the user's terminal.
-        self._progress.console.print(Text.from_ansi(Guard().feed(text)))
+        self._progress.console.print(Text.from_ansi(Guard().whole(text)))
 
 
 def _last_overwrite(line: str) -> str:
@@ -137,4 +137,4 @@ def _last_overwrite(line: str) -> str:
 
 
 def _beside_bar(text: str) -> str:
-    return without_colours(Guard().feed(text[:_LONG_LINE].partition("\n")[0]))[:60]
+    return without_colours(Guard().whole(text[:_LONG_LINE].partition("\n")[0]))[:60]

@@ -1,16 +1,13 @@
 """Reads notebooks, Python scripts and Markdown files as cells, and puts the outputs back in place.
 
-Scripts are split at ``# %%`` lines as by Jupytext and VS Code; in a Markdown file, fenced blocks in the
-kernel's language are the cells to run, unless they are marked ``no-run``. `weave` makes the notebook of a
+In a Markdown file, fenced blocks in the kernel's language are the cells to run, unless they are marked
+``no-run``; ``script_cells`` reads scripts. `weave` makes the notebook of a
 run: the file's text with the cells that the gateway recorded. It reads files but talks to no gateway and
 prints nothing.
 """
 
 from __future__ import annotations
 
-import io
-import re
-import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +17,9 @@ import nbformat
 from nbformat import NotebookNode, v4
 
 from cellgate.cli.cells import Cell, CellFile, CellKind
+from cellgate.cli.nearly_valid import before_reading, is_id, leave_out_invalid, notice_of
+from cellgate.cli.notebook_kernel import written_with
+from cellgate.cli.script_cells import read_script
 from cellgate.execution.blocks import cell_of
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.record.imported import decode_notebook, read_file
@@ -30,8 +30,6 @@ from cellgate_kernels.specs.languages import Language, find_language
 _nbformat: Any = nbformat  # untyped
 _v4: Any = v4
 
-_MARKER = re.compile(r"#\s*%%+(?:\s++(?P<rest>.*))?")
-_CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
 SUFFIXES: Final = frozenset({".ipynb", ".py", ".md", ".markdown"})
 """Of files that can be run."""
 NOT_RUN = "no-run"
@@ -39,7 +37,6 @@ NOT_RUN = "no-run"
 _OF_A_RUN = frozenset({"cellgate", "execution"})
 """Keys of a cell's metadata that describe one run of it."""
 MOST_CELLS = 100_000
-_DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
 
 
 def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool = False) -> CellFile:
@@ -65,11 +62,16 @@ def _read_notebook(path: Path) -> CellFile:
     cells = decoded.get("cells")
     if isinstance(cells, list) and len(cells) > MOST_CELLS:
         raise InvalidInput(f"{path} has {len(cells):,} cells; at most {MOST_CELLS:,} can be run")
-    converted = newest(decoded, str(path))
+    converted = newest(before_reading(decoded), str(path))
+    left_out: list[str] = []
     try:
         # `nbformat.read` would only log that a notebook is invalid, and warn about missing ids.
         notebook = _with_ids(converted)
-        _nbformat.validate(notebook)
+        try:
+            _nbformat.validate(notebook)
+        except nbformat.ValidationError:
+            left_out = leave_out_invalid(notebook)
+            _nbformat.validate(notebook)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a notebook: {error}") from error
     except (nbformat.ValidationError, *MALFORMED) as error:
@@ -78,7 +80,14 @@ def _read_notebook(path: Path) -> CellFile:
     # Exports of earlier versions have cells that a rollback undid as code; run, they would take effect.
     by_mark = isinstance(exported, dict) and exported.get("undone") is True
     cells = tuple(_notebook_cell(cell, undone=by_mark and _is_undone(cell)) for cell in notebook.cells)
-    return CellFile(cells, notebook.metadata)
+    notices = (notice_of(left_out),) if left_out else ()
+    return CellFile(cells, notebook.metadata, notices, written_with(decoded_metadata(decoded)))
+
+
+def decoded_metadata(notebook: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata of a decoded notebook, whatever is left out of it; empty if it has none."""
+    found = notebook.get("metadata")
+    return found if isinstance(found, dict) else {}
 
 
 def _is_undone(cell: NotebookNode) -> bool:
@@ -90,7 +99,7 @@ def _with_ids(notebook: NotebookNode) -> NotebookNode:
     """The notebook as nbformat 4.5, in which every cell has a unique id."""
     seen: set[str] = set()
     for cell in notebook.cells:
-        if not isinstance(cell.get("id"), str) or cell.id in seen:
+        if not is_id(cell.get("id")) or cell.id in seen:
             cell.id = _v4.new_raw_cell().id
         seen.add(cell.id)
     notebook.nbformat_minor = max(5, notebook.nbformat_minor)
@@ -103,60 +112,7 @@ def _notebook_cell(cell: NotebookNode, *, undone: bool) -> Cell:
 
 
 def _read_script(path: Path) -> CellFile:
-    with tokenize.open(path) as file:
-        text = file.read().removeprefix("\ufeff")
-    lines = text.split("\n")
-    begin = _header_length(lines)
-    inside = _lines_in_strings(text)
-    cells: list[Cell] = []
-    kind = CellKind.CODE
-    start = begin
-    # The additional marker ends the last cell.
-    for number, line in enumerate([*lines[begin:], "# %%"], begin):
-        marker = _MARKER.fullmatch(line) if number not in inside else None
-        if marker is None:
-            continue
-        cells.extend(_script_cell(kind, lines[start:number]))
-        named = _CELL_TYPE.search(marker["rest"] or "")
-        if named is None:
-            kind = CellKind.CODE
-        elif named[1] == "raw":
-            kind = CellKind.RAW
-        else:
-            kind = CellKind.MARKDOWN
-        start = number + 1
-    return CellFile(tuple(cells))
-
-
-def _header_length(lines: Sequence[str]) -> int:
-    """Number of lines of Jupytext's header, YAML between two ``# ---`` lines: notebook metadata, not code."""
-    if lines[:1] == ["# ---"] and "# ---" in lines[1:]:
-        return lines.index("# ---", 1) + 1
-    return 0
-
-
-def _lines_in_strings(text: str) -> set[int]:
-    """Lines (from 0) that start inside a string, where ``# %%`` is text, not a marker.
-
-    IPython's ``%magic`` and ``!command`` lines may stop the tokenizer; strings after that go undetected.
-    """
-    found: set[int] = set()
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.STRING:
-                found.update(range(token.start[0], token.end[0]))
-    except (tokenize.TokenError, SyntaxError):
-        return found
-    return found
-
-
-def _script_cell(kind: CellKind, lines: Sequence[str]) -> Iterator[Cell]:
-    source = "\n".join(lines).strip("\n").rstrip()
-    if kind is not CellKind.CODE:
-        text = _DOCSTRING.fullmatch(source.strip())
-        source = text["text"].strip() if text else re.sub(r"^# ?", "", source, flags=re.MULTILINE)
-    if source.strip():
-        yield Cell(kind, source)
+    return CellFile(read_script(path))
 
 
 def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:

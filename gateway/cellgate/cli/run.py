@@ -24,9 +24,11 @@ from traitlets import Bool, List, Unicode
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.cell_options import SessionOptions
 from cellgate.cli.cell_run import Run, RunOptions
+from cellgate.cli.cells import CellFile
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.live_screen import make_screen
 from cellgate.cli.notebook_files import SUFFIXES, read_cells, weave
+from cellgate.cli.notebook_kernel import Choice, choose_kernel, is_python
 from cellgate.cli.pages import converted
 from cellgate.cli.run_files import (
     Brought,
@@ -44,7 +46,7 @@ from cellgate.cli.run_report import CellReport, RunReport
 from cellgate.cli.screen import Screen, Silent, note_wait
 from cellgate.cli.script import asks, preparing, wants_a_person
 from cellgate.cli.tables import as_json
-from cellgate.client import ErrorInfo, FileModel, Files
+from cellgate.client import ErrorInfo, FileModel, Files, Gateway
 from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import parse_language
 
@@ -79,7 +81,9 @@ class RunApp(SessionOptions):
         Runs the cells of a notebook (.ipynb), of a Python script (.py, divided by "# %%" lines) or of a
         Markdown file (.md, its blocks in the session's language) one after another, and shows their outputs
         as they come. It stops at the first cell that fails. It respects the tags raises-exception and
-        skip-execution of a notebook's cells, and the word no-run after the language of a block.
+        skip-execution of a notebook's cells, and the word no-run after the language of a block. A notebook
+        runs in a kernel of its own language, which its metadata names, unless --kernel or --language is
+        given. In a script, IPython's magics may be comments, as Jupytext and VS Code write them.
 
         A Python script gets what stands behind -- as its sys.argv, and leaves by sys.exit() as under python:
         with 0 all is well, with another number that is the exit code of this command.
@@ -193,11 +197,14 @@ class RunApp(SessionOptions):
             raise UsageError(f"{path} is no Python script: it can't be given arguments")
         gateway = self.gateway()
         session = self.session or session_name(path)
+        choice = await self._choose_kernel(gateway, path, source)
+        if choice.notice:
+            source = replace(source, notices=(*source.notices, choice.notice))
         await gateway.create_session(
             session,
             on_wait=None if self.json else note_wait,
-            kernel=self.kernel or None,
-            language=self.language or None,
+            kernel=choice.kernel,
+            language=choice.language,
             checkpoint=self.checkpoint,
         )
         run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going, is_script=is_script))
@@ -237,6 +244,16 @@ class RunApp(SessionOptions):
                 )
             )
         return run.exit_code or (1 if failed or brought.refused else 0)
+
+    async def _choose_kernel(self, gateway: Gateway, path: Path, source: CellFile) -> Choice:
+        """Return what to ask for: the user's choice, else what the notebook was written with."""
+        if self.kernel or self.language or is_python(source.written):
+            return Choice(self.kernel or None, self.language or None)
+        offered = (await gateway.info()).kernelspecs
+        try:
+            return choose_kernel(source.written, {name: spec.language for name, spec in offered.items()})
+        except InvalidInput as error:
+            raise UsageError(f"{path}: {error.message}") from error
 
     def _data(self, path: Path) -> Data | None:
         """What to send and where to bring results; None without any of it. Raises UsageError."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from cellgate.client import ErrorInfo
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}")
-_ASKS = re.compile(r"\b(?:argv|argparse|optparse|getopt|click|typer|fire|docopt|absl|exit|quit)\b")
+_ASKS = re.compile(r"\b(?:__file__|argv|argparse|optparse|getopt|click|typer|fire|docopt|absl|exit|quit)\b")
 _FAREWELL = "To exit: use 'exit', 'quit'"
 """How IPython's warning after ``sys.exit()`` begins: it is about a prompt."""
 _BY_WORD = {"": 0, "None": 0, "False": 0, "True": 1}
 
 
 def asks(code: str) -> bool:
-    """Whether a script's code may look at its arguments, or leave with an exit code.
+    """Whether a script's code may look at its arguments or its own path, or leave with an exit code.
 
     Only then is it prepared: the preparation is in the record, and in the notebook of a session that stays.
     """
@@ -27,13 +28,15 @@ def asks(code: str) -> bool:
 
 
 def preparing(name: str, arguments: Sequence[str], *, fresh: bool) -> str:
-    """Code for the kernel that makes `arguments` those of the script `name`; it leaves no names behind.
+    """Code for the kernel that makes `arguments` those of the script `name`, and `__file__` its path there.
 
+    The script's place in the session is where the files beside it are: the working folder.
     In a `fresh` session, which ends with the script, ``exit()`` is as in a script too: IPython's ends the
     kernel.
     """
     lines = [
         f"__import__('sys').argv[:] = {[name, *arguments]!r}",
+        f"__file__ = __import__('os').path.abspath({PurePath(name).name!r})",
         f"__import__('warnings').filterwarnings('ignore', message={_FAREWELL!r})",
     ]
     if fresh:

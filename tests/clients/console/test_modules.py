@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cellgate_kernels.outputs import strip_ansi
 from tests.support.browser import link, opened
 from tests.support.server import GatewayProcess
 
@@ -143,6 +144,27 @@ def test_erasing_takes_time_by_length_alone(page: Any) -> None:
     assert run(page, "../outputs/ansi.js", body, "12345\b\b\x1b[1K") == ["    5"]
     bomb = ("x" * 50_000 + "\b\b\x1b[1K\r") * 40
     assert run(page, "../outputs/ansi.js", body, bomb) == ["x" * 50_000]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "open \x1b]8;;never closed\nLAST\n",
+        "open \x1bPnever closed\nLAST\n",
+        "open \x1b_G\nLAST\n",
+        "open \x1b[31\nLAST\n",
+        "open \x1b\nLAST\n",
+        "a\x1b]0;title\x07b\x1b]8;;http://x\x1b\\c\x1b(0d\x1bce\x1b[1;31mf\x1b[0m",
+        "\x1b]" * 9 + "\x1b\\x",
+    ],
+)
+def test_a_sequence_without_end_hides_nothing(page: Any, given: str) -> None:
+    """The page shows what the plain form of the result has."""
+    body = """
+      const shown = its.rows(given).map((row) => row.map((run) => run.text).join("")).join("\\n");
+      return [shown, its.plain(given)];
+    """
+    assert run(page, "../outputs/ansi.js", body, given) == [strip_ansi(given), strip_ansi(given)]
 
 
 def test_of_long_text_the_beginning_and_the_end_are_kept(page: Any) -> None:

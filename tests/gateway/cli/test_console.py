@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.cli.guard import Guard
+from cellgate.cli.guard import RESET, Guard, Outlet
 from tests.support.server import TOKEN, GatewayProcess
 from tests.support.terminal import Terminal
 
@@ -194,6 +195,21 @@ def test_which_control_sequences_a_cell_may_send(given: str, shown: str) -> None
     assert Guard().feed(given) == shown
     piecewise = Guard()
     assert "".join(piecewise.feed(character) for character in given) == shown
+
+
+@pytest.mark.parametrize("begun", ["\x1b]8;;", "\x1bP", "\x1b[31", "\x1b_G", "\x1b"])
+def test_what_follows_a_sequence_without_end_is_shown(begun: str) -> None:
+    text = f"open {begun}\nclosed\nLAST\n"
+    shown = Guard().whole(text)
+    assert "\x1b" not in shown
+    assert shown.endswith("closed\nLAST\n")
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    outlet = Outlet(stream)
+    for character in text:
+        outlet.write(character)
+    outlet.end()
+    assert stream.getvalue().removesuffix(RESET) == shown
 
 
 def test_a_sequence_without_end_is_not_kept_for_ever() -> None:

@@ -619,3 +619,62 @@ def test_a_file_is_written_where_the_user_says(place: Place) -> None:
     place.write("like.csv", "")
     assert (place.folder / "mine.csv").stat().st_mode == (place.folder / "like.csv").stat().st_mode
     place.call("session", "end", "getting")
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "shown"),
+    [
+        ({"name": "bash", "display_name": "Bash", "language": "bash"}, "echo hi $((6*7))", "hi 42"),
+        (
+            {"name": "deno", "display_name": "Deno", "language": "typescript"},
+            "const n: number = 6; console.log(`hi ${n * 7}`)",
+            "hi 42",
+        ),
+        ({"name": "my-env", "display_name": "Mine", "language": "python"}, "print('hi', 6 * 7)", "hi 42"),
+    ],
+)
+def test_a_notebook_runs_in_its_own_language(
+    place: Place, spec: dict[str, str], code: str, shown: str
+) -> None:
+    made = v4.new_notebook(cells=[v4.new_code_cell(code)], metadata={"kernelspec": spec})
+    nbformat.write(made, place.folder / "a.ipynb")
+    done = place.call("run", "a.ipynb", "-o", "done.ipynb")
+    assert (done.returncode, shown in done.stdout) == (0, True), (done.stdout, done.stderr)
+    assert place.read("done.ipynb").cells[0].outputs[0].text == f"{shown}\n"
+
+
+def test_a_notebook_of_a_language_that_is_not_here_is_refused_before_a_cell_runs(place: Place) -> None:
+    spec = {"name": "ir", "display_name": "R", "language": "R"}
+    cells = [v4.new_code_cell("y = 3"), v4.new_code_cell("y")]
+    nbformat.write(v4.new_notebook(cells=cells, metadata={"kernelspec": spec}), place.folder / "r.ipynb")
+    before = place.call("sessions", "--json").stdout
+    done = place.call("run", "r.ipynb")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "r.ipynb: the notebook is for the kernelspec 'ir' of R" in done.stderr
+    assert place.call("sessions", "--json").stdout == before
+    forced = place.call("run", "r.ipynb", "--language", "python")
+    assert (forced.returncode, "3" in forced.stdout) == (0, True)
+
+
+def test_a_script_looks_beside_itself(place: Place) -> None:
+    place.write("data.csv", "the data")
+    place.write(
+        "s.py",
+        'from pathlib import Path\nprint((Path(__file__).resolve().parent / "data.csv").read_text())\n'
+        "print(Path(__file__).name)",
+    )
+    done = place.call("run", "s.py", "--with", "data.csv")
+    assert (done.returncode, done.stdout.split()) == (0, ["the", "data", "s.py"]), done.stderr
+
+
+def test_a_notebook_that_is_not_quite_valid_runs_and_becomes_valid(place: Place) -> None:
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": None, "outputs": [], "execution_count": None},
+        {"cell_type": "code", "id": "a b/é", "source": "print('ran')", "attachments": {}},
+    ]
+    metadata = {"title": 5, "kernelspec": {"display_name": "Python"}, "language_info": {}}
+    place.write("a.ipynb", json.dumps({"nbformat": 4, "metadata": metadata, "cells": cells}))
+    done = place.call("run", "a.ipynb", "-o", "done.ipynb")
+    assert (done.returncode, "ran" in done.stdout) == (0, True), done.stderr
+    assert "left out: metadata.title, metadata.kernelspec" in done.stderr
+    assert place.read("done.ipynb").cells[1].outputs[0].text == "ran\n"

@@ -12,6 +12,7 @@ from nbformat import v3, v4
 
 from cellgate.cli.cells import Cell, CellFile, CellKind
 from cellgate.cli.notebook_files import read_cells, weave
+from cellgate.cli.notebook_kernel import Choice, choose_kernel, is_python, written_with
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language
 
@@ -368,3 +369,211 @@ def test_a_run_that_the_record_does_not_know_leaves_the_cell_without_outputs() -
     woven = weave(CellFile((Cell(CODE, "a"),)), exported(), ["lost"])
     nbformat.validate(woven)
     assert woven.cells[0].outputs == []
+
+
+# Notebooks that are not quite valid
+
+
+CODE_CELL: dict[str, Any] = {
+    "cell_type": "code",
+    "id": "run",
+    "metadata": {},
+    "source": "print('ran')",
+    "outputs": [],
+    "execution_count": None,
+}
+TEXT_CELL: dict[str, Any] = {"cell_type": "markdown", "id": "text", "metadata": {}, "source": "# T"}
+
+
+def old(output: object) -> dict[str, Any]:
+    return {**CODE_CELL, "outputs": [output]}
+
+
+def without(cell: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in cell.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        old({"output_type": "stream", "name": "stdout", "text": "x", "metadata": []}),
+        old({"output_type": "display_data", "data": {"text/plain": "x"}, "metadata": []}),
+        old({"output_type": "unknown", "data": {}}),
+        old({"output_type": "stream", "text": "x"}),
+        old({"output_type": "error", "ename": "E", "evalue": "x"}),
+        old(None),
+        without(CODE_CELL, "outputs"),
+        without(CODE_CELL, "execution_count"),
+        without(CODE_CELL, "metadata"),
+        {**CODE_CELL, "outputs": None, "execution_count": "1"},
+        {**CODE_CELL, "attachments": {}},
+        {**CODE_CELL, "id": "a b/é"},
+        {**CODE_CELL, "id": 7},
+        {**CODE_CELL, "id": "x" * 65},
+        {**CODE_CELL, "metadata": None},
+        {**CODE_CELL, "language": "python"},
+        {**CODE_CELL, "source": ["print(", "'ran')"]},
+    ],
+)
+def test_a_code_cell_that_is_not_quite_valid_runs_in_silence(cell: dict[str, Any], tmp_path: Path) -> None:
+    file = read_cells(write(tmp_path, "a.ipynb", notebook(cell)))
+    assert [(each.kind, each.source) for each in file.cells] == [(CODE, "print('ran')")]
+    assert file.notices == ()
+    nbformat.validate(weave(file, v4.new_notebook(), [None]))
+
+
+@pytest.mark.parametrize(
+    ("cell", "named"),
+    [
+        ({**TEXT_CELL, "outputs": [], "execution_count": None}, None),
+        ({**TEXT_CELL, "source": None}, None),
+        ({**TEXT_CELL, "attachments": None}, None),
+        ({**TEXT_CELL, "attachments": {"a.png": "x"}}, None),
+        ({**TEXT_CELL, "attachments": {"a.png": {"image/png": 5}}}, "attachments of cell 1"),
+        ({**TEXT_CELL, "metadata": {"tags": "x", "kept": 1}}, "metadata.tags of cell 1"),
+        ({**TEXT_CELL, "metadata": {"tags": ["a,b"], "name": 5}}, "metadata.tags of cell 1, metadata.name"),
+        ({**CODE_CELL, "id": "b", "metadata": {"collapsed": "yes"}}, "metadata.collapsed of cell 1"),
+        ({"cell_type": "raw", "source": "x", "metadata": {"format": 5}}, "metadata.format of cell 1"),
+    ],
+)
+def test_what_is_left_out_of_a_cell_is_named(cell: dict[str, Any], named: str | None, tmp_path: Path) -> None:
+    file = read_cells(write(tmp_path, "a.ipynb", notebook(CODE_CELL, cell)))
+    assert file.cells[0].source == "print('ran')"
+    assert (file.notices == ()) == (named is None)
+    assert named is None or named in file.notices[0]
+    woven = weave(file, v4.new_notebook(), [None, None])
+    nbformat.validate(woven)
+    assert woven.cells[1].metadata.get("kept") == cell["metadata"].get("kept")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"metadata": {"kernelspec": {"display_name": "Python 3"}}}, "metadata.kernelspec"),
+        ({"metadata": {"language_info": {"version": "3"}}}, "metadata.language_info"),
+        ({"metadata": {"title": 5}}, "metadata.title"),
+        ({"metadata": {"authors": "me", "title": None}}, "metadata.authors, metadata.title"),
+        ({"metadata": None}, None),
+        ({"metadata": []}, None),
+        ({"nbformat_minor": None}, None),
+        ({"nbformat_minor": "5"}, None),
+        ({"nbformat_minor": -1}, None),
+        ({"more": 1}, None),
+    ],
+)
+def test_a_notebook_that_is_not_quite_valid_runs(
+    changes: dict[str, Any], named: str | None, tmp_path: Path
+) -> None:
+    file = read_cells(write(tmp_path, "a.ipynb", notebook(CODE_CELL, **changes)))
+    assert [each.source for each in file.cells] == ["print('ran')"]
+    assert file.notices == (() if named is None else (f"not quite a valid notebook, so left out: {named}",))
+    nbformat.validate(weave(file, v4.new_notebook(), [None]))
+
+
+def test_a_notebook_without_its_minor_version_or_metadata_runs(tmp_path: Path) -> None:
+    file = read_cells(write(tmp_path, "a.ipynb", json.dumps({"nbformat": 4, "cells": [CODE_CELL]})))
+    assert [each.source for each in file.cells] == ["print('ran')"]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        None,
+        {},
+        {"cell_type": "heading", "source": "x", "metadata": {}},
+        {**CODE_CELL, "source": 5},
+        {**CODE_CELL, "source": ["a", None]},
+    ],
+)
+def test_what_is_no_cell_is_refused(cell: object, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"a\.ipynb is not a valid notebook"):
+        read_cells(write(tmp_path, "a.ipynb", notebook(CODE_CELL, cell)))
+
+
+def test_a_long_list_of_what_is_left_out_is_cut(tmp_path: Path) -> None:
+    cells = [{**CODE_CELL, "id": f"c{number}", "metadata": {"tags": 5}} for number in range(9)]
+    (notice,) = read_cells(write(tmp_path, "a.ipynb", notebook(*cells))).notices
+    assert notice.endswith("metadata.tags of cell 4 and 4 more")
+
+
+# Kernels of notebooks
+
+
+OFFERED = {"python3": "python", "bash": "bash", "deno": "typescript", "my-r": "R"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "choice"),
+    [
+        ({"kernelspec": {"name": "bash", "language": "bash"}}, Choice(kernel="bash")),
+        ({"kernelspec": {"name": "bash"}}, Choice(kernel="bash")),
+        ({"kernelspec": {"name": "deno", "language": "typescript"}}, Choice(kernel="deno")),
+        ({"kernelspec": {"name": "tslab", "language": "typescript"}}, Choice(language="typescript")),
+        ({"kernelspec": {"name": "jslab", "language": "javascript"}}, Choice(language="javascript")),
+        ({"kernelspec": {"name": "sh"}}, Choice(language="bash")),
+        ({"language_info": {"name": "bash"}}, Choice(language="bash")),
+        ({"kernelspec": {"name": "ir", "language": "R"}}, Choice(kernel="my-r")),
+        ({"kernelspec": {"name": "bash", "language": "R"}}, Choice(kernel="my-r")),
+    ],
+)
+def test_a_notebook_gets_a_kernel_of_its_language(metadata: dict[str, Any], choice: Choice) -> None:
+    written = written_with(metadata)
+    assert not is_python(written)
+    assert choose_kernel(written, OFFERED) == choice
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"kernelspec": None, "language_info": []},
+        {"kernelspec": {"name": "my-env", "language": "python"}},
+        {"kernelspec": {"name": "python3"}},
+        {"kernelspec": {"name": "x"}, "language_info": {"name": "python"}},
+        {"kernelspec": {"name": 5, "language": "Python"}},
+    ],
+)
+def test_a_notebook_of_python_is_left_to_the_gateway(metadata: dict[str, Any]) -> None:
+    assert is_python(written_with(metadata))
+
+
+def test_a_language_that_is_not_here_is_refused_by_the_name_of_the_kernelspec() -> None:
+    written = written_with({"kernelspec": {"name": "ir", "language": "R"}})
+    with pytest.raises(InvalidInput, match=r"for the kernelspec 'ir' of R, which is not here.*deno \(typesc"):
+        choose_kernel(written, {name: language for name, language in OFFERED.items() if name != "my-r"})
+    nameless = written_with({"kernelspec": {"name": "conda-root-py"}})
+    assert "run as Python" in choose_kernel(nameless, OFFERED).notice
+
+
+# Magics that are comments
+
+
+JUPYTEXT = "# ---\n# jupyter:\n#   jupytext:\n#     formats: ipynb,py:percent\n{}# ---\n"
+
+
+def test_magics_that_jupytext_made_comments_are_magics(tmp_path: Path) -> None:
+    text = JUPYTEXT.format("") + (
+        "# %%\n# %matplotlib inline\nx = 1  # %kept\nif x:\n    # !echo hi\n    # %d is a format\n"
+        "# ! not one\ntext = '''\n# %inside\n'''\n"
+        '# %% language="bash"\n# echo "a"\n#\n# ls\n'
+        "# %%\n# %%time\nsum(range(9))\n"
+    )
+    assert read(tmp_path, "a.py", text) == [
+        (
+            CODE,
+            (
+                "%matplotlib inline\nx = 1  # %kept\nif x:\n    !echo hi\n    %d is a format\n"
+                "# ! not one\ntext = '''\n# %inside\n'''"
+            ),
+        ),
+        (CODE, '%%bash\necho "a"\n\nls'),
+        (CODE, "%%time\nsum(range(9))"),
+    ]
+
+
+def test_comments_of_other_scripts_stay_comments(tmp_path: Path) -> None:
+    plain = "# %%\n# %matplotlib inline\n# !ls\n#!%matplotlib widget\n#!/usr/bin/env python\n"
+    kept = "# %matplotlib inline\n# !ls\n%matplotlib widget\n#!/usr/bin/env python"
+    assert read(tmp_path, "a.py", plain) == [(CODE, kept)]
+    header = JUPYTEXT.format("#     comment_magics: false\n")
+    assert read(tmp_path, "b.py", header + "# %%\n# %who\n1") == [(CODE, "# %who\n1")]

@@ -12,7 +12,7 @@
  */
 
 const PIECES =
-  /\x1b\[([\d;:?<=>]*)[ -\/]*([@-~])|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -\/]*[0-~]?|([\r\n\b])|[^\x1b\r\n\b]+/g;
+  /\x1b\[([\d;:?<=>]*)[ -\/]*([@-~])|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[ -\/]+[0-~]|\x1b[0-Z\\^-~]|\x1b|([\r\n\b])|[^\x1b\r\n\b]+/g;
 const UNSEEN = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]/g;
 const MOST_PADDING = 20_000;
 /** Characters that are erased before others of their row, of one text. */
