@@ -59,6 +59,8 @@ _MALFORMED = (
 _decode = json_decoder(dict[str, Any]).decode
 _LINE = len(b'{"hash":"","row":}\n') + 64
 _CHUNK = 1 << 20
+FIRST_FORMAT = 4
+"""The first of Jupyter's formats that gateways write."""
 
 
 def check_notebook(data: bytes, name: str) -> Finding:
@@ -91,9 +93,14 @@ def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
 
 def _check_sealed(notebook: dict[str, Any]) -> None:
     """Raises NoSeal for a notebook that Cellgate did not write, or that has no seal."""
-    if not isinstance(notebook["nbformat"], int) or not isinstance(notebook["cells"], list):
+    version = notebook["nbformat"]
+    if not isinstance(version, int):
+        raise TypeError("it has no format")
+    metadata = notebook.get("metadata", {})
+    known = metadata.get("cellgate") if isinstance(metadata, dict) else None
+    # Cells of formats before 4 are elsewhere; no gateway ever wrote one.
+    if not isinstance(notebook.get("cells"), list) and (version >= FIRST_FORMAT or known is not None):
         raise TypeError("it has no cells")
-    known = notebook.get("metadata", {}).get("cellgate")
     if not isinstance(known, dict):
         raise NoSeal("Cellgate did not write it, so changes to it can't be found")
     if "seal" not in known:

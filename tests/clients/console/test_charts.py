@@ -144,6 +144,17 @@ def test_a_figure_with_sizes_has_them(sheet: Any, outputs: dict[str, list[dict[s
     assert seen(sheet, outputs["sized"], 200, 700, 250) == [204, 704, 254]
 
 
+@pytest.mark.parametrize(("height", "has"), [(-200, 454), ("much", 454), (None, 454), ("120", 124)])
+def test_a_height_that_is_none_is_the_usual_one(sheet: Any, height: object, has: int) -> None:
+    figure = {"data": [{"type": "bar", "y": [1, 2]}], "layout": {"height": height}}
+    mount(sheet, display({PLOTLY: figure}))
+    framed(sheet).locator(".bars .point").first.wait_for(state="attached")
+    until(
+        lambda: [round(box["height"]) for box in sheet.locator(PLACES).evaluate_all(BOXES)] == [has],
+        "other height",
+    )
+
+
 def test_each_mark_of_altair_is_seen(sheet: Any, outputs: dict[str, list[dict[str, Any]]]) -> None:
     shown = outputs["altair"]
     assert all("application/vnd.vegalite.v6+json" in each["data"] for each in shown)
@@ -186,7 +197,8 @@ PYDECK = (
 
 
 def test_what_bokeh_and_pydeck_can_not_show_is_said(page: Any) -> None:
-    place = mount(page, display(BOKEH), display({"text/html": PYDECK, "text/plain": "<Deck>"}))
+    broken = PYDECK.replace("cdn.jsdelivr.net", "[")
+    place = mount(page, display(BOKEH), display({"text/html": broken + PYDECK, "text/plain": "<Deck>"}))
     place.get_by_text("Bokeh draws this figure with scripts of another output").wait_for()
     framed(page).get_by_text("Outputs reach no network: what this one asked cdn.jsdelivr.net for").wait_for()
 

@@ -406,6 +406,9 @@ async def test_a_notebook_without_a_seal_is_neither_valid_nor_changed(exports: A
         notebook,
         UNSEALED,
         {**UNSEALED, "nbformat": 3},
+        {"nbformat": 2, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": []}]},
+        {"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": "a"}, "worksheets": []},
+        {"nbformat": 1, "cells": [{"cell_type": "code", "code": "1"}]},
         {**UNSEALED, "metadata": {"cellgate": "x"}},
     ):
         found = check_notebook(json.dumps(told).encode(), "n")
@@ -421,6 +424,8 @@ async def test_a_notebook_without_a_seal_is_neither_valid_nor_changed(exports: A
         b"{",
         b'{"cells": []}',
         b'{"nbformat": 4, "cells": 1, "metadata": {}}',
+        b'{"nbformat": 3, "worksheets": [], "metadata": {"cellgate": {"seal": {}}}}',
+        b'{"nbformat": "3", "worksheets": [], "metadata": {}}',
         b'{"nbformat": 4, "cells": [], "metadata": {"cellgate": {"seal": null}}}',
         b'{"nbformat": 4, "cells": [], "metadata": {"cellgate": {"seal": {}}}}',
         b'{"nbformat": 4, "cells": [NaN], "metadata": {}}',

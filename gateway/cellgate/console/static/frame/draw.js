@@ -95,6 +95,8 @@ async function drawLatex({ place, value }) {
 const OF_MAPS = /^(?:choropleth|scattergeo)$/;
 /** The height of a figure that asks for none, in pixels; plotly's own. */
 const USUAL_HEIGHT = 450;
+/** Whoever asks for more scrolls within the figure's place. */
+const MOST_HEIGHT = 20_000;
 
 /** @param {Wanted} wanted */
 async function drawPlotly({ place, value }) {
@@ -104,7 +106,8 @@ async function drawPlotly({ place, value }) {
   if (!(await withRenderers(place, "plotly", ...(hasMaps ? ["plotly-maps"] : [])))) return undefined;
   // A figure that follows its place takes the height of that, and an empty one has none.
   const element = document.createElement("div");
-  element.style.height = `${Number(layout.height ?? layout.template?.layout?.height) || USUAL_HEIGHT}px`;
+  const asked = Number(layout.height ?? layout.template?.layout?.height);
+  element.style.height = `${asked > 0 ? Math.min(asked, MOST_HEIGHT) : USUAL_HEIGHT}px`;
   place.append(element);
   // A frame saves no files and asks nobody: these buttons would do nothing.
   const config = { ...figure.config, responsive: true, displaylogo: false, showLink: false };

@@ -145,7 +145,9 @@
       ...new DOMParser().parseFromString(text, "text/html").querySelectorAll("script[src], link[rel=stylesheet][href]"),
     ]);
     const addresses = found.map((each) => each.getAttribute("src") ?? each.getAttribute("href"));
-    return addresses.filter((each) => /^(?:https?:)?\/\//.test(each)).map((each) => new URL(each, "https://h").host);
+    return addresses
+      .filter((each) => /^(?:https?:)?\/\//.test(each) && URL.canParse(each, "https://h"))
+      .map((each) => new URL(each, "https://h").host);
   }
 
   new ResizeObserver(tellHeight).observe(place);
