@@ -15,11 +15,13 @@ expression is for.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
+
+from tests.support.parsed_patterns import CATEGORIES, REPEATS, Nodes, children
 
 ENDLESS = 1000
 """The number of turns from which on a repeat counts as endless."""
@@ -34,20 +36,10 @@ BEGINS_ANEW = "a search that can begin anew inside an endless repeat"
 WRONG = "a possessive repeat of a group, which Python before 3.11.5 gets wrong: make it atomic"
 """See https://github.com/python/cpython/issues/106052."""
 
-Nodes = Sequence[tuple[Any, Any]]
 Characters = frozenset[str]
 NONE: Characters = frozenset()
 
-_CATEGORIES = {
-    codes.CATEGORY_DIGIT: r"\d",
-    codes.CATEGORY_NOT_DIGIT: r"\D",
-    codes.CATEGORY_SPACE: r"\s",
-    codes.CATEGORY_NOT_SPACE: r"\S",
-    codes.CATEGORY_WORD: r"\w",
-    codes.CATEGORY_NOT_WORD: r"\W",
-}
 _OF_ONE = (codes.LITERAL, codes.NOT_LITERAL, codes.IN, codes.ANY)
-_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 _AT_START = (codes.AT_BEGINNING, codes.AT_BEGINNING_STRING)
 
 
@@ -119,7 +111,7 @@ class _Judge:
                 yield from self.walk(argument[1], NOTHING, before, in_loop=in_loop)
             elif op is codes.BRANCH:
                 yield from self._branch(argument[1], rest, before, in_loop)
-            elif op in _REPEATS:
+            elif op in REPEATS:
                 if op is codes.POSSESSIVE_REPEAT and not (
                     len(argument[2]) == 1 and argument[2][0][0] in _OF_ONE
                 ):
@@ -184,7 +176,7 @@ class _Judge:
         for op, argument in nodes:
             if op in _OF_ONE:
                 yield self._set(op, argument)
-            elif op in _REPEATS and argument[0]:
+            elif op in REPEATS and argument[0]:
                 yield from self._needed(argument[2])
             elif op is codes.SUBPATTERN:
                 yield from self._needed(argument[3])
@@ -202,7 +194,7 @@ class _Judge:
             elif op is codes.GROUPREF:
                 found |= self._any
             elif op not in (codes.ASSERT, codes.ASSERT_NOT):
-                for inner in _children(op, argument):
+                for inner in children(op, argument):
                     found |= self._used(inner)
         return found
 
@@ -226,10 +218,10 @@ class _Judge:
             return Next(first, after.can_end, can_fail=True)
         if op is codes.ASSERT_NOT:
             return replace(after, can_fail=True)
-        if op in _REPEATS and not argument[0]:
+        if op in REPEATS and not argument[0]:
             inside = self._next(argument[2], after)
             return Next(inside.first | after.first, after.can_end, after.can_fail)
-        each = [self._next(inner, after) for inner in _children(op, argument)]
+        each = [self._next(inner, after) for inner in children(op, argument)]
         return Next(
             frozenset().union(*(one.first for one in each)),
             any(one.can_end for one in each),
@@ -258,25 +250,9 @@ class _Judge:
             return frozenset(chr(value))
         if kind is codes.RANGE:
             return frozenset(each for each in self._any if value[0] <= ord(each) <= value[1])
-        return frozenset(re.findall(_CATEGORIES[value], "".join(self._any), self._flags & re.ASCII))
+        return frozenset(re.findall(CATEGORIES[value], "".join(self._any), self._flags & re.ASCII))
 
     def _in_cases(self, found: Characters) -> Characters:
         if not self._flags & re.IGNORECASE:
             return found
         return found | {each.swapcase() for each in found} | {each.lower() for each in found}
-
-
-def _children(op: Any, argument: Any) -> list[Nodes]:
-    if op in _REPEATS:
-        return [argument[2]]
-    if op is codes.SUBPATTERN:
-        return [argument[3]]
-    if op is codes.ATOMIC_GROUP:
-        return [argument]
-    if op is codes.BRANCH:
-        return list(argument[1])
-    if op is codes.GROUPREF_EXISTS:
-        return [each or [] for each in argument[1:]]
-    if op in (codes.ASSERT, codes.ASSERT_NOT):
-        return [argument[1]]
-    return []

@@ -8,20 +8,19 @@ from every place, or in every split, for nothing. It knows nothing of what the e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
+
+from tests.support.parsed_patterns import CATEGORIES, REPEATS, Nodes, children
 
 ENDLESS = 100
 """How often something may repeat at least to count as repeating without end."""
 ALPHABET = " a1A.,-_\"'/\\<>=:;{}()[]#@!%&*+?|~^$\t\n\r0fexyzZ\x00\x1b\x80é"
 """The characters of the texts, preferred first."""
 ENDS = ("", "\x00", "\n", "x", " ", "!")
-REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
-
-Nodes = Sequence[tuple[Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +59,13 @@ def _endless(nodes: Nodes, full: bool, before: str) -> Iterator[tuple[str, Nodes
     """The bodies that may repeat without end, each with what fits all before it."""
     for node in nodes:
         op, argument = node
-        for inner in _children(op, argument):
+        for inner in children(op, argument):
             yield from _endless(inner, full, before)
         if op in REPEATS and argument[1] is not codes.MAXREPEAT and argument[1] < ENDLESS:
             pass
         elif op in REPEATS:
             yield before, argument[2]
         before += _sample([node], full)
-
-
-def _children(op: Any, argument: Any) -> list[Nodes]:
-    if op in REPEATS:
-        return [argument[2]]
-    if op is codes.SUBPATTERN:
-        return [argument[3]]
-    if op is codes.ATOMIC_GROUP:
-        return [argument]
-    if op is codes.BRANCH:
-        return list(argument[1])
-    if op in (codes.ASSERT, codes.ASSERT_NOT):
-        return [argument[1]]
-    return []
 
 
 def _pumps(body: Nodes, full: bool) -> list[str]:
@@ -106,7 +91,7 @@ def _sample_of(op: Any, argument: Any, full: bool) -> str:
     if op is codes.BRANCH:
         return _sample(argument[1][-1 if full else 0], full)
     if op in (codes.SUBPATTERN, codes.ATOMIC_GROUP):
-        return "".join(_sample(inner, full) for inner in _children(op, argument))
+        return "".join(_sample(inner, full) for inner in children(op, argument))
     return ""
 
 
@@ -120,21 +105,11 @@ def _fits(node: tuple[Any, Any], letter: str) -> bool:
     return any(_is_in(kind, value, letter) for kind, value in argument) != negated
 
 
-_CATEGORIES = {
-    codes.CATEGORY_DIGIT: r"\d",
-    codes.CATEGORY_NOT_DIGIT: r"\D",
-    codes.CATEGORY_SPACE: r"\s",
-    codes.CATEGORY_NOT_SPACE: r"\S",
-    codes.CATEGORY_WORD: r"\w",
-    codes.CATEGORY_NOT_WORD: r"\W",
-}
-
-
 def _is_in(kind: Any, value: Any, letter: str) -> bool:
     if kind is codes.LITERAL:
         return chr(value) == letter
     if kind is codes.RANGE:
         return value[0] <= ord(letter) <= value[1]
     if kind is codes.CATEGORY:
-        return re.fullmatch(_CATEGORIES[value], letter) is not None
+        return re.fullmatch(CATEGORIES[value], letter) is not None
     return False

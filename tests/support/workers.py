@@ -19,11 +19,15 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 _STREAMS = range(3)
 """Standard input, output and error."""
+_LOG = "importer.log"
+_SHOWN = 4000
+"""Bytes of the importer's log that are shown if it ends before its time."""
 _LOOK_S = 0.2
 """Seconds between two looks for workers that have ended."""
 
@@ -34,7 +38,7 @@ class Importer:
     def __init__(self, arguments: list[str], folder: Path) -> None:
         """Start importing the tests that pytest finds by `arguments`. `folder`: of the socket and the log."""
         self._address = folder / "importer"
-        with socket.socket(socket.AF_UNIX) as listener, (folder / "importer.log").open("wb") as log:
+        with socket.socket(socket.AF_UNIX) as listener, (folder / _LOG).open("wb") as log:
             # Here, so that it is there before the first worker asks.
             listener.bind(str(self._address))
             listener.listen(64)
@@ -65,12 +69,17 @@ class Importer:
 
 def _ask_for_a_fork(address: str) -> None:
     """Hand the importer this process's streams, and wait until the fork that has them ends."""
-    with socket.socket(socket.AF_UNIX) as asked:
+    told = os.dup(sys.stderr.fileno())
+    ended = b""
+    with socket.socket(socket.AF_UNIX) as asked, suppress(ConnectionError):
         asked.connect(address)
         socket.send_fds(asked, [b"."], list(_STREAMS))
         for number in _STREAMS:
             os.close(number)
-        asked.recv(1)
+        ended = asked.recv(1)
+    if not ended:
+        log = Path(address).with_name(_LOG).read_bytes()[-_SHOWN:]
+        os.write(told, b"The process that imports the tests has ended; its last words:\n" + log)
 
 
 def _import_and_fork(listener: socket.socket, arguments: list[str]) -> None:
@@ -104,6 +113,8 @@ def _import_and_fork(listener: socket.socket, arguments: list[str]) -> None:
                 os.kill(worker, signal.SIGKILL)
             if os.waitpid(worker, 0 if asked in ready else os.WNOHANG)[0]:
                 del workers[asked]
+                with suppress(OSError):
+                    asked.send(b".")
                 asked.close()
 
 

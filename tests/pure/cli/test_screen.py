@@ -141,7 +141,7 @@ def test_a_cell_has_no_terminal_at_its_will_though_the_other_stream_goes_to_a_fi
         screen.note(EVIL)
         screen.end(1, event(Finished, status="ok", duration_ms=10.0))
     shown = streams[terminal].getvalue()
-    assert "abcd2Je0;f\x1b[31mred\x1b[0m\n" in shown
+    assert "abcd2Je0;f\x1b[31mred]0;not ended\x1b[0m\n" in shown
     assert re.sub(r"\x1b\[(?:31|0)m", "", shown).replace("\n", "").isprintable()
     if terminal == "stderr":
         assert "[1/1] ok 0.01 s\n" in shown
