@@ -59,6 +59,12 @@ def tunnel(host):
     finally:
         connection.close()
 """
+RAW = """
+def raw(head):
+    with socket.create_connection(("127.0.0.1", 3128), timeout=60) as connection:
+        connection.sendall(head)
+        return connection.makefile("rb").readline().decode().strip()
+"""
 DIRECT = f"""
 import socket
 def reached(kind, address):
@@ -183,7 +189,7 @@ def see(gateway: Gateway, policy: Path, seen: dict[str, Any]) -> None:
     seen["info"] = request("GET", "/v1/info").json()["network"]
     seen["model"] = gateway.open("s", network="allow")["network"]
     gateway.open("plain")
-    gateway.run("s", FETCH + TUNNEL)
+    gateway.run("s", f"import socket\n{FETCH}{TUNNEL}{RAW}")
     for name, code in {
         "allowed": "fetch('http://host.example.com/')",
         "posted": "fetch('http://host.example.com/', data=b'x' * 100_000) == 'x' * 100_000",
@@ -193,6 +199,8 @@ def see(gateway: Gateway, policy: Path, seen: dict[str, Any]) -> None:
         "other": "fetch('http://elsewhere.example.org/')",
         "other port": "fetch('http://host.example.com:81/')",
         "other tunnel": "tunnel('elsewhere.example.org')",
+        "NUL": r"raw(b'CONNECT host.example.com\0.example.org:80 HTTP/1.1\r\n\r\n')",
+        "NUL at the end": r"raw(b'CONNECT host.example.com\0:80 HTTP/1.1\r\n\r\n')",
         "literal": f"fetch('http://{outside.HOST}/')",
         "private": "fetch('http://private.example.com/')",
         "metadata": "fetch('http://metadata.example.com/')",

@@ -87,6 +87,8 @@ def test_named_hosts_are_reached_through_the_proxy(seen: dict[str, Any], what: s
         ("literal", REFUSED.format("host_not_allowed")),
         ("redirect", REFUSED.format("host_not_allowed")),
         ("other tunnel", "Tunnel connection failed: 403 Forbidden (host_not_allowed)"),
+        ("NUL", "HTTP/1.1 400 Bad Request (bad_request)"),
+        ("NUL at the end", "HTTP/1.1 400 Bad Request (bad_request)"),
         ("private", REFUSED.format("address_not_allowed")),
         ("metadata", REFUSED.format("address_not_allowed")),
         ("own", REFUSED.format("address_not_allowed")),

@@ -7,8 +7,10 @@ import io
 import json
 import os
 import signal
+import tempfile
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,52 @@ def lives_with_traps(gateway: GatewayProcess, session: str) -> None:
     assert gateway.delete(path).status == 204
     until(lambda: not workspace.exists(), "the workspace is not removed")
     assert gateway.execute(session, "import os; os.listdir()")["text"] == "[]"
+
+
+LINKS = """
+import os
+targets = 'self/root self/cwd 1/root self/fd thread-self/root'.split()
+for name, target in zip('root cwd one fd task'.split(), targets):
+    os.symlink(f'/proc/{target}', name)
+os.mkdir('folder'); os.symlink('/proc/self/root', 'folder/root'); open('plain', 'w').close()
+"""
+
+
+def test_links_into_proc_lead_a_client_nowhere(gateway: GatewayProcess, session: str) -> None:
+    links_lead_nowhere(gateway, session)
+
+
+def links_lead_nowhere(gateway: GatewayProcess, session: str) -> None:
+    """To the gateway they would lead to its own root and its own files."""
+    path = f"/v1/sessions/{session}"
+    assert gateway.execute(session, LINKS)["status"] == "ok"
+    for link in ("root", "one", "task", "folder/root", "cwd", "fd"):
+        for below in ("/etc/hostname", "/tmp/planted", "/0"):
+            asked = f"{path}/files/{link}{below}"
+            answers = {
+                "read": gateway.get(asked),
+                "write": gateway.request("PUT", asked, b"planted"),
+                "move": gateway.post(f"{asked}?move_to=moved"),
+                "move there": gateway.post(f"{path}/files/plain?move_to={link}{below}"),
+                "make": gateway.post(f"{asked}?mkdir"),
+                "remove": gateway.delete(asked),
+            }
+            assert {
+                name: (answer.status, answer.reason) for name, answer in answers.items()
+            } == dict.fromkeys(answers, (400, "bad_request"))
+        # The link itself is no file.
+        assert gateway.get(f"{path}/files/{link}").status == 400
+    assert not Path("/tmp/planted").exists()
+    listed = {file["path"] for file in gateway.get(f"{path}/files?folders=true").json()["files"]}
+    assert listed == {"folder/", "plain"}
+    with tempfile.NamedTemporaryFile(dir="/tmp", prefix="of-the-gateway-") as file:
+        name = Path(file.name).name
+        for cwd in ("root/tmp", "folder/root/tmp", "/proc/self/root/tmp", "/proc/1/root/tmp"):
+            ran = gateway.post(f"{path}/processes", {"argv": ["ls"], "cwd": cwd})
+            assert ran.status >= 400 or name not in ran.json()["stdout"]
+    with zipfile.ZipFile(io.BytesIO(gateway.get(f"{path}/bundle").body)) as archive:
+        assert set(archive.namelist()) >= {"work/plain"}
+        assert not [name for name in archive.namelist() if "root" in name or "task" in name]
 
 
 LEASE = """
