@@ -43,9 +43,9 @@ from cellgate.client.transport import MOST_RESULT, SYSTEM_TRUST, Server, Trust, 
 from cellgate.client.values import (
     BlocksResult,
     Exploration,
+    Pages,
     Result,
     decode,
-    following,
     parse_event,
     parse_opening,
 )
@@ -191,13 +191,13 @@ class Gateway(Asynchronous):
         """
         wanted = given(state=state, search=search, limit=_PAGE)
         wanted |= {name: "true" for name, asked in (("newest", newest), ("usage", usage)) if asked}
-        after: str | None = ""
-        while after is not None:
-            query = urlencode(wanted | given(after=after or None))
+        pages = Pages("")
+        while pages.after is not None:
+            query = urlencode(wanted | given(after=pages.after or None))
             page = decode(await self._calls.call("GET", f"/v1/sessions?{query}"), SessionPage)
             for model in page.sessions:
                 yield model
-            after = following(page.next, after)
+            pages.turn(page.next)
 
     async def execute(
         self,
@@ -518,14 +518,14 @@ class Gateway(Asynchronous):
 
     async def executions(self, session: str, *, newest: bool = False) -> AsyncGenerator[ExecutionModel]:
         """The session's executions, oldest first unless `newest` is set; `result` has the rest of each."""
-        after: int | None = 0
+        pages = Pages(0)
         order = "&newest=true" if newest else ""
-        while after is not None:
-            path = f"{session_path(session, 'executions')}?limit={_EXECUTIONS}&after={after}{order}"
+        while pages.after is not None:
+            path = f"{session_path(session, 'executions')}?limit={_EXECUTIONS}&after={pages.after}{order}"
             page = decode(await self._calls.call("GET", path, most=MOST_RESULT), ExecutionPage)
             for model in page.executions:
                 yield model
-            after = following(page.next, after)
+            pages.turn(page.next)
 
     async def result(self, session: str, execution: str, *, max_text: int | None = None) -> Result:
         """The execution's result so far. `max_text` as of `execute`."""

@@ -24,10 +24,13 @@ from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
 from cellgate.client.owners import Owners, session_in
 from cellgate.client.transport import MOST_ANSWER, Answer, Body, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
+from cellgate_kernels.limits import GIB
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
 _PIECE = 1024 * 1024  # bytes written at once
+MOST_UNTOLD: Final = 64 * GIB
+"""Bytes of a download whose length the gateway has not told: a disk is not filled by one that never ends."""
 FORM_BY_EXTENSION: Final = MappingProxyType(
     {
         ".html": "html",
@@ -194,6 +197,10 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
                     if held >= _PIECE:
                         await asyncio.to_thread(file.writelines, waiting)
                         waiting, held = [], 0
+                    if total is None and done > MOST_UNTOLD:
+                        raise gateway_error(
+                            0, "bad_answer", f"The gateway told no length, and sent {MOST_UNTOLD:,} bytes"
+                        )
                     progress(done, total)
                 await asyncio.to_thread(file.writelines, waiting)
             await asyncio.to_thread(_keep_mode, file.fileno(), path)

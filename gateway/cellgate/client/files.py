@@ -14,7 +14,7 @@ from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import Calls, Progress, given, ignore_progress, session_path
 from cellgate.client.errors import GatewayError, InvalidInput
 from cellgate.client.transport import MOST_FILE, MOST_RESULT, Body
-from cellgate.client.values import decode, following
+from cellgate.client.values import Pages, decode
 from cellgate.wire.answers import FileChange, FileChanges, FileModel, FilePage
 
 _CHUNK = 1024 * 1024
@@ -34,14 +34,15 @@ class Files(Asynchronous):
 
     async def list(self, *, folders: bool = False) -> AsyncGenerator[FileModel]:
         """All files, by path; with `folders`, these too, each with a slash at its path's end."""
-        after: str | None = ""
-        while after is not None:
-            query = urlencode(given(limit=_PAGE, after=after or None, folders="true" if folders else None))
+        pages = Pages("")
+        while pages.after is not None:
+            begins = pages.after or None
+            query = urlencode(given(limit=_PAGE, after=begins, folders="true" if folders else None))
             path = f"{session_path(self._session, 'files')}?{query}"
             page = decode(await self._calls.call("GET", path), FilePage)
             for model in page.files:
                 yield model
-            after = following(page.next, after)
+            pages.turn(page.next)
 
     async def put(
         self, path: str, source: bytes | str | Path, progress: Progress | None = None

@@ -7,7 +7,7 @@ defaults. Pure; ``api`` receives the bytes.
 from __future__ import annotations
 
 import reprlib
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from cellgate.wire.events import BY_TYPE, Event
 from cellgate.wire.problems import StreamProblem
 
 T = TypeVar("T")
+MOST_PAGES: Final = 10_000
+"""Pages of one list: at 200 sessions a page two million of them."""
 
 TABLE = "application/vnd.dataresource+json"
 """pandas' Table Schema: ``schema`` has the fields' names and types, ``data`` an object for each row.
@@ -180,11 +182,21 @@ def parse_opening(line: bytes) -> answers.SessionModel | int | None:
     return None if position is msgspec.UNSET else position
 
 
-def following(said: T | None, before: T) -> T | None:
-    """Where the next page begins, if any does. Raises GatewayError if that is where the last one began."""
-    if said is not None and said == before:
-        raise gateway_error(0, "bad_answer", "The gateway's list has no end: a page of it leads to itself")
-    return said
+class Pages(Generic[T]):
+    """The pages of one list: where each begins. A gateway's list that never ends is an error."""
+
+    def __init__(self, first: T) -> None:
+        self._left = MOST_PAGES
+        self.after: T | None = first
+        """Where the page to be asked for begins; None when there is no further one."""
+
+    def turn(self, said: T | None) -> None:
+        """Go on to the page that begins where the last one `said`. Raises GatewayError."""
+        self._left -= 1
+        if said is not None and (said == self.after or not self._left):
+            why = "a page of it leads to itself" if said == self.after else f"it has {MOST_PAGES:,} pages"
+            raise gateway_error(0, "bad_answer", f"The gateway's list has no end: {why}")
+        self.after = said
 
 
 def decode(body: bytes, kind: type[T]) -> T:

@@ -16,7 +16,18 @@ from typing import Any
 
 import pytest
 
-from cellgate.client import Event, Finished, Gateway, GatewayError, Stream, api, calls, files, transport
+from cellgate.client import (
+    Event,
+    Finished,
+    Gateway,
+    GatewayError,
+    Stream,
+    api,
+    calls,
+    files,
+    transport,
+    values,
+)
 from cellgate_kernels.errors import InvalidInput
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -589,3 +600,37 @@ async def test_a_list_that_leads_to_itself_is_given_up() -> None:
     async with answering(answer(b'{"files": [], "next": "", "complete": true}')) as (gateway, _):
         with pytest.raises(GatewayError, match="no end"):
             [each async for each in gateway.session("s").files.list()]
+
+
+async def test_a_list_whose_pages_never_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "MOST_PAGES", 5)
+    asked = 0
+
+    async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        writer.write(answer(b'{"executions": [], "next": %d}' % asked))
+
+    async with answering(script) as (gateway, requests):
+        with pytest.raises(GatewayError, match="no end: it has 5 pages") as refused:
+            _ = [each async for each in gateway.executions("s")]
+    assert (refused.value.reason, len(requests)) == ("bad_answer", 5)
+
+
+async def test_a_page_that_leads_to_itself_is_given_up() -> None:
+    async with answering(answer(b'{"executions": [], "next": 7}')) as (gateway, requests):
+        with pytest.raises(GatewayError, match="leads to itself"):
+            _ = [each async for each in gateway.executions("s")]
+    assert len(requests) == 2
+
+
+async def test_a_download_that_never_ends_fills_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "MOST_UNTOLD", MOST)
+    script, _ = endless(CHUNKED, CHUNK)
+    async with answering(script) as (gateway, _):
+        with pytest.raises(GatewayError, match="told no length") as refused:
+            await gateway.session("s").files.save("file", tmp_path / "file")
+    assert refused.value.reason == "bad_answer"
+    assert not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
