@@ -56,7 +56,7 @@ class ThreadLanes:
     and encoding of large texts from and for clients. `files`: clients' uploads and downloads. `bulk`: hashing
     for listings. `lookups`: names of hosts that sessions connect to; the system's resolver may take its time.
     `sleep`: kernels that fall asleep, which may wait for a disk; two at a time.
-    Messages queued on disk for slow WebSockets have a separate lane (``channels.client``).
+    Messages queued on disk for slow WebSockets have a separate lane (``channels.frame_log``).
     """
 
     def __init__(self, kernels: int) -> None:

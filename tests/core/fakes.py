@@ -20,6 +20,7 @@ from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.eraser import Purge
 from cellgate.record.journal import Journal
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate_kernels import trees
@@ -286,7 +287,7 @@ class House:
         self.manager = SessionManager(
             journal,
             cast(KernelspecCatalog, FakeCatalog()),
-            SharedParts(cast(KernelPool, self.pool), WorkspaceStore(self.workspaces)),
+            SharedParts(cast(KernelPool, self.pool), WorkspaceStore(self.workspaces), SpillLedger(root, 0)),
             ManagerSettings(settings, cull_interval=0.02),
         )
 

@@ -127,7 +127,7 @@ class Session:
         self.log = spec.log
         self.record = SessionRecord(spec, settings.gateway_version)
         self.started = asyncio.get_running_loop().time()
-        self.door = Door(self, settings.channels)
+        self.door = Door(self, settings.channels, partial(parts.spilled.open, self.account.name))
         self._tasks = Supervisor(self._ids, self._failed)
         self._widgets = WidgetMessages(spec.log)
         self._store = spec.store
