@@ -24,6 +24,7 @@ from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate_kernels import trees
+from cellgate_kernels.budget import Owner
 from cellgate_kernels.connection import Listener
 from cellgate_kernels.errors import KernelspecNotFound
 from cellgate_kernels.kernel import KernelProfile
@@ -76,6 +77,7 @@ class FakeConnection:
 
     def __init__(self, faults: Faults) -> None:
         self.session = "fake"
+        self.owner = Owner()
         self.listeners: list[tuple[Listener, frozenset[str] | None, Failed]] = []
         self.followers: dict[str, tuple[Listener, Failed]] = {}
         self.closed = False

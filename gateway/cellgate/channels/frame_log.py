@@ -27,7 +27,7 @@ from cellgate.record.spill_ledger import Space, Spiller
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB, MIB
 from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.threads import Lane, work_for
 
 CHUNK = 256 * 1024
 SPILL = 4 * MIB
@@ -209,6 +209,7 @@ class FrameLog:
 
     async def _write_tail(self) -> None:
         """Move the tail into files until it is empty."""
+        work_for(self._space.principal)
         try:
             while self._tail:
                 await self._write_some()

@@ -235,7 +235,8 @@ class ServeApp(IdentityOptions, PackageOptions):
         config=True
     )
     slow_client_memory = Size(
-        "8m", help="How much may wait in memory for the slow WebSockets of one kernel; the rest waits on disk."
+        "8m",
+        help="How much may wait in memory for the slow WebSockets of one kernel; the rest waits on disk.",
     ).tag(config=True, metavar="SIZE")
     slow_client_disk = Size(
         "1g", help="How much may wait for a slow WebSocket in all; above that, it is closed."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.http.test_connections import ended
+from tests.gateway.http.test_connections import clients, ended, hear, is_open, problem
 from tests.support.channels import channels, raw_socket, text
 from tests.support.server import GatewayProcess
 from tests.support.small_disk import small_disk
@@ -101,3 +101,22 @@ async def test_clients_that_read_nothing_leave_the_others_the_disk(disk: Disk) -
             ended(connection)
         assert gateway.log.read_text().count("others need the space on disk") == len(idle)
     assert disk.least > RESERVE
+
+
+def test_open_streams_leave_the_others_their_connections(tmp_path: Path) -> None:
+    """Three quarters are one user's at most; what is more is refused, and no probe."""
+    with serving(tmp_path, max_connections=16) as (gateway, ada, bea), clients(gateway) as client:
+        assert gateway.post("/v1/sessions/s/execute", {"code": "1"}, token=ada).status == 200
+        head = (
+            f"GET /v1/sessions/s/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {ada}\r\n"
+            "Accept: text/event-stream\r\n"
+        )
+        streams = [client.connect(f"{head}\r\n".encode()) for _ in range(12)]
+        for stream in streams:
+            hear(stream, b"session")
+        for _ in range(20):
+            refused = ended(client.connect(f"{head}Connection: close\r\n\r\n".encode()))
+            assert problem(refused) == (503, "too_many_connections")
+            client.connect(b"GET /healthz HTTP/1.1\r\n")
+        is_served(gateway, bea)
+        assert [is_open(stream) for stream in streams] == [True] * 12

@@ -24,6 +24,7 @@ from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.principals.principal import Login
+from cellgate.principals.usage import Reservation
 from cellgate_kernels.budget import ByteBudget
 from cellgate_kernels.places import Places
 from cellgate_kernels.tasks import guarded
@@ -41,6 +42,7 @@ WAITING_HELPS = frozenset({408, 503})
 """The statuses of refusals that may not be refused if they are sent again after `RETRY_SECONDS`."""
 RETRY_SECONDS = 5
 TOO_MANY = "All connections are in use; try again later"
+TOO_MANY_OF_ONE = "You have too many connections open; close some, or try again later"
 
 
 class Phase(StrEnum):
@@ -71,6 +73,9 @@ class Owner(Protocol):
     memory: ByteBudget
     turns: Places
 
+    def place(self, name: str) -> Reservation | None:
+        """A place among the connections of this principal; None if there is none for them."""
+
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""
 
@@ -87,8 +92,9 @@ class Owner(Protocol):
 class ClientStream(IOStream):
     """A connection of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
 
-    `origin`: the key of the address that it counts for. `scheme`: of the URLs that lead to it. `proxy`: the
-    address of the trusted proxy at its other side, if one is there. `login`: what the token of the request
+    `origin`: the key of the address that it counts for. `whose`: who its memory counts for, its principal or,
+    of a stranger, those of the address. `scheme`: of the URLs that lead to it. `proxy`: the address of the
+    trusted proxy at its other side, if one is there. `login`: what the token of the request
     gives, once the client has shown one. `signed_in`: whether the sign-in that gave it is not over, if it was
     one of a browser. `evict`: how to close the connection in its own protocol once that login has ended.
     `busy`: the client is waiting for our work. `sending`: `transfer` writes to the socket directly and counts
@@ -105,11 +111,13 @@ class ClientStream(IOStream):
 
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
         self.origin = origin
+        self.whose = strangers(origin)
         self.proxy: str | None = None
         self.phase = Phase.WAITING
         self.login: Login | None = None
         self.signed_in: Callable[[], bool] | None = None
         self.evict: Callable[[], None] | None = None
+        self._place: Reservation | None = None
         self.busy = False
         self.sending = False
         self.spooled = False
@@ -152,6 +160,37 @@ class ClientStream(IOStream):
             return False
         return not is_valid(self.login) or (self.signed_in is not None and not self.signed_in())
 
+    def let_in(self, login: Login) -> bool:
+        """Note who is asking. False if they have too many connections already."""
+        name = login.principal.name
+        if not self._gone and (self._place is None or self.whose != name):
+            place = self._owner.place(name)
+            if place is None:
+                return False
+            self._leave_place()
+            self._place = place
+            self.whose = name
+        self.login = login
+        return True
+
+    def comes_from(self, origin: str) -> None:
+        """Note which address its present request is from."""
+        self.origin = origin
+        if self._place is None:
+            self.whose = strangers(origin)
+
+    @property
+    def is_strange(self) -> bool:
+        """Whether it has shown no token with its present request."""
+        return self._place is None
+
+    def _leave_place(self) -> None:
+        """It is a stranger's again."""
+        if self._place is not None:
+            self._place.release()
+            self._place = None
+            self.whose = strangers(self.origin)
+
     # Phases
 
     def waits(self) -> None:
@@ -163,6 +202,7 @@ class ClientStream(IOStream):
         self.login = None
         self.signed_in = None
         self.passed = None
+        self._leave_place()
         self._release()
 
     def reads(self) -> None:
@@ -224,7 +264,7 @@ class ClientStream(IOStream):
     def _count(self) -> None:
         held = 0 if self._gone or self._given_up else self.held
         if held:
-            self._owner.memory.hold(self, held)
+            self._owner.memory.hold(self, held, self.whose)
         else:
             self._owner.memory.release(self)
 
@@ -370,6 +410,7 @@ class ClientStream(IOStream):
         super().close_fd()
         if not self._gone:
             self._gone = True
+            self._leave_place()
             self._count()
             self._owner.closed(self)
 
@@ -440,6 +481,11 @@ class ClientStream(IOStream):
         self.sent += count
         if self.passed is not None:
             self.passed(count)
+
+
+def strangers(origin: str) -> str:
+    """Whose the connections of an address are that have shown no token. No principal has such a name."""
+    return f"\n{origin}"
 
 
 def _queued(connection: socket.socket) -> int:
