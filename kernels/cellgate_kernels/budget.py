@@ -72,7 +72,8 @@ class ByteBudget:
         self._sizes[holder] = size
         self._whose[holder] = whose
         self._count(whose, size)
-        while whose and self.held_by(whose) > self.most_of_one:
+        # Nobody has too much of what is little in all.
+        while whose and self.held > self.most_of_one and self.held_by(whose) > self.most_of_one:
             self._end_first(whose)
         while self.held > self.total:
             self._end_first(max(self._sums, key=self._sums.__getitem__))

@@ -114,7 +114,7 @@ class KernelConnection:
         """When the kernel last sent something, by the loop's clock."""
         self._kernel_id = kernel_id
         self._reception, self._owned = (Reception(), True) if reception is None else (reception, False)
-        self._share = Share()
+        self._share, self._share_of = Share(), ""
         self.owner = Owner()
         """Whose code the kernel runs: what its messages hold in memory is that principal's part."""
         self._budget = self._reception.budget.part(self.owner)
@@ -449,6 +449,9 @@ class KernelConnection:
         # Nothing else of this kernel is read in the meantime, so the masker is used by one thread at a time.
         mask = None if self._masker is None else self._masker.mask
         reading.is_masked = mask is not None
+        if self._share_of != self.owner.name:
+            self._share_of = self.owner.name
+            self._share = self._reception.share(self._share_of)
         reading.future = self._reception.read(
             self._share, self._signer, reading.channel, reading.frames, room, mask
         )

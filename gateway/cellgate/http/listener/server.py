@@ -41,7 +41,6 @@ from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, 
 from cellgate.http.listener.tls import TlsStream, wrap
 from cellgate.principals.principal import Login
 from cellgate.principals.shares import Shares
-from cellgate.principals.usage import Reservation
 from cellgate.record.admission import part_of_one
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.errors import in_words
@@ -230,16 +229,21 @@ class Listener(HTTPServer):
             self._closed_by_us(why)
             stream.drop()
 
-    def place(self, name: str) -> Reservation | None:
-        """A place among a principal's connections, if need be in place of one of who has more; or None."""
-        place = self._shares.take(name)
+    def enter(self, name: str) -> bool:
+        """Take a place among a principal's connections, if need be in place of one of who has more."""
+        if self._shares.enter(name):
+            return True
         heaviest = self._shares.heaviest()
-        if place is not None or heaviest is None or self._shares.taken < self._shares.most:
-            return place
+        if heaviest is None or self._shares.taken < self._shares.most:
+            return False
         if self._shares.taken_by(heaviest) <= self._shares.taken_by(name) + 1:
-            return None
+            return False
         self._evict_of(heaviest, "evicted")
-        return self._shares.take(name)
+        return self._shares.enter(name)
+
+    def leave(self, name: str) -> None:
+        """Give a place of this principal's back."""
+        self._shares.leave(name)
 
     def _evict_of(self, name: str, why: str) -> None:
         """Close the connection of a principal that has been at its request for longest."""

@@ -24,7 +24,6 @@ from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.principals.principal import Login
-from cellgate.principals.usage import Reservation
 from cellgate_kernels.budget import ByteBudget
 from cellgate_kernels.places import Places
 from cellgate_kernels.tasks import guarded
@@ -73,8 +72,11 @@ class Owner(Protocol):
     memory: ByteBudget
     turns: Places
 
-    def place(self, name: str) -> Reservation | None:
-        """A place among the connections of this principal; None if there is none for them."""
+    def enter(self, name: str) -> bool:
+        """Take a place among the connections of this principal; False if there is none for them."""
+
+    def leave(self, name: str) -> None:
+        """Give a place of this principal's back."""
 
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""
@@ -93,15 +95,15 @@ class ClientStream(IOStream):
     """A connection of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
 
     `origin`: the key of the address that it counts for. `whose`: who its memory counts for, its principal or,
-    of a stranger, those of the address. `scheme`: of the URLs that lead to it. `proxy`: the address of the
-    trusted proxy at its other side, if one is there. `login`: what the token of the request
-    gives, once the client has shown one. `signed_in`: whether the sign-in that gave it is not over, if it was
-    one of a browser. `evict`: how to close the connection in its own protocol once that login has ended.
-    `busy`: the client is waiting for our work. `sending`: `transfer` writes to the socket directly and counts
-    its bytes in `sent`. `spooled`: output that the client does not read is limited elsewhere, and may wait
-    for long. `pieces`: the buffers that a large body is read into, in turn. `passed`: called with the numbers
-    of bytes that count for the client's principal: of answers, and of messages of its WebSocket; its bodies
-    are counted by their handlers.
+    of a stranger, those of the address. `is_strange`: its present request has shown no token. `scheme`: of
+    the URLs that lead to it. `proxy`: the address of the trusted proxy at its other side, if one is there.
+    `login`: what the token of the request gives, once the client has shown one. `signed_in`: whether the
+    sign-in that gave it is not over, if it was one of a browser. `evict`: how to close the connection in its
+    own protocol once that login has ended. `busy`: the client is waiting for our work. `sending`: `transfer`
+    writes to the socket directly and counts its bytes in `sent`. `spooled`: output that the client does not
+    read is limited elsewhere, and may wait for long. `pieces`: the buffers that a large body is read into, in
+    turn. `passed`: called with the numbers of bytes that count for the client's principal: of answers, and of
+    messages of its WebSocket; its bodies are counted by their handlers.
 
     Memory kept for the client counts against the server's budget: a body or a message until it has been
     answered, bytes written that the system has not taken, and what callers declare they keep (`owing`).
@@ -111,13 +113,13 @@ class ClientStream(IOStream):
 
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
         self.origin = origin
-        self.whose = strangers(origin)
+        self.whose = self._strangers = strangers(origin)
         self.proxy: str | None = None
         self.phase = Phase.WAITING
         self.login: Login | None = None
         self.signed_in: Callable[[], bool] | None = None
         self.evict: Callable[[], None] | None = None
-        self._place: Reservation | None = None
+        self.is_strange = True
         self.busy = False
         self.sending = False
         self.spooled = False
@@ -163,12 +165,11 @@ class ClientStream(IOStream):
     def let_in(self, login: Login) -> bool:
         """Note who is asking. False if they have too many connections already."""
         name = login.principal.name
-        if not self._gone and (self._place is None or self.whose != name):
-            place = self._owner.place(name)
-            if place is None:
+        if not self._gone and (self.is_strange or self.whose != name):
+            if not self._owner.enter(name):
                 return False
             self._leave_place()
-            self._place = place
+            self.is_strange = False
             self.whose = name
         self.login = login
         return True
@@ -176,20 +177,16 @@ class ClientStream(IOStream):
     def comes_from(self, origin: str) -> None:
         """Note which address its present request is from."""
         self.origin = origin
-        if self._place is None:
-            self.whose = strangers(origin)
-
-    @property
-    def is_strange(self) -> bool:
-        """Whether it has shown no token with its present request."""
-        return self._place is None
+        self._strangers = strangers(origin)
+        if self.is_strange:
+            self.whose = self._strangers
 
     def _leave_place(self) -> None:
         """It is a stranger's again."""
-        if self._place is not None:
-            self._place.release()
-            self._place = None
-            self.whose = strangers(self.origin)
+        if not self.is_strange:
+            self.is_strange = True
+            self._owner.leave(self.whose)
+            self.whose = self._strangers
 
     # Phases
 
