@@ -4,7 +4,8 @@ Whatever is kept there because a client reads slowly, or not at all, is counted 
 WebSockets, exports, files of conversions. All together have half of the free space, not counting the reserve
 that the record needs, and one principal has three quarters of that. When there is no room, who holds most
 gives way, not who asks: of the principal with the most bytes, what nobody has read for long, then the
-largest. What is running for a principal does not end for something new of the same principal.
+largest. So it is, too, when something else fills the disk up to the reserve. What is running for a principal
+does not end for something new of the same principal.
 
 It only counts, and knows no files: ``spill``, ``jobs`` and ``channels`` write them.
 """
@@ -22,10 +23,12 @@ from typing import Protocol
 
 from cellgate.record.admission import part_of_one
 from cellgate.record.space import free
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.tasks import Supervisor, guarded
 
 PATIENCE = 10.0
 """Seconds that a thread waits for others to give way."""
+WATCH_SECONDS = 1.0
+"""Between two looks at whether others have filled the disk."""
 _NEVER = float("inf")
 
 
@@ -195,17 +198,28 @@ class SpillLedger:
             self._add(asking, count)
             return True
 
-    def _have_give_way(self, principal: str, asking: Space, count: int) -> bool:
+    def _have_give_way(self, principal: str, asking: Space | None = None, count: int = 0) -> bool:
         def rank(space: Space) -> tuple[float, int]:
             stalled = space.spiller.stalled_since()
             size = space.held + (count if space is asking else 0)
             return (_NEVER if stalled is None else stalled), -size
 
         theirs = {space: None for space in self._spaces if space.principal == principal}
-        if asking.principal == principal:
+        to_own = asking is not None and asking.principal == principal
+        if asking is not None and to_own:
             theirs[asking] = None
-        to_own = asking.principal == principal
         return any(space.spiller.give_way(to_own=to_own) for space in sorted(theirs, key=rank))
+
+    def relieve(self) -> bool:
+        """Have whoever holds most give way, if others have filled the disk up to the reserve.
+
+        On the loop, again and again: what gives way leaves the disk a moment later. Returns whether some did.
+        """
+        with self._lock:
+            if not self._total or self._leaving or free(self._folder) >= self._reserve:
+                return False
+            by_size = sorted(self._held, key=self._held.__getitem__, reverse=True)
+            return any(self._have_give_way(principal) for principal in by_size)
 
 
 def _on_loop() -> bool:
@@ -215,3 +229,23 @@ def _on_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class SpillWatch:
+    """Keeps the reserve of the disk free of spills. `start` it, and `close` it before what spills."""
+
+    def __init__(self, ledger: SpillLedger) -> None:
+        self._ledger = ledger
+        self._tasks = Supervisor()
+
+    def start(self) -> None:
+        """Start looking."""
+        self._tasks.repeat(self._look, "reserve of the disk", pause=WATCH_SECONDS)
+
+    async def _look(self) -> float:
+        self._ledger.relieve()
+        return WATCH_SECONDS
+
+    async def close(self) -> None:
+        """Stop looking."""
+        await self._tasks.cancel()

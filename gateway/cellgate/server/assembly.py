@@ -78,7 +78,7 @@ from cellgate.record.location import RECORD
 from cellgate.record.schema import Sync
 from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills
-from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.spill_ledger import SpillLedger, SpillWatch
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.server import tracing
@@ -649,6 +649,9 @@ def _build(
     )
     stack.push_async_callback(egress.close)
     spilled = SpillLedger(settings.data_dir, settings.storage_reserve)
+    watch = SpillWatch(spilled)
+    stack.push_async_callback(watch.close)
+    watch.start()
     parts = SharedParts(
         pool,
         workspaces,

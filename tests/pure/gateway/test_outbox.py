@@ -258,6 +258,31 @@ async def test_clients_at_the_same_place_go_together(disk: Disk) -> None:
     assert bystander.lost is None
 
 
+async def test_what_waits_leaves_a_disk_that_others_fill(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who holds most gives way, one after the other, until the reserve is free."""
+    small, large = disk.kernel("ada"), disk.kernel("bea")
+    clients = [Outbox(kernel.log(FORMAT)) for kernel in (small, large)]
+    flood(small, clients[:1], 10)
+    flood(large, clients[1:], 20)
+    await disk.settled()
+    others = 0
+    monkeypatch.setattr(
+        "cellgate.record.spill_ledger.free", lambda _: RESERVE + 100 * MIB - disk.ledger.used - others
+    )
+    assert not disk.ledger.relieve()
+    others = 80 * MIB
+    assert disk.ledger.relieve()
+    assert not disk.ledger.relieve(), "what has given way has not left the disk yet"
+    await disk.settled()
+    assert not disk.ledger.relieve()
+    assert lost(clients) == [False, True]
+    others = 1000 * MIB
+    assert disk.ledger.relieve()
+    await disk.settled()
+    assert lost(clients) == [True, True]
+    assert not disk.ledger.relieve(), "there is nothing left to give"
+
+
 async def test_a_disk_without_room_loses_who_asks_if_nobody_else_holds_anything(disk: Disk) -> None:
     disk.most = 0
     kernel = disk.kernel()
