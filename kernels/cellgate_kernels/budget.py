@@ -66,14 +66,16 @@ class ByteBudget:
 
         `whose`: whose part that is; by default nobody's, which has no limit of its own.
         """
-        former = self._whose.get(holder)
-        if former is not None:
-            self._count(former, -self._sizes[holder])
+        if holder in self._sizes:
+            self._count(self._whose[holder], -self._sizes[holder])
         self._sizes[holder] = size
         self._whose[holder] = whose
-        self._count(whose, size)
-        # Nobody has too much of what is little in all.
-        while whose and self.held > self.most_of_one and self.held_by(whose) > self.most_of_one:
+        self.held += size
+        self._sums[whose] = self._sums.get(whose, 0) + size
+        # Nobody has too much as long as all together have little.
+        if 4 * self.held <= 3 * self.total:
+            return
+        while whose and self.held_by(whose) > self.most_of_one:
             self._end_first(whose)
         while self.held > self.total:
             self._end_first(max(self._sums, key=self._sums.__getitem__))

@@ -72,7 +72,7 @@ class Served:
         return made
 
     def taken(self, who: str) -> int:
-        return self.listener._shares.taken_by(who)
+        return self.listener.shares.taken_by(who)
 
 
 async def said(client: socket.socket) -> bytes:
@@ -112,7 +112,7 @@ async def serve(stack: ExitStack, settings: ListenerSettings) -> AsyncIterator[S
     ) as (port, listener):
         yield Served(port, listener, closed, stack)
         await listener.close_all_connections()
-        assert listener._shares.taken == 0
+        assert listener.shares.taken == 0
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Listener(HTTPServer):
         # Of connections that are closed.
         self._received = self._sent = 0
         self._listening: dict[int, socket.socket] = {}
-        self._shares = Shares(for_principals(settings.connections), part_of_one(settings.connections))
+        self.shares = Shares(for_principals(settings.connections), part_of_one(settings.connections))
         self.memory = ByteBudget(settings.memory, largest)
         self.turns = Places(CHUNKS_A_TURN)
         self._pause = 0.0
@@ -159,9 +159,9 @@ class Listener(HTTPServer):
             )
             self._told = now
             self._failures = 0
-        if self._shares.taken < len(self._streams):
+        if self.shares.taken < len(self._streams):
             self._evict(self._streams, "no_open_files")
-        elif (heaviest := self._shares.heaviest()) is not None:
+        elif (heaviest := self.shares.heaviest()) is not None:
             self._evict_of(heaviest, "no_open_files")
 
     def _admit(self, connection: socket.socket, address: Any) -> None:
@@ -229,21 +229,15 @@ class Listener(HTTPServer):
             self._closed_by_us(why)
             stream.drop()
 
-    def enter(self, name: str) -> bool:
-        """Take a place among a principal's connections, if need be in place of one of who has more."""
-        if self._shares.enter(name):
-            return True
-        heaviest = self._shares.heaviest()
-        if heaviest is None or self._shares.taken < self._shares.most:
+    def enter_instead(self, name: str) -> bool:
+        """Take a place for this principal in place of one of who has more; False if nobody has."""
+        heaviest = self.shares.heaviest()
+        if heaviest is None or self.shares.taken < self.shares.most:
             return False
-        if self._shares.taken_by(heaviest) <= self._shares.taken_by(name) + 1:
+        if self.shares.taken_by(heaviest) <= self.shares.taken_by(name) + 1:
             return False
         self._evict_of(heaviest, "evicted")
-        return self._shares.enter(name)
-
-    def leave(self, name: str) -> None:
-        """Give a place of this principal's back."""
-        self._shares.leave(name)
+        return self.shares.enter(name)
 
     def _evict_of(self, name: str, why: str) -> None:
         """Close the connection of a principal that has been at its request for longest."""

@@ -24,6 +24,7 @@ from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.principals.principal import Login
+from cellgate.principals.shares import Shares
 from cellgate_kernels.budget import ByteBudget
 from cellgate_kernels.places import Places
 from cellgate_kernels.tasks import guarded
@@ -66,17 +67,16 @@ class Late(StrEnum):
 class Owner(Protocol):
     """The server as a stream sees it.
 
-    `memory`: the budget that all clients share. `turns`: the places in which their chunks are read.
+    `memory`: the budget that all clients share. `shares`: the places of principals' connections. `turns`: the
+    places in which their chunks are read.
     """
 
     memory: ByteBudget
+    shares: Shares
     turns: Places
 
-    def enter(self, name: str) -> bool:
-        """Take a place among the connections of this principal; False if there is none for them."""
-
-    def leave(self, name: str) -> None:
-        """Give a place of this principal's back."""
+    def enter_instead(self, name: str) -> bool:
+        """Take a place for this principal in place of one of who has more; False if nobody has."""
 
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""
@@ -166,9 +166,10 @@ class ClientStream(IOStream):
         """Note who is asking. False if they have too many connections already."""
         name = login.principal.name
         if not self._gone and (self.is_strange or self.whose != name):
-            if not self._owner.enter(name):
+            if not (self._owner.shares.enter(name) or self._owner.enter_instead(name)):
                 return False
-            self._leave_place()
+            if not self.is_strange:
+                self._leave_place()
             self.is_strange = False
             self.whose = name
         self.login = login
@@ -183,10 +184,9 @@ class ClientStream(IOStream):
 
     def _leave_place(self) -> None:
         """It is a stranger's again."""
-        if not self.is_strange:
-            self.is_strange = True
-            self._owner.leave(self.whose)
-            self.whose = self._strangers
+        self.is_strange = True
+        self._owner.shares.leave(self.whose)
+        self.whose = self._strangers
 
     # Phases
 
@@ -199,7 +199,8 @@ class ClientStream(IOStream):
         self.login = None
         self.signed_in = None
         self.passed = None
-        self._leave_place()
+        if not self.is_strange:
+            self._leave_place()
         self._release()
 
     def reads(self) -> None:
@@ -407,7 +408,8 @@ class ClientStream(IOStream):
         super().close_fd()
         if not self._gone:
             self._gone = True
-            self._leave_place()
+            if not self.is_strange:
+                self._leave_place()
             self._count()
             self._owner.closed(self)
 
