@@ -22,7 +22,7 @@ from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session as HttpSession
 from cellgate.channels.client import ChannelSettings
-from cellgate.channels.outbox import OutboxLimits
+from cellgate.channels.frame_log import OutboxLimits
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionSettings
@@ -30,6 +30,7 @@ from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.events import EventLog, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.session import Session
 from cellgate_kernels.connection import Listener
@@ -250,7 +251,7 @@ async def _session(journal: Journal, number: int, folder: Path, lane: Lane) -> S
     pool = cast(KernelPool, FakePool(_made(folder / key)))
     session = Session(
         SessionSpec(row, limits, KernelProfile("fake", ResourceLimits()), log, journal),
-        SharedParts(pool, WorkspaceStore(_made(folder / f"kept-{number}"))),
+        SharedParts(pool, WorkspaceStore(_made(folder / f"kept-{number}")), SpillLedger(folder, 0)),
         settings,
     )
     await session.open(0)

@@ -221,6 +221,16 @@ class QueueFull(CellgateError):
         self.retry_after = retry_after
 
 
+class TooManyConnections(CellgateError):
+    """The principal has too many connections open. `retry_after` is in seconds."""
+
+    reason = "too_many_connections"
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class PackagesNotAllowed(CellgateError):
     """The operator's policy allows no packages, or not the requested ones."""
 
@@ -353,6 +363,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     UnsupportedMedia: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
+    TooManyConnections: HTTPStatus.SERVICE_UNAVAILABLE,
     ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
     RecordGone: HTTPStatus.GONE,
     StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,

@@ -26,6 +26,7 @@ from typing import Any
 import zmq
 from msgspec import structs
 
+from cellgate_kernels.budget import Owner
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import MessageMasker
 from cellgate_kernels.messages import (
@@ -113,7 +114,10 @@ class KernelConnection:
         """When the kernel last sent something, by the loop's clock."""
         self._kernel_id = kernel_id
         self._reception, self._owned = (Reception(), True) if reception is None else (reception, False)
-        self._share = Share()
+        self._share, self._share_of = Share(), ""
+        self.owner = Owner()
+        """Whose code the kernel runs: what its messages hold in memory is that principal's part."""
+        self._budget = self._reception.budget.part(self.owner)
         self._loop = asyncio.get_running_loop()
         self._reading: _Reading | None = None
         self._all_is_read = asyncio.Event()
@@ -173,7 +177,7 @@ class KernelConnection:
             receive,
             self._context,
             self._reception.policy.most_bytes(channel),
-            self._reception.budget,
+            self._budget,
             partial(self._reception.policy.most_next, channel),
         )
 
@@ -187,7 +191,7 @@ class KernelConnection:
         self._waiting.clear()
         self._questions.close()
         if self._reading is not None:
-            self._reception.budget.release(self._reading)
+            self._budget.release(self._reading)
             self._reading.give_up()
             self._reading = None
         self._all_is_read.set()
@@ -445,10 +449,13 @@ class KernelConnection:
         # Nothing else of this kernel is read in the meantime, so the masker is used by one thread at a time.
         mask = None if self._masker is None else self._masker.mask
         reading.is_masked = mask is not None
+        if self._share_of != self.owner.name:
+            self._share_of = self.owner.name
+            self._share = self._reception.share(self._share_of)
         reading.future = self._reception.read(
             self._share, self._signer, reading.channel, reading.frames, room, mask
         )
-        self._reception.budget.hold(reading, reading.size)
+        self._budget.hold(reading, reading.size)
         reading.future.add_done_callback(partial(self._read, reading))
 
     def _read(self, reading: _Reading, _: Future[Message | None]) -> None:
@@ -458,7 +465,7 @@ class KernelConnection:
             self._loop.call_soon_threadsafe(guarded_end, reading)
 
     def _end_reading(self, reading: _Reading) -> None:
-        self._reception.budget.release(reading)
+        self._budget.release(reading)
         # The future references the reading through its callback. Without this they would form a cycle, and
         # the whole message would stay in memory until the garbage collector runs, which counts objects and
         # not their bytes.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from time import monotonic
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import structs
@@ -46,21 +47,26 @@ class _Shown(msgspec.Struct):
 _shown = msgspec.json.Decoder(_Shown)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Share:
-    """One kernel's share of the threads. `used`: seconds, including those that it let pass unused."""
+    """One principal's share of the threads. `used`: seconds, including those that it let pass unused."""
 
     used: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A message to be read. `start`: what its kernel had used when it was queued; the lowest is next."""
+    """A message to be read. `start`: no less than what had been used when it was queued."""
 
     share: Share
     start: float
     is_long: bool
     read: Callable[[], Message | None]
+
+    @property
+    def due(self) -> float:
+        """What its share has used by now; the lowest is next."""
+        return max(self.start, self.share.used)
 
 
 class Reception:
@@ -79,8 +85,13 @@ class Reception:
         self._threads = ThreadPoolExecutor(THREADS, "messages")
         self._lock = Lock()
         self._waiting: dict[Future[Message | None], _Work] = {}
+        self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
         self._start = 0.0
         self._long_is_read = False
+
+    def share(self, owner: str) -> Share:
+        """The share of this principal's kernels, all together; a new one for a kernel that is nobody's."""
+        return self._shares.setdefault(owner, Share()) if owner else Share()
 
     def read(
         self,
@@ -139,12 +150,13 @@ class Reception:
 
     def _next(self) -> tuple[Future[Message | None], _Work] | None:
         with self._lock:
-            waiting = sorted(self._waiting.items(), key=lambda item: item[1].start)
+            waiting = sorted(self._waiting.items(), key=lambda item: item[1].due)
             for future, work in waiting:
                 if work.is_long and self._long_is_read:
                     continue
                 del self._waiting[future]
                 if future.set_running_or_notify_cancel():
+                    work.start = work.due
                     self._start = max(self._start, work.start)
                     self._long_is_read = self._long_is_read or work.is_long
                     return future, work
@@ -152,7 +164,8 @@ class Reception:
 
     def _had(self, work: _Work, seconds: float) -> None:
         with self._lock:
-            work.share.used = work.start + seconds
+            # Others of the same share may have been read at the same time.
+            work.share.used = work.due + seconds
             if work.is_long:
                 self._long_is_read = False
 

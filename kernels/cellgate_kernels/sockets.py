@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 
 import zmq
 
-from cellgate_kernels.budget import ReceiveBudget
+from cellgate_kernels.budget import PartOfBudget
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.messages import Channel
 from cellgate_kernels.relay import Relay, bytes_of
@@ -491,7 +491,7 @@ def open_socket(
     receive: Receiver,
     context: zmq.Context[zmq.Socket[bytes]],
     most_bytes: int = MOST_BYTES,
-    budget: ReceiveBudget | None = None,
+    budget: PartOfBudget | None = None,
     most_next: Callable[[Sequence[bytes]], int] | None = None,
 ) -> ChannelSocket:
     """A socket that connects to a kernel's channel. `identity`: the one that the kernel answers.
@@ -505,7 +505,7 @@ def open_socket(
     if info["transport"] == "ipc" and not info.get("curve_publickey"):
         path = endpoint(info, channel).removeprefix("ipc://")
         told = b"" if kind == zmq.SUB else identity.encode()
-        decoder = partial(Decoder, most_bytes, ReceiveBudget() if budget is None else budget, most_next)
+        decoder = partial(Decoder, most_bytes, budget, most_next)
         return LocalSocket(path, kind.name.encode(), told, receive, decoder)
     zmq_socket = context.socket(kind)
     try:

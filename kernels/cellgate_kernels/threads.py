@@ -1,9 +1,10 @@
 """Threads for blocking work, in separate pools, so that one kind of work can't hold up another.
 
-A `Lane` is one named pool of limited size. `ThreadLanes` are those of a gateway: work for a kernel and its
-cells never waits for clients' files, and those never wait for hashing. The lane of the cells is also the
-loop's default pool, which ``asyncio.to_thread`` uses, so use ``to_thread`` only on a cell's path. A lane does
-not know what the work is and can't interrupt it: long work checks a flag of its own.
+A `Lane` is one named pool of limited size. When all of its threads work, those for whom calls wait take turns
+(``turns``), so nobody waits for many of another's. `ThreadLanes` are those of a gateway: work for a kernel
+and its cells never waits for clients' files, and those never wait for hashing. The lane of the cells is also
+the loop's default pool, which ``asyncio.to_thread`` uses, so use ``to_thread`` only on a cell's path. A lane
+does not know what the work is and can't interrupt it: long work checks a flag of its own.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from cellgate_kernels.turns import Claimant, Turns
+
 FURTHER_THREADS = 16
 """Threads of the lane of cells for work that belongs to no single kernel; they are created on demand."""
+
+_WHOSE: contextvars.ContextVar[str] = contextvars.ContextVar("whose work it is", default="")
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def work_for(name: str) -> None:
+    """Note whose work the present task has threads do from now on, and the tasks that it starts."""
+    _WHOSE.set(name)
+
+
 class Lane:
-    """A pool of at most `workers` threads. Calls beyond that wait in order of arrival.
+    """A pool of at most `workers` threads. Calls beyond that wait; those for whom they are made take turns.
 
     Its queue has no limit of its own: every caller waits for its result, so there are at most as many calls
     as requests and kernels, and both are limited.
@@ -32,12 +42,48 @@ class Lane:
     def __init__(self, name: str, workers: int) -> None:
         self.name = name
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix=f"cellgate-{name}")
+        self._free = workers
+        self._line: Turns[asyncio.Future[None]] = Turns()
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `work` in a thread. If the caller is cancelled, a call that has started runs on unobserved."""
         context = contextvars.copy_context()
         call = partial(context.run, work, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        loop = asyncio.get_running_loop()
+        if self._free:
+            self._free -= 1
+        else:
+            await self._turn(loop)
+        try:
+            running = loop.run_in_executor(self._executor, call)
+        except BaseException:
+            self._leave()
+            raise
+        running.add_done_callback(self._leave)
+        return await running
+
+    async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Return when a thread is this call's."""
+        turn = loop.create_future()
+        self._line.add(Claimant(_WHOSE.get()), turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._line:
+                self._line.remove(turn)
+            elif not turn.cancelled():
+                # It had its turn in the same moment.
+                self._leave()
+            raise
+
+    def _leave(self, _: object = None) -> None:
+        """A thread has nothing to do: it is the next one's."""
+        while (turn := self._line.first()) is not None:
+            self._line.take(turn)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
     def be_default(self) -> None:
         """Make this lane the running loop's pool for ``asyncio.to_thread``; the loop then closes it."""
@@ -45,6 +91,8 @@ class Lane:
 
     def close(self) -> None:
         """Drop waiting calls. Threads end when they have finished their current call."""
+        for turn in tuple(self._line.order()):
+            turn.cancel()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
@@ -56,7 +104,7 @@ class ThreadLanes:
     and encoding of large texts from and for clients. `files`: clients' uploads and downloads. `bulk`: hashing
     for listings. `lookups`: names of hosts that sessions connect to; the system's resolver may take its time.
     `sleep`: kernels that fall asleep, which may wait for a disk; two at a time.
-    Messages queued on disk for slow WebSockets have a separate lane (``channels.client``).
+    Messages queued on disk for slow WebSockets have a separate lane (``channels.frame_log``).
     """
 
     def __init__(self, kernels: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import cast
 
-from cellgate_kernels.budget import ReceiveBudget
+from cellgate_kernels.budget import PartOfBudget, ReceiveBudget
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
 
@@ -100,7 +100,7 @@ class Decoder:
     def __init__(
         self,
         most_bytes: int = MOST_BYTES,
-        budget: ReceiveBudget | None = None,
+        budget: ReceiveBudget | PartOfBudget | None = None,
         most_next: Callable[[Sequence[bytes]], int] | None = None,
     ) -> None:
         self.ready = False
@@ -109,7 +109,7 @@ class Decoder:
         self.more = False
         self._most_bytes = most_bytes
         self._most_next = most_next
-        self._budget = ReceiveBudget() if budget is None else budget
+        self._budget: ReceiveBudget | PartOfBudget = ReceiveBudget() if budget is None else budget
         self._buffer = b""
         self._position = 0
         self._greeted = False

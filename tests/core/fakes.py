@@ -20,9 +20,11 @@ from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.eraser import Purge
 from cellgate.record.journal import Journal
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate_kernels import trees
+from cellgate_kernels.budget import Owner
 from cellgate_kernels.connection import Listener
 from cellgate_kernels.errors import KernelspecNotFound
 from cellgate_kernels.kernel import KernelProfile
@@ -75,6 +77,7 @@ class FakeConnection:
 
     def __init__(self, faults: Faults) -> None:
         self.session = "fake"
+        self.owner = Owner()
         self.listeners: list[tuple[Listener, frozenset[str] | None, Failed]] = []
         self.followers: dict[str, tuple[Listener, Failed]] = {}
         self.closed = False
@@ -286,7 +289,7 @@ class House:
         self.manager = SessionManager(
             journal,
             cast(KernelspecCatalog, FakeCatalog()),
-            SharedParts(cast(KernelPool, self.pool), WorkspaceStore(self.workspaces)),
+            SharedParts(cast(KernelPool, self.pool), WorkspaceStore(self.workspaces), SpillLedger(root, 0)),
             ManagerSettings(settings, cull_interval=0.02),
         )
 

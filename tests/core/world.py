@@ -35,6 +35,7 @@ from cellgate.record import blobs, schema
 from cellgate.record.backlog import Group
 from cellgate.record.journal import Journal
 from cellgate.record.schema import storage_error
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.verify_store import check_record
 from cellgate.server.observing import Observer
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
@@ -173,6 +174,7 @@ class World:
             SharedParts(
                 self.pool,
                 WorkspaceStore(workspaces),
+                SpillLedger(self.folder, 0),
                 weight_of=weight_of,
                 usage=self.usage,
                 observer=observer,

@@ -12,6 +12,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.chain import verify
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.notebook import Export, Notebook
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.survey import ListedRows, Survey
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate_kernels.connection import KernelConnection
@@ -207,7 +209,11 @@ class Played:
         self.run.machine.msg_id = "ours"
         self.run.queued(0)
         self.lane = Lane("fuzz", 1)
-        self.door = Door(cast("Host", self), ChannelSettings(folder, self.lane))
+        self.door = Door(
+            cast("Host", self),
+            ChannelSettings(folder, self.lane),
+            partial(SpillLedger(folder, 0).open, "ada"),
+        )
         for protocol in Subprotocol:
             self.door.connect(f"client {protocol}", FrameFormat(protocol, deflated=True))
         self.widgets = WidgetMessages(self.log)

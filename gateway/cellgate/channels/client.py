@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from cellgate.channels.frame_log import KernelFrames, OutboxLimits
 from cellgate.channels.frames import FrameFormat, OutgoingMessage
-from cellgate.channels.outbox import Outbox, OutboxLimits, OutboxLost
+from cellgate.channels.outbox import Outbox, OutboxLost
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
@@ -62,14 +63,16 @@ class Socket(Protocol):
 class Client:
     """A client, connected or expected to reconnect."""
 
-    def __init__(self, session_id: str, frames: FrameFormat, settings: ChannelSettings) -> None:
+    def __init__(
+        self, session_id: str, frames: FrameFormat, settings: ChannelSettings, kept: KernelFrames
+    ) -> None:
         self.session_id = session_id
         self.frames = frames
         self.socket: Socket | None = None
         self.installs = True
         """Whether its cells may install packages."""
         self._settings = settings
-        self._outbox = Outbox(settings.folder, settings.outbox, settings.lane)
+        self._outbox = Outbox(kept.log(frames), self._was_lost)
         self._tasks = Supervisor()
         self._pump: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -84,20 +87,15 @@ class Client:
         """Whether its pending messages were discarded."""
         return self._outbox.lost is not None
 
-    @property
-    def crowded(self) -> bool:
-        """Whether messages for it arrive faster than the disk can take them."""
-        return self._outbox.crowded
-
-    async def room(self) -> None:
-        """Return when it is not `crowded`."""
-        await self._outbox.room()
-
     def put(self, message: OutgoingMessage) -> None:
         """Queue a message for it; never waits."""
         frame = message.frame(self.frames)
-        if frame and self._outbox.put(frame) and self.socket is not None:
-            # The pump may be in the middle of a write that will never end.
+        if frame:
+            self._outbox.put(frame)
+
+    def _was_lost(self) -> None:
+        """Close the socket: the pump may be in the middle of a write that will never end."""
+        if self.socket is not None:
             self._stop_pump()
             self._give_up(self.socket)
 
@@ -155,4 +153,4 @@ class Client:
             await asyncio.gather(self._pump, return_exceptions=True)
         if socket is not None:
             socket.close(code, reason)
-        await self._outbox.close()
+        self._outbox.close()

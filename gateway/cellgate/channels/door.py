@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from cellgate.channels.client import GOING_AWAY, ChannelSettings, Client
+from cellgate.channels.frame_log import KernelFrames, Opener
 from cellgate.channels.frames import FrameFormat, OutgoingMessage
 from cellgate.channels.order import EndOrder
 from cellgate.channels.requests import Received, names_subshell
@@ -66,9 +67,9 @@ class Host(Protocol):
 
 
 class Door:
-    """All clients of one session."""
+    """All clients of one session. `open_space`: of the session's principal, for what they do not read."""
 
-    def __init__(self, host: Host, settings: ChannelSettings) -> None:
+    def __init__(self, host: Host, settings: ChannelSettings, open_space: Opener) -> None:
         self.settings = settings
         self._host = host
         self._clients: OrderedDict[str, Client] = OrderedDict()
@@ -78,6 +79,7 @@ class Door:
         self._asking: Client | None = None
         self._doomed: dict[str, list[str]] = {}
         self._closings = Supervisor()
+        self._frames = KernelFrames(settings.folder, settings.outbox, settings.lane, open_space)
 
     # Clients
 
@@ -99,12 +101,11 @@ class Door:
     @property
     def crowded(self) -> bool:
         """Whether messages for some client arrive faster than the disk can take them."""
-        return any(client.crowded for client in self._clients.values())
+        return self._frames.crowded
 
     async def room(self) -> None:
         """Return when it is not `crowded`."""
-        for client in tuple(self._clients.values()):
-            await client.room()
+        await self._frames.room()
 
     def connect(self, session_id: str, frames: FrameFormat) -> Client:
         """The client with this id: the one that is expected to reconnect, or a new one."""
@@ -113,7 +114,7 @@ class Door:
             self._drop(client)
             client = None
         if client is None:
-            client = self._clients[session_id] = Client(session_id, frames, self.settings)
+            client = self._clients[session_id] = Client(session_id, frames, self.settings, self._frames)
             self._host.attend_door()
         self._host.revive()
         return client
@@ -147,6 +148,7 @@ class Door:
             self._close_later(client, "The kernel has ended")
         self._clients.clear()
         await self._closings.finished()
+        await self._frames.close()
 
     # From clients
 

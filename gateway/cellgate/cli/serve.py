@@ -235,7 +235,8 @@ class ServeApp(IdentityOptions, PackageOptions):
         config=True
     )
     slow_client_memory = Size(
-        "8m", help="How much may wait in memory for a slow WebSocket; the rest waits on disk."
+        "8m",
+        help="How much may wait in memory for the slow WebSockets of one kernel; the rest waits on disk.",
     ).tag(config=True, metavar="SIZE")
     slow_client_disk = Size(
         "1g", help="How much may wait for a slow WebSocket in all; above that, it is closed."
@@ -651,7 +652,7 @@ class ServeApp(IdentityOptions, PackageOptions):
 
     def _channels(self, most_cell_timeout: float) -> Any:
         from cellgate.channels.client import ChannelSettings  # noqa: PLC0415
-        from cellgate.channels.outbox import OutboxLimits  # noqa: PLC0415
+        from cellgate.channels.frame_log import OutboxLimits  # noqa: PLC0415
         from cellgate_kernels.threads import Lane  # noqa: PLC0415
 
         outbox = OutboxLimits(memory=plain(self, "slow_client_memory"), total=plain(self, "slow_client_disk"))

@@ -2,9 +2,9 @@
 
 Everything that enters a workspace from outside its kernel (uploads, form parts, saved blocks, input files of
 a replay) first reserves here, without awaiting in between, so that concurrent uploads can't use the same
-space. Three limits apply: the session's `disk`, the space of all staged files together, and the reserve of
-the gateway's disk. This module only knows numbers: ``sessions.files`` measures workspaces and ``upload``
-writes.
+space. Four limits apply: the session's `disk`, the space of all staged files together, three quarters of that
+for one principal, and the reserve of the gateway's disk. This module only knows numbers: ``sessions.files``
+measures workspaces and ``upload`` writes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellgate.errors import QueueFull, QuotaExceeded, StorageFull
+from cellgate.record.admission import part_of_one
 from cellgate.record.space import free
 
 STEP = 4 * 1024 * 1024
@@ -23,9 +24,13 @@ RETRY_AFTER = 5.0
 
 @dataclass(eq=False, slots=True)
 class Account:
-    """The state of one session's workspace. `used`: bytes that it takes on disk, when last measured."""
+    """The state of one session's workspace. `used`: bytes that it takes on disk, when last measured.
+
+    `owner`: the session's principal.
+    """
 
     used: int = 0
+    owner: str = ""
     reservations: set[Reservation] = field(default_factory=set)
 
     @property
@@ -78,7 +83,7 @@ class Reservation:
                 f"The workspace has room for {room + self.credit} more bytes, and this would be {size};"
                 " delete files first, or ask for a larger limit 'disk' when the session is made"
             )
-        self._ledger.check_disk(size - self.size, size)
+        self._ledger.check_disk(size - self.size, size, self._account.owner)
         self.size = size
 
     def release(self) -> None:
@@ -105,7 +110,9 @@ class Ledger:
         """The size of all reservations in bytes."""
         return sum(each.size for account in self._accounts.values() for each in account.reservations)
 
-    def reserve(self, session: int, used: int, limit: int, size: int, credit: int = 0) -> Reservation:
+    def reserve(
+        self, session: int, owner: str, used: int, limit: int, size: int, credit: int = 0
+    ) -> Reservation:
         """Reserve `size` bytes; `used` must have been measured while no file was being placed.
 
         Raises QuotaExceeded: above the session's limit; StorageFull: no room on the gateway's disk;
@@ -113,6 +120,7 @@ class Ledger:
         """
         account = self._accounts.setdefault(session, Account())
         account.used = used
+        account.owner = owner
         reservation = Reservation(self, session, account, limit, credit)
         try:
             reservation.extend(size)
@@ -127,12 +135,18 @@ class Ledger:
         reservation._account.used = used
         reservation.release()
 
-    def check_disk(self, more: int, size: int) -> None:
+    def _size_of(self, owner: str) -> int:
+        """The size of one principal's reservations in bytes."""
+        theirs = (account for account in self._accounts.values() if account.owner == owner)
+        return sum(each.size for account in theirs for each in account.reservations)
+
+    def check_disk(self, more: int, size: int, owner: str) -> None:
         """Raises StorageFull and QueueFull when a reservation can't grow by `more` bytes, to `size`."""
         reserved = self.size
-        if reserved + more > self._most:
-            if size > self._most:
-                raise StorageFull(f"All uploads together may use {self._most} bytes on the gateway's disk")
+        of_one = part_of_one(self._most)
+        if size > of_one:
+            raise StorageFull(f"One user's uploads together may use {of_one} bytes on the gateway's disk")
+        if reserved + more > self._most or self._size_of(owner) + more > of_one:
             raise QueueFull("Other uploads use all the space that uploads may use", retry_after=RETRY_AFTER)
         written = sum(each.taken for account in self._accounts.values() for each in account.reservations)
         if free(self._staging) - self._reserve < reserved - written + more:

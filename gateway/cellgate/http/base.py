@@ -29,6 +29,7 @@ from cellgate.errors import (
     PrincipalQuotaExceeded,
     TooLarge,
     TooManyAttempts,
+    TooManyConnections,
     UnsupportedMedia,
     problem_of,
     status_of,
@@ -37,7 +38,7 @@ from cellgate.http.access import is_own_page, misplaced, token_of
 from cellgate.http.context import Services
 from cellgate.http.described import IsToken, described, masked, method_of, nothing_known
 from cellgate.http.listener.server import origin_of
-from cellgate.http.listener.streams import ClientStream
+from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE, ClientStream
 from cellgate.http.malformed import malformed, not_text
 from cellgate.http.near_path import near_path
 from cellgate.http.operation import Format, Operation, needs_of, operation_of
@@ -51,6 +52,7 @@ from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.structure import is_heavy, weigh
+from cellgate_kernels.threads import work_for
 
 logger = logging.getLogger(__name__)
 
@@ -307,9 +309,7 @@ class BaseHandler(RequestHandler):
         """Check what the request asks for. `login`: what its token gives; None if it needs no token."""
         if login is not None:
             self.login = login
-            if (stream := self._stream()) is not None:
-                stream.login = login
-                stream.passed = partial(self.services.usage.pass_bytes, self.principal.name)
+            self._count_for(login)
             self._trace()
             self._count_request()
             self._check_permissions()
@@ -317,6 +317,16 @@ class BaseHandler(RequestHandler):
         self._read_query()
         self._find_owner()
         self._check_body()
+
+    def _count_for(self, login: Login) -> None:
+        """Count the connection and its work for its principal from now on. Raises TooManyConnections."""
+        work_for(login.principal.name)
+        stream = self._stream()
+        if stream is None:
+            return
+        if not stream.let_in(login):
+            raise TooManyConnections(TOO_MANY_OF_ONE, retry_after=RETRY_SECONDS)
+        stream.passed = partial(self.services.usage.pass_bytes, login.principal.name)
 
     def _count_request(self) -> None:
         """Raises PrincipalQuotaExceeded if its principal may send no more now, or not so much."""

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 
 from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPOutputError
@@ -239,12 +238,10 @@ class ProgramHandler(BaseHandler):
 
     def _enter(self, login: Login, signed_in: Callable[[], bool] | None = None) -> None:
         self.login = login
-        stream = self._stream()
-        if stream is not None:
-            # When the login ends, so do the connections that it let in.
-            stream.login = login
+        self._count_for(login)
+        if (stream := self._stream()) is not None:
+            # When the sign-in ends, so do the connections that it let in.
             stream.signed_in = signed_in
-            stream.passed = partial(self.services.usage.pass_bytes, login.principal.name)
 
     def _path_below(self, prefix: str) -> str:
         """The path and query that the program gets."""

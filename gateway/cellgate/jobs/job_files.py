@@ -6,7 +6,6 @@ written and read in threads, and disappear when closed. This module knows no job
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from collections.abc import AsyncGenerator
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from cellgate.errors import StorageError, not_written
+from cellgate.record.spill_ledger import Space
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.threads import Lane
 
@@ -25,12 +25,12 @@ PART = 512 * 1024
 class JobFile:
     """A job's stdin, which is written in order and then finished, or its stdout, which the job writes.
 
-    A context manager that closes the file. `reserve`: bytes to keep free on the folder's disk for the record.
+    A context manager that closes the file. `space`: what it takes on the disk, which is its principal's.
     `lane`: the threads that read and write it.
     """
 
-    def __init__(self, folder: Path, reserve: int, lane: Lane) -> None:
-        self._reserve = reserve
+    def __init__(self, folder: Path, space: Space, lane: Lane) -> None:
+        self._space = space
         self._lane = lane
         try:
             self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
@@ -47,6 +47,7 @@ class JobFile:
         traceback: TracebackType | None,
     ) -> None:
         self.file.close()
+        self._space.gone(self._space.held)
 
     @property
     def size(self) -> int:
@@ -56,8 +57,7 @@ class JobFile:
     @property
     def room(self) -> int:
         """How many bytes it may still grow."""
-        disk = os.fstatvfs(self.file.fileno())
-        return max(0, disk.f_bavail * disk.f_frsize - self._reserve)
+        return self._space.room
 
     async def write(self, part: bytes) -> None:
         """Append a part. Raises StorageError."""
@@ -67,9 +67,15 @@ class JobFile:
             raise self.explained(error) from error
 
     def _write(self, part: bytes) -> None:
-        if self.room < len(part):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._space.take(len(part))
         self.file.write(part)
+
+    async def count(self) -> None:
+        """Count what a job has written. Raises StorageError."""
+        try:
+            await self._lane.run(self._space.take, max(0, self.size - self._space.held))
+        except OSError as error:
+            raise self.explained(error) from error
 
     async def take(self, parts: AsyncGenerator[bytes, None]) -> None:
         """Append all parts as they are generated. Raises StorageError, and what generating them raises."""

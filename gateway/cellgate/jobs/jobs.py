@@ -18,6 +18,7 @@ from pathlib import Path
 from cellgate.errors import JobFailed, QueueFull
 from cellgate.jobs.job_files import PART, JobFile
 from cellgate.record.admission import Turns
+from cellgate.record.spill_ledger import Fixed, SpillLedger
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.threads import Lane
@@ -36,21 +37,20 @@ MOST_SAID = 2000
 class Jobs:
     """Runs jobs, two at a time; sixteen more may wait, each for up to `deadline` seconds; others are refused.
 
-    Their files are in `folder`, are read and written by the threads of `lane`, and leave `reserve` bytes of
-    the disk free.
+    Their files are in `folder`, are read and written by the threads of `lane`, and are counted by `ledger`.
     """
 
-    def __init__(self, folder: Path, reserve: int, lane: Lane, deadline: float = DEADLINE) -> None:
+    def __init__(self, folder: Path, ledger: SpillLedger, lane: Lane, deadline: float = DEADLINE) -> None:
         self._folder = folder
-        self._reserve = reserve
+        self._ledger = ledger
         self._lane = lane
         self._deadline = deadline
         refusal = "Too many conversions are under way; try again later"
         self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, deadline, refusal)
 
-    def file(self) -> JobFile:
-        """A new file, for a job to read or to write. Raises StorageError."""
-        return JobFile(self._folder, self._reserve, self._lane)
+    def file(self, principal: str) -> JobFile:
+        """A new file, for a job of this principal's to read or to write. Raises StorageError."""
+        return JobFile(self._folder, self._ledger.open(principal, Fixed()), self._lane)
 
     async def run(self, principal: str, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
         """Run the module with stdin `given` and stdout `made`, for this principal.
@@ -88,6 +88,7 @@ class Jobs:
                 await process.wait()
         if process.returncode == os.EX_IOERR or (process.returncode and made.size >= room):
             raise made.explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        await made.count()
         if process.returncode:
             logger.warning(
                 "Job %s failed (%d): %s", module, process.returncode, said.decode(errors="replace")

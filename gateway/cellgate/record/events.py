@@ -29,7 +29,7 @@ from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.threads import Lane, work_for
 
 LARGE_EVENT = 1024 * 1024
 """Events of more bytes are encoded in a thread: that many take about 5 ms."""
@@ -166,6 +166,8 @@ class EventLog:
         self._failures = 0
         self._failure: StorageError | None = None
         self._recorded = True
+        self.whose = ""
+        """The session's principal, for whom threads chain large events; nobody in particular by default."""
         self.overfull: Callable[[], None] = _nothing
         """Called for each event that is appended while the store is `full`."""
         self.stored: Callable[[int], None] | None = None
@@ -266,6 +268,7 @@ class EventLog:
 
     async def _chain_up(self, lane: Lane) -> None:
         """Encode and chain the waiting events in order, the large ones in threads."""
+        work_for(self.whose)
         while self._unchained:
             first = self._unchained[0]
             if callable(first):

@@ -168,7 +168,7 @@ class Exports:
 
     async def _parts(self, moment: Moment, make: Making) -> Parts:
         """The parts that `make` yields. A reader that leaves early cancels the export."""
-        spill = self._spills.open()
+        spill = self._spills.open(moment.session.principal)
         making = self._makers.start(self._make(moment, make, spill), f"export {moment.session.key}")
         try:
             async with aclosing(spill.parts()) as parts:

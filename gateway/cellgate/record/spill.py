@@ -1,16 +1,15 @@
 """Answers that are made but not sent yet: in memory, and above a limit in an unnamed file.
 
 A thread writes an answer at its own pace and a client reads it at its own, so a client that reads slowly, or
-not at all, occupies only disk space. All spills together take at most half of the free space, not counting
-the reserve that the record needs; when that is not enough, the one that has not been read for longest is
-discarded. The content of the bytes does not matter here; ``http.listener`` decides when a client that nobody
-else waits for has been silent for too long.
+not at all, occupies only disk space. How much that may be is up to ``spill_ledger``, which may have a spill
+give way: one that has not been read for long, or, if others need the room, any of who holds most. The content
+of the bytes does not matter here; ``http.listener`` decides when a client that nobody else waits for has been
+silent for too long.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import tempfile
 import time
@@ -19,10 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
-from weakref import WeakSet
 
 from cellgate.errors import StorageError, StorageFull, not_written
-from cellgate.record.space import free
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate_kernels.errors import CellgateError, in_words
 from cellgate_kernels.threads import Lane
 
@@ -32,53 +30,25 @@ PART = 256 * 1024
 """Bytes that a reader of a file gets at a time."""
 STALLED = 30.0
 """Seconds without a read after which a spill is discarded, if others need its room."""
+GIVEN_WAY = "This answer was not read for so long that others got its room"
 
 
 class Spills:
     """All spills of a gateway; their files are in `folder` and read by threads of `lane`."""
 
-    def __init__(self, folder: Path, reserve: int, lane: Lane) -> None:
+    def __init__(self, folder: Path, ledger: SpillLedger, lane: Lane) -> None:
         self.folder = folder
         self.lane = lane
-        self._reserve = reserve
-        self._used = 0
-        self._lock = Lock()
-        self._open: WeakSet[Spill] = WeakSet()
+        self._ledger = ledger
 
-    def open(self) -> Spill:
-        """An empty spill."""
-        spill = Spill(self, asyncio.get_running_loop())
-        with self._lock:
-            self._open.add(spill)
-        return spill
-
-    def take(self, count: int, file: BinaryIO) -> None:
-        """Reserve bytes for a file. Raises OSError when there is no room for them."""
-        with self._lock:
-            while self._used + count > (free(file.fileno()) + self._used - self._reserve) // 2:
-                if not self._give_up_stalled():
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._used += count
-
-    def _give_up_stalled(self) -> bool:
-        """Discard the complete spill that was not read for longest; False if none has stalled."""
-        for spill in sorted(self._open, key=lambda spill: spill.last_read):
-            if time.monotonic() - spill.last_read < STALLED:
-                return False
-            if taken := spill.give_up():
-                self._used -= taken
-                return True
-        return False
-
-    def give_back(self, count: int) -> None:
-        """A file of this many bytes is gone."""
-        with self._lock:
-            self._used -= count
+    def open(self, principal: str) -> Spill:
+        """An empty spill, for an answer to this principal."""
+        return Spill(self, self._ledger, principal)
 
     @property
     def used(self) -> int:
-        """Bytes of all files together."""
-        return self._used
+        """Bytes on the disk, with what other spills of the gateway have there."""
+        return self._ledger.used
 
 
 class Spill:
@@ -86,15 +56,14 @@ class Spill:
     for one reader, on the loop. The spill is gone when the reader and the thread are done.
     """
 
-    def __init__(self, spills: Spills, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, spills: Spills, ledger: SpillLedger, principal: str) -> None:
         self._spills = spills
-        self._loop = loop
+        self._space = ledger.open(principal, self)
         self._news = asyncio.Event()
         self._lock = Lock()
         self._memory = bytearray()
         self._file: BinaryIO | None = None
         self._size = 0
-        self._taken = 0
         self._ended = False
         self._error: CellgateError | None = None
         self._users = 1
@@ -114,6 +83,8 @@ class Spill:
     def write(self, part: bytes) -> None:
         """Add bytes. Raises StorageFull and StorageError."""
         try:
+            if self._error is not None:
+                raise self._error
             if self._file is None and self._size + len(part) <= MEMORY:
                 with self._lock:
                     self._memory += part
@@ -129,7 +100,7 @@ class Spill:
         if self._file is None:
             file = tempfile.TemporaryFile(dir=self._spills.folder, buffering=0)  # noqa: SIM115
             try:
-                self._take(len(self._memory), file)
+                self._space.take(len(self._memory))
                 _write_all(file, self._memory)
             except BaseException:
                 file.close()
@@ -137,14 +108,10 @@ class Spill:
             with self._lock:
                 self._file = file
                 self._memory = bytearray()
-        self._take(len(part), self._file)
+        self._space.take(len(part))
         _write_all(self._file, part)
         with self._lock:
             self._size += len(part)
-
-    def _take(self, count: int, file: BinaryIO) -> None:
-        self._spills.take(count, file)
-        self._taken += count
 
     def end(self, error: CellgateError | None = None) -> None:
         """Nothing more will come: all was written, or `error` says why not."""
@@ -153,19 +120,30 @@ class Spill:
             self._ended = True
         self._news.set()
 
-    def give_up(self) -> int:
-        """Close the file to make room for others, unless it is in use; returns the bytes that this frees."""
+    # The ledger
+
+    def stalled_since(self) -> float | None:
+        """When it was last read, if it is whole and that is long ago."""
+        stalled = self._ended and self._users == 1 and time.monotonic() - self.last_read >= STALLED
+        return self.last_read if stalled else None
+
+    def give_way(self, *, to_own: bool) -> bool:
+        """End with an error, to make room for others; not for the same principal, unless nobody reads it."""
+        if to_own and self.stalled_since() is None:
+            return False
         with self._lock:
-            if self._users != 1 or not self._ended or self._file is None:
-                return 0
-            self._error = StorageFull("This answer was not read for so long that others got its room")
-            self._file.close()
-            taken = self._taken
-            self._taken = 0
-            return taken
+            if self._file is None or self._file.closed or self._error is not None:
+                return False
+            self._error = StorageFull(GIVEN_WAY)
+            self._space.leave(self._space.held)
+            if self._users == 1 and self._ended:
+                self._file.close()
+                self._space.gone(self._space.leaving)
+        self._news.set()
+        return True
 
     def _tell(self) -> None:
-        self._loop.call_soon_threadsafe(self._news.set)
+        self._space.loop.call_soon_threadsafe(self._news.set)
 
     # The reader
 
@@ -226,11 +204,9 @@ class Spill:
             if self._users:
                 return
             self._memory = bytearray()
-            taken = self._taken
-            self._taken = 0
         if self._file is not None:
             self._file.close()
-        self._spills.give_back(taken)
+        self._space.gone(self._space.held + self._space.leaving)
 
 
 def _write_all(file: BinaryIO, data: bytes | bytearray) -> None:

@@ -100,7 +100,7 @@ class Replayer:
         inputs = input_files(notebook)
         seed = recorded_seed(notebook)
         wanted = SessionBody(kernel=row.kernel, limits=_limits(row), env=variables_for(seed, HASH_SEED))
-        with self._jobs.file() as given, self._jobs.file() as made:
+        with self._jobs.file(principal) as given, self._jobs.file(principal) as made:
             # A `Comparison` as JSON, written incrementally: neither notebook nor runs are kept in memory.
             await given.write(b'{"notebook":')
             await given.take(self._archive.exports.notebook(moment))

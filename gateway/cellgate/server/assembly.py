@@ -78,6 +78,7 @@ from cellgate.record.location import RECORD
 from cellgate.record.schema import Sync
 from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills
+from cellgate.record.spill_ledger import SpillLedger, SpillWatch
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.server import tracing
@@ -648,9 +649,14 @@ def _build(
         pass_bytes=usage.pass_network,
     )
     stack.push_async_callback(egress.close)
+    spilled = SpillLedger(settings.data_dir, settings.storage_reserve)
+    watch = SpillWatch(spilled)
+    stack.push_async_callback(watch.close)
+    watch.start()
     parts = SharedParts(
         pool,
         workspaces,
+        spilled,
         installer,
         lanes.record,
         weight_of=lambda principal: usage.quotas(principal).weight,
@@ -662,7 +668,7 @@ def _build(
     )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
-    spills = Spills(staging, settings.storage_reserve, lanes.files)
+    spills = Spills(staging, spilled, lanes.files)
     exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
     stack.push_async_callback(exports.close)
     meter = KernelMeter(pool.processes, lanes.bulk)
@@ -679,7 +685,7 @@ def _build(
         ),
     )
     stack.push_async_callback(files.close)
-    jobs = Jobs(staging, settings.storage_reserve, lanes.files)
+    jobs = Jobs(staging, spilled, lanes.files)
     services = Services(
         version=settings.version,
         backend=settings.backend,

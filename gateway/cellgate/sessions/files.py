@@ -163,7 +163,9 @@ class SessionFiles:
         async with session.slot.moving:
             limit = session.limits.resources.disk
             used, replaced = await self._lanes.files.run(_measure, session.slot.workspace, parts, limit)
-            reservation = self._ledger.reserve(session.row.id, used, limit, length, replaced)
+            reservation = self._ledger.reserve(
+                session.row.id, session.account.name, used, limit, length, replaced
+            )
         return Incoming(reservation, session.account.name)
 
     def begin(self, incoming: Incoming) -> Upload:

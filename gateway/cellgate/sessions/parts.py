@@ -23,6 +23,7 @@ from cellgate.principals.usage import Usage
 from cellgate.processes.table import ProcessCounts
 from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.wire.events import Loss, Missing
@@ -82,17 +83,18 @@ class Unobserved(UnobservedRuns):
 class SharedParts:
     """The parts of the gateway that all sessions use.
 
-    Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
-    encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
-    ``cellgate_kernels.turns``. `admits`: whether a principal may start sessions now. `usage`: what each
-    principal uses; by default nobody has quotas. `observer`: counts and traces what happens. Without
-    `secrets` nobody has any, and without `egress` no session gets a network. `processes`: how many programs
-    each principal runs; `ports`: how many connections to programs it has. `neighbours`: which session has
-    which kernel.
+    `spilled`: what waits on the disk for clients. Without an `installer`, no session gets packages. `lane`:
+    threads for large events; without it they are encoded on the event loop. `weight_of`: a principal's weight
+    when kernels are short; see ``cellgate_kernels.turns``. `admits`: whether a principal may start sessions
+    now. `usage`: what each principal uses; by default nobody has quotas. `observer`: counts and traces what
+    happens. Without `secrets` nobody has any, and without `egress` no session gets a network. `processes`:
+    how many programs each principal runs; `ports`: how many connections to programs it has. `neighbours`:
+    which session has which kernel.
     """
 
     pool: KernelPool
     workspaces: WorkspaceStore
+    spilled: SpillLedger
     installer: Installer | None = None
     lane: Lane | None = None
     weight_of: Callable[[str], float] = same_weight

@@ -127,7 +127,7 @@ class Session:
         self.log = spec.log
         self.record = SessionRecord(spec, settings.gateway_version)
         self.started = asyncio.get_running_loop().time()
-        self.door = Door(self, settings.channels)
+        self.door = Door(self, settings.channels, partial(parts.spilled.open, self.account.name))
         self._tasks = Supervisor(self._ids, self._failed)
         self._widgets = WidgetMessages(spec.log)
         self._store = spec.store
@@ -153,6 +153,7 @@ class Session:
             SessionGrants(spec.secrets, self._proxy(spec, parts), parts.neighbours),
         )
         spec.log.overfull = self.slot.hold_back
+        spec.log.whose = self.account.name
         self.undo = SessionUndo(
             UndoParts(
                 parts.pool,
@@ -688,6 +689,7 @@ class Session:
 
     def _attend(self, kernel: Kernel) -> None:
         """Start listening to a kernel before it sends anything."""
+        kernel.connection.owner.name = self.account.name
         self._stop_door = None
         self.attend_door(kernel)
         kernel.connection.listen(

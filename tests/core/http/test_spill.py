@@ -12,6 +12,7 @@ import pytest
 
 from cellgate.errors import StorageFull
 from cellgate.record.spill import MEMORY, PART, STALLED, Spill, Spills
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
@@ -20,9 +21,9 @@ from cellgate_kernels.threads import Lane
 @pytest.fixture
 async def spills(tmp_path: Path, lane: Lane) -> AsyncGenerator[Spills]:
     """Those of a folder in which none is left."""
-    made = Spills(tmp_path, 0, lane)
-    yield made
-    assert made.used == 0
+    ledger = SpillLedger(tmp_path, 0)
+    yield Spills(tmp_path, ledger, lane)
+    assert ledger.used == 0
     assert open_files(tmp_path) == []
 
 
@@ -58,7 +59,7 @@ async def read(spill: Spill) -> bytes:
 @pytest.mark.parametrize("size", [0, 1, MEMORY, MEMORY + 1, 3 * MEMORY + PART + 1])
 async def test_what_is_written_is_read(spills: Spills, size: int, tmp_path: Path) -> None:
     content = os.urandom(size)
-    spill = spills.open()
+    spill = spills.open("ada")
     await write(spill, *(content[start : start + 100_000] for start in range(0, size, 100_000)))
     spill.end()
     assert bool(open_files(tmp_path)) == (size > MEMORY), "small ones are in memory"
@@ -67,7 +68,7 @@ async def test_what_is_written_is_read(spills: Spills, size: int, tmp_path: Path
 
 
 async def test_the_first_bytes_are_read_while_the_last_are_written(spills: Spills) -> None:
-    spill = spills.open()
+    spill = spills.open("ada")
     await write(spill, bytes(MEMORY), bytes(MEMORY))
     async with aclosing(spill.parts()) as parts:
         assert await anext(parts)
@@ -79,7 +80,7 @@ async def test_the_first_bytes_are_read_while_the_last_are_written(spills: Spill
 
 async def test_what_may_stay_in_memory_is_read_when_it_is_whole(spills: Spills) -> None:
     """So that what fails early is an answer of its own."""
-    spill = spills.open()
+    spill = spills.open("ada")
     reading = asyncio.ensure_future(read(spill))
     await write(spill, b"first")
     await asyncio.sleep(0.01)
@@ -90,7 +91,7 @@ async def test_what_may_stay_in_memory_is_read_when_it_is_whole(spills: Spills) 
 
 
 async def test_a_failure_is_told_before_what_is_left(spills: Spills) -> None:
-    spill = spills.open()
+    spill = spills.open("ada")
     await write(spill, bytes(4 * MEMORY))
     async with aclosing(spill.parts()) as parts:
         assert await anext(parts)
@@ -100,7 +101,7 @@ async def test_a_failure_is_told_before_what_is_left(spills: Spills) -> None:
 
 
 async def test_whoever_leaves_last_closes_the_file(spills: Spills, tmp_path: Path) -> None:
-    spill = spills.open()
+    spill = spills.open("ada")
     with spill.writing():
         spill.write(bytes(2 * MEMORY))
         async with aclosing(spill.parts()) as parts:
@@ -113,28 +114,34 @@ async def test_whoever_leaves_last_closes_the_file(spills: Spills, tmp_path: Pat
 RESERVE = 100 * MIB
 
 
-def spills_on_a_disk_of(size: int, folder: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch) -> Spills:
-    """Spills on a disk that nobody else uses, unlike that of the machine."""
-    spills = Spills(folder, RESERVE, lane)
-    monkeypatch.setattr("cellgate.record.spill.free", lambda _: size - spills.used)
-    return spills
+class Disk:
+    """A disk of this size, less the reserve, that nobody but spills uses, unlike that of the machine."""
+
+    def __init__(self, size: int, folder: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ledger = SpillLedger(folder, RESERVE)
+        self.spills = Spills(folder, self.ledger, lane)
+        monkeypatch.setattr("cellgate.record.spill_ledger.free", lambda _: RESERVE + size - self.ledger.used)
+
+    def open(self, principal: str = "ada") -> Spill:
+        return self.spills.open(principal)
 
 
 async def test_the_record_keeps_its_room_and_half_of_the_rest(
     tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spills = spills_on_a_disk_of(RESERVE + 8 * MIB, tmp_path, lane, monkeypatch)
-    first, second = spills.open(), spills.open()
+    """Of one principal's exports none that is under way ends for another."""
+    disk = Disk(12 * MIB, tmp_path, lane, monkeypatch)
+    first, second = disk.open(), disk.open()
     await write(first, bytes(3 * MIB))
     with pytest.raises(StorageFull):
         await write(second, bytes(3 * MIB))
-    assert spills.used < 5 * MIB
+    assert disk.ledger.used < 5 * MIB
     for spill in (first, second):
         spill.end(CellgateError("over"))
         with pytest.raises(CellgateError):
             await read(spill)
-    assert spills.used == 0
-    await write(third := spills.open(), bytes(3 * MIB))
+    assert disk.ledger.used == 0
+    await write(third := disk.open(), bytes(3 * MIB))
     third.end()
     assert len(await read(third)) == 3 * MIB
 
@@ -143,10 +150,10 @@ async def test_what_is_not_read_gives_way_to_others(
     tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what is whole and was not read for long: no reader loses what it is about to take."""
-    spills = spills_on_a_disk_of(RESERVE + 20 * MIB, tmp_path, lane, monkeypatch)
+    disk = Disk(28 * MIB, tmp_path, lane, monkeypatch)
     now = 0.0
     monkeypatch.setattr("cellgate.record.spill.time.monotonic", lambda: now)
-    unread, unfinished, read_now, large = (spills.open() for _ in range(4))
+    unread, unfinished, read_now, large = (disk.open() for _ in range(4))
     for spill in (unread, unfinished, read_now):
         await write(spill, bytes(2 * MIB))
     unread.end()
@@ -161,3 +168,30 @@ async def test_what_is_not_read_gives_way_to_others(
     for spill in (unfinished, large):
         spill.end()
     assert (len(await read(unfinished)), len(await read(large))) == (2 * MIB, 5 * MIB)
+
+
+async def test_nobody_s_export_ends_for_somebody_who_holds_more(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One principal has three quarters, and above half of it gives way to others who hold less."""
+    disk = Disk(32 * MIB, tmp_path, lane, monkeypatch)
+    large, small = disk.open("ada"), disk.open("ada")
+    await write(large, bytes(7 * MIB))
+    await write(small, bytes(4 * MIB))
+    with pytest.raises(StorageFull):
+        await write(small, bytes(2 * MIB))
+    assert disk.ledger.held_by("ada") == 11 * MIB
+    bea = disk.open("bea")
+    await write(bea, bytes(4 * MIB))
+    assert disk.ledger.held_by("ada") == 11 * MIB, "there was room for both"
+    await write(bea, bytes(3 * MIB))
+    assert (disk.ledger.held_by("ada"), disk.ledger.held_by("bea")) == (4 * MIB, 7 * MIB)
+    with pytest.raises(StorageFull, match="others got its room"):
+        await write(large, b"more")
+    for spill in (small, bea):
+        spill.end()
+    assert (len(await read(small)), len(await read(bea))) == (4 * MIB, 7 * MIB)
+    large.end()
+    with pytest.raises(StorageFull, match="others got its room"):
+        await read(large)
+    assert disk.ledger.used == 0

@@ -126,6 +126,29 @@ def test_the_kernel_that_had_least_is_next(decoding: Decoding, kernels: Readers,
         message.result(DEADLINE)
 
 
+def test_kernels_of_one_principal_have_one_share(decoding: Decoding, kernels: Readers) -> None:
+    """Who has many waits no less for others than who has one."""
+    first = [kernels.send(name, LONG) for name in ("ada-0",)]
+    decoding.wait_for("ada-0")
+    kernels.send("other", SHORT)
+    decoding.wait_for("other")
+    waiting = [kernels.send(f"ada-{number}", SHORT, kernel="ada-0") for number in range(1, 9)]
+    waiting.append(kernels.send("bea", SHORT))
+    decoding.go_on("ada-0")
+    decoding.wait_for("bea")
+    assert decoding.begun == ["ada-0", "other", "bea"]
+    decoding.go_on("other", "bea", *(f"ada-{number}" for number in range(1, 9)))
+    for message in (*first, *waiting):
+        message.result(DEADLINE)
+
+
+def test_the_share_of_a_principal_is_found_again(kernels: Readers) -> None:
+    reception = kernels._reception
+    assert reception.share("ada") is (hers := reception.share("ada"))
+    assert reception.share("bea") is not hers
+    assert reception.share("") is not reception.share("")
+
+
 def test_what_is_given_up_waits_for_no_thread(decoding: Decoding, kernels: Readers) -> None:
     """Its bytes are free at once, however long the threads are busy: the budget counts on it."""
     kernels.send("short", SHORT)

@@ -14,8 +14,14 @@ import pytest
 from cellgate.errors import JobFailed, QueueFull, StorageError, StorageFull
 from cellgate.jobs.job_files import PART, JobFile
 from cellgate.jobs.jobs import Jobs
+from cellgate.record.spill_ledger import Fixed, Space, SpillLedger
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
+
+
+def space(folder: Path, reserve: int = 0) -> Space:
+    """Room on the disk of this folder."""
+    return SpillLedger(folder, reserve).open("ada", Fixed())
 
 
 async def parts() -> AsyncGenerator[bytes, None]:
@@ -24,7 +30,7 @@ async def parts() -> AsyncGenerator[bytes, None]:
 
 
 async def test_what_is_written_is_read_in_order_and_leaves_no_file(tmp_path: Path, lane: Lane) -> None:
-    with JobFile(tmp_path, 0, lane) as given:
+    with JobFile(tmp_path, space(tmp_path), lane) as given:
         await given.write(b"first ")
         await given.take(parts())
         await given.finish()
@@ -35,14 +41,14 @@ async def test_what_is_written_is_read_in_order_and_leaves_no_file(tmp_path: Pat
 
 async def test_what_a_job_wrote_is_read_in_parts(tmp_path: Path, lane: Lane) -> None:
     written = os.urandom(PART + 1)
-    with JobFile(tmp_path, 0, lane) as made:
+    with JobFile(tmp_path, space(tmp_path), lane) as made:
         os.write(made.file.fileno(), written)
         assert [part async for part in made.parts()] == [written[:PART], written[PART:]]
         assert (await made.read(), made.size) == (written, PART + 1)
 
 
 async def test_the_room_that_the_record_needs_is_left(tmp_path: Path, lane: Lane) -> None:
-    with JobFile(tmp_path, 1 << 60, lane) as given, pytest.raises(StorageFull):
+    with JobFile(tmp_path, space(tmp_path, 1 << 60), lane) as given, pytest.raises(StorageFull):
         await given.take(parts())
 
 
@@ -53,8 +59,8 @@ async def test_a_job_that_can_t_be_started_now_can_be_asked_for_again(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
-    jobs = Jobs(tmp_path, 0, lane)
-    with jobs.file() as given, jobs.file() as made, pytest.raises(QueueFull, match="open files"):
+    jobs = Jobs(tmp_path, SpillLedger(tmp_path, 0), lane)
+    with jobs.file("ada") as given, jobs.file("ada") as made, pytest.raises(QueueFull, match="open files"):
         await jobs.run("ada", "cellgate.jobs.convert", "markdown", given=given, made=made)
 
 
@@ -65,10 +71,10 @@ async def test_what_a_job_says_without_end_takes_no_memory(
         "import os\nfor _ in range(64):\n    os.write(2, bytes(1 << 20))\nos.write(2, b'over')\nos._exit(1)"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    jobs = Jobs(tmp_path, 0, lane)
+    jobs = Jobs(tmp_path, SpillLedger(tmp_path, 0), lane)
     tracemalloc.start()
     try:
-        with jobs.file() as given, jobs.file() as made, pytest.raises(JobFailed):
+        with jobs.file("ada") as given, jobs.file("ada") as made, pytest.raises(JobFailed):
             await jobs.run("ada", "talkative", given=given, made=made)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -77,6 +83,6 @@ async def test_what_a_job_says_without_end_takes_no_memory(
     assert caplog.records[0].getMessage().endswith("over")
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_the_storage(tmp_path: Path, lane: Lane) -> None:
+async def test_a_folder_that_is_not_there_is_an_error_of_the_storage(tmp_path: Path, lane: Lane) -> None:
     with pytest.raises(StorageError):
-        JobFile(tmp_path / "nowhere", 0, lane)
+        JobFile(tmp_path / "nowhere", space(tmp_path), lane)

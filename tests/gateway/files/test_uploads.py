@@ -193,13 +193,14 @@ def test_a_saved_block_is_an_upload_too(gateway: GatewayProcess, small: str) -> 
 
 
 def test_all_uploads_together_have_a_limit(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(upload_space="20m")
+    # One user has three quarters of it.
+    gateway = start_gateway(upload_space="28m")
     for session in ("a", "b"):
         gateway.execute(session, "1")
-    refused = put(gateway, "a", "f", bytes(21 * MIB))
+    refused = put(gateway, "a", "f", bytes(22 * MIB))
     assert (refused.status, refused.reason) == (507, "storage_full")
     with begun(gateway, "/v1/sessions/a/files/f", 15 * MIB, 5 * MIB):
-        refused = put(gateway, "b", "f", bytes(6 * MIB))
+        refused = put(gateway, "b", "f", bytes(7 * MIB))
         assert (refused.status, refused.reason) == (429, "queue_full")
         assert refused.headers["Retry-After"]
         assert put(gateway, "b", "f", bytes(5 * MIB)).status == 201
@@ -253,10 +254,10 @@ def test_only_uploads_have_large_bodies(
 
 def test_a_reservation_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, reserve=0, most=10 * STEP)
-    first = ledger.reserve(1, used=5, limit=100, size=90)
+    first = ledger.reserve(1, "ada", used=5, limit=100, size=90)
     with pytest.raises(QuotaExceeded, match="room for 5 more"):
-        ledger.reserve(1, used=5, limit=100, size=6)
-    second = ledger.reserve(1, used=5, limit=100, size=5)
+        ledger.reserve(1, "ada", used=5, limit=100, size=6)
+    second = ledger.reserve(1, "ada", used=5, limit=100, size=5)
     with pytest.raises(QuotaExceeded):
         second.take(6)
     second.take(5)
@@ -270,10 +271,26 @@ def test_a_reservation_that_is_refused_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_reservation_leaves_what_the_disk_must_keep(tmp_path: Path) -> None:
     with pytest.raises(StorageFull):
-        Ledger(tmp_path, reserve=1 << 60, most=1 << 62).reserve(1, used=0, limit=1 << 61, size=1)
+        Ledger(tmp_path, reserve=1 << 60, most=1 << 62).reserve(1, "ada", used=0, limit=1 << 61, size=1)
     ledger = Ledger(tmp_path, reserve=0, most=10)
-    held = ledger.reserve(1, used=0, limit=100, size=6)
+    held = ledger.reserve(1, "ada", used=0, limit=100, size=6)
     with pytest.raises(QueueFull):
-        ledger.reserve(2, used=0, limit=100, size=5)
+        ledger.reserve(2, "ada", used=0, limit=100, size=5)
     held.release()
-    ledger.reserve(2, used=0, limit=100, size=5)
+    ledger.reserve(2, "ada", used=0, limit=100, size=5)
+
+
+def test_one_user_s_uploads_leave_others_a_quarter_of_the_space(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, reserve=0, most=100)
+    with pytest.raises(StorageFull, match="One user's uploads together may use 75 bytes"):
+        ledger.reserve(1, "ada", used=0, limit=1000, size=76)
+    first = ledger.reserve(1, "ada", used=0, limit=1000, size=50)
+    second = ledger.reserve(2, "ada", used=0, limit=1000, size=25)
+    with pytest.raises(QueueFull):
+        second.take(26)
+    hers = ledger.reserve(3, "bea", used=0, limit=1000, size=25)
+    with pytest.raises(QueueFull):
+        hers.take(26)
+    first.release()
+    hers.take(75)
+    assert ledger.size == 100

@@ -328,7 +328,8 @@ def test_a_client_that_leaves_in_its_handshake_leaves_no_traceback(start_gateway
 
 
 def test_unfinished_messages_have_a_limit_together(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(client_memory="20m")
+    # A principal has three quarters of it.
+    gateway = start_gateway(client_memory="28m")
     gateway.execute("other", "1")
     with clients(gateway) as client:
         small = client.websocket("other")
@@ -421,23 +422,19 @@ def test_strangers_make_room_for_those_with_a_token(start_gateway: StartGateway)
         assert b" 201 " in ended(known)[:20]
 
 
-def test_when_all_connections_work_a_new_one_is_told(start_gateway: StartGateway) -> None:
+def test_who_has_three_quarters_of_all_connections_gets_no_more(start_gateway: StartGateway) -> None:
+    """And is told so, as long as they are in use; probes are answered all the while."""
     gateway = start_gateway(max_connections=10)
     gateway.execute("other", "1")
     with clients(gateway) as client:
-        for _ in range(10):
+        for _ in range(7):
             client.websocket("other")
-        assert problem(ended(client.connect())) == (503, "too_many_connections")
-    until(lambda: _answers(gateway), "its places are not given back")
+        refused = gateway.get("/v1/sessions")
+        assert (refused.status, refused.json()["reason"]) == (503, "too_many_connections")
+        assert refused.headers["Retry-After"] == "5"
+        assert gateway.get("/healthz").status == 200
+    until(lambda: gateway.get("/v1/sessions").status == 200, "its places are not given back")
     serves(gateway)
-    assert closed_for(gateway)["refused"] >= 1
-
-
-def _answers(gateway: GatewayProcess) -> bool:
-    try:
-        return gateway.get("/healthz").status == 200
-    except OSError:
-        return False
 
 
 def test_one_address_may_have_its_part(start_gateway: StartGateway) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,32 +16,18 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.requirements import require
 from tests.support.server import GatewayProcess, Response, until
+from tests.support.small_disk import mount, small_disk
 
 SIZE = "size=16m,nr_inodes=800,mode=0700"
 LOUD = "print('y' * 200_000)"
 
 
-def mount(*words: str) -> None:
-    """mount(8); skips the test where that is not allowed."""
-    done = subprocess.run(["mount", *words], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        require("mount", done.stderr.strip())
-
-
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A file system of 16 MB, at a path that is short enough for the kernels' sockets to be on it too."""
-    if os.geteuid() != 0:
-        require("mount", "only root can mount a small file system")
-    folder = Path(tempfile.mkdtemp(prefix="disk-"))
-    try:
-        mount("-t", "tmpfs", "-o", SIZE, "tmpfs", str(folder))
+    """A file system of 16 MB."""
+    with small_disk(SIZE) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], timeout=60, check=False, capture_output=True)
-        folder.rmdir()
 
 
 @pytest.fixture

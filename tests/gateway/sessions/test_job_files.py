@@ -12,13 +12,15 @@ from nbformat.v4 import new_code_cell, new_notebook
 from cellgate.errors import StorageFull
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
+from cellgate.record.spill_ledger import Fixed, SpillLedger
 from cellgate_kernels.threads import Lane
 
 
 @pytest.mark.nightly
 async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane) -> None:
-    jobs = Jobs(tmp_path, 0, lane)
-    with jobs.file() as given, JobFile(tmp_path, 1 << 60, lane) as none, jobs.file() as enough:
+    jobs = Jobs(tmp_path, SpillLedger(tmp_path, 0), lane)
+    full = SpillLedger(tmp_path, 1 << 60).open("ada", Fixed())
+    with jobs.file("ada") as given, JobFile(tmp_path, full, lane) as none, jobs.file("ada") as enough:
         await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
         with pytest.raises(StorageFull):
             await jobs.run("ada", "cellgate.jobs.convert", "markdown", given=given, made=none)
@@ -27,8 +29,8 @@ async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane)
 
 
 async def test_a_job_that_finds_the_disk_full_is_no_failed_conversion(tmp_path: Path, lane: Lane) -> None:
-    jobs = Jobs(tmp_path, 0, lane)
-    with jobs.file() as given, jobs.file() as made:
+    jobs = Jobs(tmp_path, SpillLedger(tmp_path, 0), lane)
+    with jobs.file("ada") as given, jobs.file("ada") as made:
         full = os.open("/dev/full", os.O_RDWR)
         os.dup2(full, made.file.fileno())
         os.close(full)

@@ -1,74 +1,292 @@
-"""What waits for a slow client, on a disk that stands still for a while."""
+"""What waits for slow clients, on a disk that stands still for a while, and has only so much room."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from cellgate.channels import outbox as module
-from cellgate.channels.outbox import CROWDED, Outbox, OutboxLimits
+from cellgate.channels import frame_log as module
+from cellgate.channels.frame_log import CROWDED, KernelFrames, OutboxLimits
+from cellgate.channels.frames import FrameFormat
+from cellgate.channels.outbox import OWN, Outbox
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
+from cellgate_kernels.websocket import Subprotocol
+
+FORMAT = FrameFormat(Subprotocol.V1)
+RESERVE = 100 * MIB
+
+
+class Disk:
+    """A disk of which spills may have `most` bytes, and clients of kernels on it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = 1000 * MIB
+        self.folder = folder
+        self.lane = Lane("test", 2)
+        self.ledger = SpillLedger(folder, RESERVE)
+        self.kernels: list[KernelFrames] = []
+        monkeypatch.setattr(
+            "cellgate.record.spill_ledger.free", lambda _: RESERVE + 2 * self.most - self.ledger.used
+        )
+
+    def kernel(self, principal: str = "ada", limits: OutboxLimits | None = None) -> KernelFrames:
+        opened = partial(self.ledger.open, principal)
+        limits = limits or OutboxLimits(memory=MIB)
+        self.kernels.append(KernelFrames(self.folder, limits, self.lane, opened))
+        return self.kernels[-1]
+
+    async def settled(self) -> None:
+        """Everything that is to be written is."""
+        for kernel in self.kernels:
+            for log in kernel._logs.values():
+                await log._tasks.finished()
+
+    def files(self) -> int:
+        """How many files without a name are open here."""
+        found = 0
+        for descriptor in Path("/proc/self/fd").iterdir():
+            try:
+                found += str(descriptor.readlink()).startswith(f"{self.folder}/")
+            except FileNotFoundError:
+                continue
+        return found
 
 
 @pytest.fixture
-def lane() -> Iterator[Lane]:
-    lane = Lane("test", 2)
-    yield lane
-    lane.close()
+async def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Disk]:
+    made = Disk(tmp_path, monkeypatch)
+    yield made
+    for kernel in made.kernels:
+        await kernel.close()
+        assert kernel.memory.size >= 0
+    assert made.ledger.used == 0
+    assert made.files() == 0
+    made.lane.close()
 
 
-async def test_more_than_the_disk_takes_is_told_until_it_has_taken_it(
-    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stands, moves = threading.Event(), threading.Event()
-    write = module._write
+class Stopped:
+    """A disk that stands still until it `moves`; it `stands` once something is to be written."""
 
-    def slow(file: BinaryIO, chunks: Sequence[bytes], offset: int) -> None:
-        stands.set()
-        assert moves.wait(60)
-        write(file, chunks, offset)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stands, self.moves = threading.Event(), threading.Event()
+        self._write = module._write
+        monkeypatch.setattr(module, "_write", self.write)
 
-    monkeypatch.setattr(module, "_write", slow)
-    outbox = Outbox(tmp_path, OutboxLimits(memory=MIB), lane)
+    def write(self, file: BinaryIO, chunks: Sequence[bytes], offset: int) -> None:
+        self.stands.set()
+        assert self.moves.wait(60)
+        self._write(file, chunks, offset)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    return Stopped(monkeypatch)
+
+
+async def everything(outbox: Outbox, size: int) -> bytes:
+    """The next `size` bytes."""
+    received = b""
+    async with asyncio.timeout(60):
+        while len(received) < size:
+            received += await outbox.take() or b""
+            outbox.written()
+    return received
+
+
+async def test_more_than_the_disk_takes_is_told_until_it_has_taken_it(disk: Disk, stopped: Stopped) -> None:
+    kernel = disk.kernel()
+    outbox = Outbox(kernel.log(FORMAT))
     sent = [bytes([number]) * MIB for number in range(20)]
     outbox.put(sent[0])
     outbox.put(sent[1])
-    await asyncio.to_thread(stands.wait, 60)
-    assert not outbox.crowded
+    await asyncio.to_thread(stopped.stands.wait, 60)
+    await asyncio.wait_for(kernel.room(), 60)
     for frame in sent[2:]:
         outbox.put(frame)
-    assert outbox.crowded
-    room = asyncio.create_task(outbox.room())
+    assert kernel.crowded
+    room = asyncio.create_task(kernel.room())
     await asyncio.sleep(0)
     assert not room.done()
-    moves.set()
+    stopped.moves.set()
     async with asyncio.timeout(60):
         await room
-        received = b""
-        while len(received) < len(sent) * MIB:
-            received += await outbox.take() or b""
-            outbox.written()
-    assert not outbox.crowded
+    received = await everything(outbox, len(sent) * MIB)
+    assert not kernel.crowded
     assert received == b"".join(sent)
     assert outbox.size == 0
-    await outbox.close()
+    outbox.close()
 
 
-async def test_an_outbox_that_is_given_up_holds_nobody_back(
-    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moves = threading.Event()
-    monkeypatch.setattr(module, "_write", lambda *_: moves.wait(60))
-    outbox = Outbox(tmp_path, OutboxLimits(memory=MIB, unwritten=2 * CROWDED), lane)
+async def test_an_outbox_that_is_given_up_holds_nobody_back(disk: Disk, stopped: Stopped) -> None:
+    kernel = disk.kernel(limits=OutboxLimits(memory=MIB, unwritten=2 * CROWDED))
+    told: list[str] = []
+    outbox = Outbox(kernel.log(FORMAT), lambda: told.append("lost"))
     while not outbox.put(bytes(MIB)):
         pass
     assert outbox.lost is not None
-    assert not outbox.crowded
-    moves.set()
-    await outbox.close()
+    assert told == ["lost"]
+    assert not kernel.crowded
+    stopped.moves.set()
+
+
+async def test_what_all_clients_of_a_kernel_are_sent_is_kept_once(disk: Disk) -> None:
+    """In the order of each, with what only some of them are sent; and removed when the last has read it."""
+    kernel = disk.kernel(limits=OutboxLimits(memory=3 * OWN))
+    log = kernel.log(FORMAT)
+    clients = [Outbox(log) for _ in range(8)]
+    expected = [b""] * 8
+    for number in range(200):
+        frame = os.urandom(50_000 + number)
+        for each, client in enumerate(clients):
+            if number % 10 != each:
+                client.put(frame)
+                expected[each] += frame
+    await disk.settled()
+    assert kernel.memory.size <= 8 * OWN + 3 * OWN
+    assert 8 * MIB < disk.ledger.held_by("ada") < 11 * MIB
+    for each in range(7):
+        assert await everything(clients[each], len(expected[each])) == expected[each]
+    assert disk.ledger.held_by("ada") > 8 * MIB, "one has not read it"
+    assert await everything(clients[7], len(expected[7])) == expected[7]
+    await disk.settled()
+    assert disk.ledger.used == disk.files() == 0
+    assert kernel.memory.size == 0
+
+
+async def test_what_all_have_read_leaves_the_disk_before_the_rest(disk: Disk) -> None:
+    kernel = disk.kernel(limits=OutboxLimits(memory=0))
+    log = kernel.log(FORMAT)
+    slow, slower = Outbox(log), Outbox(log)
+    sent = [os.urandom(MIB) for _ in range(40)]
+    for frame in sent:
+        slow.put(frame)
+        slower.put(frame)
+    await disk.settled()
+    assert disk.ledger.used == 39 * MIB, "each may have one frame in memory"
+    assert await everything(slow, 40 * MIB) == b"".join(sent)
+    assert disk.ledger.used == 39 * MIB
+    assert await everything(slower, 20 * MIB) == b"".join(sent[:20])
+    await disk.settled()
+    assert disk.ledger.used <= 27 * MIB
+    slow.put(b"more")
+    slower.put(b"more")
+    assert await everything(slow, 4) == b"more"
+    assert await everything(slower, 20 * MIB + 4) == b"".join(sent[20:]) + b"more"
+
+
+async def test_who_is_lost_while_the_disk_writes_leaves_no_gap_for_the_next(
+    disk: Disk, stopped: Stopped
+) -> None:
+    kernel = disk.kernel(limits=OutboxLimits(memory=0))
+    log = kernel.log(FORMAT)
+    first = Outbox(log)
+    for _ in range(10):
+        first.put(os.urandom(MIB))
+    await asyncio.to_thread(stopped.stands.wait, 60)
+    first.lose("gone")
+    second = Outbox(log)
+    sent = [os.urandom(MIB) for _ in range(10)]
+    for frame in sent:
+        second.put(frame)
+    stopped.moves.set()
+    assert await everything(second, 10 * MIB) == b"".join(sent)
+
+
+def flood(kernel: KernelFrames, clients: list[Outbox], count: int) -> None:
+    """So many megabytes for all of them."""
+    for _ in range(count):
+        frame = bytes(MIB)
+        for client in clients:
+            client.put(frame)
+
+
+def lost(clients: list[Outbox]) -> list[bool]:
+    return [client.lost is not None for client in clients]
+
+
+async def test_of_one_principal_s_clients_the_one_furthest_behind_is_closed(disk: Disk) -> None:
+    """When the principal has more than its share; the others get everything."""
+    disk.most = 40 * MIB
+    kernel = disk.kernel()
+    behind, reading = Outbox(kernel.log(FORMAT)), Outbox(kernel.log(FORMAT))
+    for _ in range(60):
+        flood(kernel, [behind, reading], 1)
+        assert await everything(reading, MIB) == bytes(MIB)
+        await disk.settled()
+        assert disk.ledger.used <= 30 * MIB
+    assert lost([behind, reading]) == [True, False]
+    assert behind.lost == module.NO_ROOM
+
+
+async def test_who_holds_most_is_closed_and_not_who_asks(disk: Disk) -> None:
+    disk.most = 40 * MIB
+    small, large, other = disk.kernel("ada"), disk.kernel("ada"), disk.kernel("bea")
+    clients = [Outbox(kernel.log(FORMAT)) for kernel in (small, large, other)]
+    flood(small, clients[:1], 10)
+    flood(large, clients[1:2], 18)
+    await disk.settled()
+    assert disk.ledger.held_by("ada") > 24 * MIB
+    flood(other, clients[2:], 20)
+    await disk.settled()
+    assert lost(clients) == [False, True, False]
+    flood(small, clients[:1], 10)
+    await disk.settled()
+    assert lost(clients) == [False, True, False], "there is room again"
+    assert len(await everything(clients[2], 20 * MIB)) == 20 * MIB
+    assert len(await everything(clients[0], 20 * MIB)) == 20 * MIB
+
+
+async def test_clients_at_the_same_place_go_together(disk: Disk) -> None:
+    """The first of them alone would free nothing; and another kernel's of the same principal stays."""
+    disk.most = 40 * MIB
+    kernel, other = disk.kernel(), disk.kernel()
+    clients = [Outbox(kernel.log(FORMAT)) for _ in range(8)]
+    bystander = Outbox(other.log(FORMAT))
+    flood(other, [bystander], 5)
+    flood(kernel, clients, 60)
+    await disk.settled()
+    assert lost(clients) == [True] * 8
+    assert bystander.lost is None
+
+
+async def test_what_waits_leaves_a_disk_that_others_fill(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who holds most gives way, one after the other, until the reserve is free."""
+    small, large = disk.kernel("ada"), disk.kernel("bea")
+    clients = [Outbox(kernel.log(FORMAT)) for kernel in (small, large)]
+    flood(small, clients[:1], 10)
+    flood(large, clients[1:], 20)
+    await disk.settled()
+    others = 0
+    monkeypatch.setattr(
+        "cellgate.record.spill_ledger.free", lambda _: RESERVE + 100 * MIB - disk.ledger.used - others
+    )
+    assert not disk.ledger.relieve()
+    others = 80 * MIB
+    assert disk.ledger.relieve()
+    assert not disk.ledger.relieve(), "what has given way has not left the disk yet"
+    await disk.settled()
+    assert not disk.ledger.relieve()
+    assert lost(clients) == [False, True]
+    others = 1000 * MIB
+    assert disk.ledger.relieve()
+    await disk.settled()
+    assert lost(clients) == [True, True]
+    assert not disk.ledger.relieve(), "there is nothing left to give"
+
+
+async def test_a_disk_without_room_loses_who_asks_if_nobody_else_holds_anything(disk: Disk) -> None:
+    disk.most = 0
+    kernel = disk.kernel()
+    client = Outbox(kernel.log(FORMAT))
+    flood(kernel, [client], 3)
+    await disk.settled()
+    assert client.lost is not None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from pathlib import Path
 
-from cellgate_kernels.threads import FURTHER_THREADS, Lane, ThreadLanes
+import pytest
+
+from cellgate_kernels.threads import FURTHER_THREADS, Lane, ThreadLanes, work_for
 
 GATEWAY = Path(__file__).parents[3] / "gateway" / "cellgate"
 
@@ -72,3 +75,41 @@ async def test_threads_are_named_after_their_lane() -> None:
         assert (await lane.run(threading.current_thread)).name.startswith("cellgate-test")
     finally:
         lane.close()
+
+
+async def test_who_waits_for_a_thread_waits_for_one_of_each_other_s_calls() -> None:
+    """However many calls somebody has begun before; and one that is cancelled takes no turn."""
+    lane = Lane("test", 1)
+    go_on, done = threading.Event(), list[str]()
+
+    async def call(name: str) -> None:
+        work_for(name)
+        await lane.run(done.append, name)
+
+    try:
+        blocked = asyncio.create_task(lane.run(go_on.wait, 60))
+        calls = [asyncio.create_task(call("ada")) for _ in range(20)]
+        await asyncio.sleep(0)
+        calls.append(asyncio.create_task(call("bea")))
+        await asyncio.sleep(0)
+        calls.pop(0).cancel()
+        go_on.set()
+        await asyncio.gather(blocked, *calls)
+        assert done == ["ada", "bea", *["ada"] * 18]
+        assert await lane.run(lambda: "free again") == "free again"
+    finally:
+        go_on.set()
+        lane.close()
+
+
+async def test_a_lane_that_closes_drops_the_calls_that_wait() -> None:
+    lane = Lane("test", 1)
+    go_on = threading.Event()
+    running = asyncio.create_task(lane.run(go_on.wait, 60))
+    waiting = asyncio.create_task(lane.run(int))
+    await asyncio.sleep(0)
+    lane.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    go_on.set()
+    assert await running

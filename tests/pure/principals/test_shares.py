@@ -19,6 +19,20 @@ def test_nobody_has_more_than_their_part() -> None:
     assert shares.taken == 5
 
 
+def test_three_quarters_are_for_one_and_who_has_most_is_known() -> None:
+    shares = Shares(8)
+    assert shares.heaviest() is None
+    places = [shares.take("ada") for _ in range(7)]
+    assert [place is not None for place in places] == [True] * 6 + [False]
+    assert shares.take("bob") is not None
+    assert (shares.heaviest(), shares.taken_by("ada"), shares.taken_by("bob")) == ("ada", 6, 1)
+    assert shares.taken == 7
+    for place in places[:6]:
+        assert place is not None
+        place.release()
+    assert (shares.heaviest(), shares.taken_by("ada"), shares.taken) == ("bob", 0, 1)
+
+
 def test_a_released_place_is_free_once() -> None:
     shares = Shares(1, 1)
     place = shares.take("ada")

@@ -22,6 +22,7 @@ from cellgate.record.exports import Exports, Moment
 from cellgate.record.journal import Journal
 from cellgate.record.rows import Ancestor, Lineage
 from cellgate.record.spill import Spills
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.record.verify_store import check_record
 from cellgate_kernels.threads import Lane
@@ -267,7 +268,7 @@ async def exporter(path: Path, lane: Lane) -> AsyncGenerator[Exporter, None]:
     journal = await Journal.open(path)
     try:
         await three_generations(journal)
-        spills = Spills(path.parent, 0, lane)
+        spills = Spills(path.parent, SpillLedger(path.parent, 0), lane)
         yield Exporter(journal, Exports(journal, "0.1.0", None, spills), path.parent)
         assert spills.used == 0
     finally:
@@ -343,7 +344,11 @@ async def test_a_clients_cell_id_is_the_branchs_own_cells(path: Path, lane: Lane
         parent.cell("1", cell_id="same")
         child = Recorded(journal, "child", parent)
         child.cell("2", cell_id="same")
-        exporter = Exporter(journal, Exports(journal, "0.1.0", None, Spills(path.parent, 0, lane)), path)
+        exporter = Exporter(
+            journal,
+            Exports(journal, "0.1.0", None, Spills(path.parent, SpillLedger(path.parent, 0), lane)),
+            path,
+        )
         await journal.commit()
         ids = [cell["id"] for cell in (await exporter.notebook("child"))["cells"]]
     finally:

@@ -14,6 +14,7 @@ from cellgate.record import bundle
 from cellgate.record.exports import Exports
 from cellgate.record.journal import Journal
 from cellgate.record.spill import Spills
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate_kernels.threads import Lane
 from tests.pure.record.recorded import Recorded
 
@@ -77,7 +78,7 @@ async def test_what_can_not_be_read_is_an_error_of_the_storage(
     def failing(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    exports = Exports(journal, "0.1.0", None, Spills(tmp_path, 0, lane))
+    exports = Exports(journal, "0.1.0", None, Spills(tmp_path, SpillLedger(tmp_path, 0), lane))
     session = Recorded(journal, "first")
     (tmp_path / "a").write_text("x")
     monkeypatch.setattr(bundle, "_open", failing)

@@ -21,6 +21,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.notebook import Export
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill import Spills
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.survey import ListedRows, Survey
 from cellgate_kernels.threads import Lane
 from tests.pure.record.conftest import MOMENT
@@ -201,7 +202,7 @@ async def test_cells_are_held_against_what_was_surveyed(
 async def test_what_was_purged_before_is_told_as_gone_and_its_successor_is_another(
     journal: Journal, path: Path, tmp_path: Path, lane: Lane
 ) -> None:
-    spills = Spills(tmp_path, 0, lane)
+    spills = Spills(tmp_path, SpillLedger(tmp_path, 0), lane)
     exports = Exports(journal, "0.1.0", None, spills)
     former = Recorded(journal, "first")
     former.cell("former")
@@ -248,7 +249,7 @@ async def test_a_reading_that_is_cancelled_ends_in_its_thread(
     journal: Journal, tmp_path: Path, lane: Lane
 ) -> None:
     """Nobody waits for what nobody wants: the next step gives up, and connection and file are gone."""
-    spills = Spills(tmp_path, 0, lane)
+    spills = Spills(tmp_path, SpillLedger(tmp_path, 0), lane)
     exports = Exports(journal, "0.1.0", None, spills)
     session = Recorded(journal, "first")
     for number in range(40):

@@ -17,6 +17,7 @@ from cellgate.record.exports import Exports, Moment
 from cellgate.record.journal import Journal
 from cellgate.record.notebook import Export
 from cellgate.record.spill import Spills
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.replay.cells import recorded_cells
 from cellgate_kernels.threads import Lane
@@ -54,7 +55,9 @@ class Made:
 async def made(path: Path, lane: Lane) -> AsyncGenerator[Made, None]:
     journal = await Journal.open(path)
     try:
-        yield Made(journal, Exports(journal, "0.1.0", None, Spills(path.parent, 0, lane)))
+        yield Made(
+            journal, Exports(journal, "0.1.0", None, Spills(path.parent, SpillLedger(path.parent, 0), lane))
+        )
     finally:
         await journal.close()
 
@@ -105,7 +108,10 @@ async def test_exports_that_have_undone_cells_as_code_are_still_read(
     at = session.log.last_seq
     session.cell("x = 2", text("2"))
     session.rolled_back("good", at)
-    older = Made(made.journal, Older(made.journal, "0.1.0", None, Spills(path.parent, 0, lane)))
+    older = Made(
+        made.journal,
+        Older(made.journal, "0.1.0", None, Spills(path.parent, SpillLedger(path.parent, 0), lane)),
+    )
     for each in (older, made):
         bundle = tmp_path / "made.zip"
         bundle.write_bytes(await each.bundle(session))

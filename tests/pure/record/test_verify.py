@@ -26,6 +26,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.keys import KEY_FILE, SigningKey, load_key, make_key
 from cellgate.record.seal import cell_digest, make_seal
 from cellgate.record.spill import Spills
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.text import OPENING, cell_text, tail_text
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.record.verify_store import check_record
@@ -220,7 +221,7 @@ async def test_equal_values_are_stored_once(journal: Journal, path: Path) -> Non
 @pytest.fixture
 async def exports(path: Path, lane: Lane) -> AsyncGenerator[Callable[..., Any], None]:
     """Exports the first of two sessions: `await exports("notebook", key)`."""
-    journal, spills = await Journal.open(path), Spills(path.parent, 0, lane)
+    journal, spills = await Journal.open(path), Spills(path.parent, SpillLedger(path.parent, 0), lane)
 
     async def make(kind: str, key: SigningKey | None = None, workspace: Path | None = None) -> bytes:
         exporter = Exports(journal, "0.1.0", key, spills)

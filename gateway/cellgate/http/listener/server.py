@@ -1,9 +1,12 @@
 """The HTTP server: limits connections, enforces their pace, survives running out of open files.
 
-Tornado parses and answers; this subclass decides which connections are admitted and which are closed. When
-all places are taken, it closes those that have waited longest without a request with a token; only when
-there are none is the new one refused. Out of open files (EMFILE), it pauses before it accepts again. It knows
-no routes: those are the application's.
+Tornado parses and answers; this subclass decides which connections are admitted and which are closed. A
+connection is a stranger's until a request on it shows a token, then its principal's until it is answered. One
+principal has three quarters of the places at most, and some are strangers' in any case: when all are taken,
+a new connection replaces the stranger that has waited longest, of the address with most of them, and nobody
+with a token. So probes are always answered. When principals have all of theirs, whoever has most gives one to
+who has fewer. Out of open files (EMFILE), it pauses before it accepts again. It knows no routes: those are
+the application's.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.lingering import Lingering
 from cellgate.http.listener.rounds import Rounds
-from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.listener.settings import ListenerSettings, for_principals
 from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
 from cellgate.principals.principal import Login
+from cellgate.principals.shares import Shares
+from cellgate.record.admission import part_of_one
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.places import Places
@@ -88,6 +93,7 @@ class Listener(HTTPServer):
         # Of connections that are closed.
         self._received = self._sent = 0
         self._listening: dict[int, socket.socket] = {}
+        self.shares = Shares(for_principals(settings.connections), part_of_one(settings.connections))
         self.memory = ByteBudget(settings.memory, largest)
         self.turns = Places(CHUNKS_A_TURN)
         self._pause = 0.0
@@ -153,18 +159,19 @@ class Listener(HTTPServer):
             )
             self._told = now
             self._failures = 0
-        self._evict(self._streams, "no_open_files")
+        if self.shares.taken < len(self._streams):
+            self._evict(self._streams, "no_open_files")
+        elif (heaviest := self.shares.heaviest()) is not None:
+            self._evict_of(heaviest, "no_open_files")
 
     def _admit(self, connection: socket.socket, address: Any) -> None:
         proxied = self._limits.proxies.trusts(_ip(address))
         origin = PROXY if proxied else origin_of(address)
-        most = self._most_of(origin)
-        if most is not None and self._origins[origin] >= most:
+        if self._has_too_many(origin, 1):
             self._evict([s for s in self._streams if s.origin == origin], "evicted")
         if len(self._streams) >= self._limits.connections:
-            self._evict(self._streams, "evicted")
-        full = len(self._streams) >= self._limits.connections
-        if full or (most is not None and self._origins[origin] >= most):
+            self._evict(self._streams, "evicted", origin)
+        if len(self._streams) >= self._limits.connections or self._has_too_many(origin, 1):
             self._closed_by_us("refused")
             if self._certificate is None:
                 say(connection, answer_of(503, "too_many_connections", TOO_MANY))
@@ -196,13 +203,48 @@ class Listener(HTTPServer):
             return self._limits.per_address
         return None if origin == LOOPBACK else max(1, self._limits.connections // 2)
 
-    def _evict(self, streams: Iterable[ClientStream], why: str) -> None:
-        """Close those that have waited longest and have shown no token, even in the middle of a request."""
+    def _has_too_many(self, origin: str, more: int) -> bool:
+        """Whether an address may not have so many more connections.
+
+        By default that is for strangers alone: many users may have one address.
+        """
+        most = self._most_of(origin)
+        if most is None or self._origins[origin] + more <= most:
+            return False
+        if self._limits.per_address is not None:
+            return True
+        return sum(s.is_strange and s.origin == origin for s in self._streams) + more > most
+
+    def _evict(self, streams: Iterable[ClientStream], why: str, coming: str | None = None) -> None:
+        """Close strangers, even in the middle of a request: of the address with most, who waits longest.
+
+        `coming`: the address of a connection that is to come in their place.
+        """
         count = max(1, self._limits.connections // FEW_TO_EVICT)
-        leaving = [stream for stream in streams if stream.login is None]
-        for stream in sorted(leaving, key=lambda stream: stream.since)[:count]:
+        leaving = [stream for stream in streams if stream.is_strange]
+        most = Counter(stream.origin for stream in leaving)
+        if coming is not None:
+            most[coming] += 1
+        for stream in sorted(leaving, key=lambda stream: (-most[stream.origin], stream.since))[:count]:
             self._closed_by_us(why)
             stream.drop()
+
+    def enter_instead(self, name: str) -> bool:
+        """Take a place for this principal in place of one of who has more; False if nobody has."""
+        heaviest = self.shares.heaviest()
+        if heaviest is None or self.shares.taken < self.shares.most:
+            return False
+        if self.shares.taken_by(heaviest) <= self.shares.taken_by(name) + 1:
+            return False
+        self._evict_of(heaviest, "evicted")
+        return self.shares.enter(name)
+
+    def _evict_of(self, name: str, why: str) -> None:
+        """Close the connection of a principal that has been at its request for longest."""
+        theirs = [stream for stream in self._streams if not stream.is_strange and stream.whose == name]
+        stream = min(theirs, key=lambda stream: stream.since)
+        self._closed_by_us(why)
+        stream.drop()
 
     def end_logins(self, is_valid: Callable[[Login], bool]) -> None:
         """Close the connections whose requests were let in by a login, or a sign-in, that has ended."""
@@ -260,12 +302,11 @@ class Listener(HTTPServer):
             # It is closed, and counts no more; tornado prepares for a next request all the same.
             return True
         self._leave_origin(stream)
-        stream.origin = origin
+        stream.comes_from(origin)
         self._origins[origin] += 1
-        most = self._most_of(origin)
-        if most is not None and self._origins[origin] > most:
+        if self._has_too_many(origin, 0):
             self._evict([s for s in self._streams if s.origin == origin and s is not stream], "evicted")
-        return most is None or self._origins[origin] <= most
+        return not self._has_too_many(origin, 0)
 
     def connections(self) -> Mapping[str, float]:
         """The number of connections, by phase."""

@@ -18,6 +18,9 @@ MOST_OPEN_FILES = 65_536
 FILES_OF_A_KERNEL = 16
 FILES_OF_OUR_OWN = 128
 FEWEST_CONNECTIONS = 16
+PART_OF_STRANGERS = 8
+"""One in so many connections, up to `MOST_OF_STRANGERS`, is for those without a token: new ones, probes."""
+MOST_OF_STRANGERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,9 @@ class ListenerSettings:
     moment it was accepted. `idle_timeout`: between two requests. `body_timeout`: in each period of this
     length a body or a WebSocket message must either end or arrive at `body_rate` bytes a second on average.
     `answer_timeout`: how long a client may take nothing of its answer. `connections`: in all; `per_address`:
-    from one remote address, None for half of all, loopback excepted. `memory`: held for all clients together,
-    in messages until they are answered and in answers not yet taken. `proxies`: who may say for whom it asks.
+    from one remote address, None for half of all to those that have shown no token, loopback excepted.
+    `memory`: held for all clients together, in messages until they are answered and in answers not yet taken.
+    `proxies`: who may say for whom it asks.
     """
 
     connections: int = MOST_CONNECTIONS
@@ -41,6 +45,11 @@ class ListenerSettings:
     answer_timeout: float = 180.0
     memory: int = 512 * MIB
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
+
+
+def for_principals(connections: int) -> int:
+    """How many of the connections may belong to principals: there is always one left that makes room."""
+    return max(1, connections - min(MOST_OF_STRANGERS, max(1, connections // PART_OF_STRANGERS)))
 
 
 def raise_open_files() -> int:

@@ -24,6 +24,7 @@ from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.principals.principal import Login
+from cellgate.principals.shares import Shares
 from cellgate_kernels.budget import ByteBudget
 from cellgate_kernels.places import Places
 from cellgate_kernels.tasks import guarded
@@ -41,6 +42,7 @@ WAITING_HELPS = frozenset({408, 503})
 """The statuses of refusals that may not be refused if they are sent again after `RETRY_SECONDS`."""
 RETRY_SECONDS = 5
 TOO_MANY = "All connections are in use; try again later"
+TOO_MANY_OF_ONE = "You have too many connections open; close some, or try again later"
 
 
 class Phase(StrEnum):
@@ -65,11 +67,16 @@ class Late(StrEnum):
 class Owner(Protocol):
     """The server as a stream sees it.
 
-    `memory`: the budget that all clients share. `turns`: the places in which their chunks are read.
+    `memory`: the budget that all clients share. `shares`: the places of principals' connections. `turns`: the
+    places in which their chunks are read.
     """
 
     memory: ByteBudget
+    shares: Shares
     turns: Places
+
+    def enter_instead(self, name: str) -> bool:
+        """Take a place for this principal in place of one of who has more; False if nobody has."""
 
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""
@@ -87,15 +94,16 @@ class Owner(Protocol):
 class ClientStream(IOStream):
     """A connection of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
 
-    `origin`: the key of the address that it counts for. `scheme`: of the URLs that lead to it. `proxy`: the
-    address of the trusted proxy at its other side, if one is there. `login`: what the token of the request
-    gives, once the client has shown one. `signed_in`: whether the sign-in that gave it is not over, if it was
-    one of a browser. `evict`: how to close the connection in its own protocol once that login has ended.
-    `busy`: the client is waiting for our work. `sending`: `transfer` writes to the socket directly and counts
-    its bytes in `sent`. `spooled`: output that the client does not read is limited elsewhere, and may wait
-    for long. `pieces`: the buffers that a large body is read into, in turn. `passed`: called with the numbers
-    of bytes that count for the client's principal: of answers, and of messages of its WebSocket; its bodies
-    are counted by their handlers.
+    `origin`: the key of the address that it counts for. `whose`: who its memory counts for, its principal or,
+    of a stranger, those of the address. `is_strange`: its present request has shown no token. `scheme`: of
+    the URLs that lead to it. `proxy`: the address of the trusted proxy at its other side, if one is there.
+    `login`: what the token of the request gives, once the client has shown one. `signed_in`: whether the
+    sign-in that gave it is not over, if it was one of a browser. `evict`: how to close the connection in its
+    own protocol once that login has ended. `busy`: the client is waiting for our work. `sending`: `transfer`
+    writes to the socket directly and counts its bytes in `sent`. `spooled`: output that the client does not
+    read is limited elsewhere, and may wait for long. `pieces`: the buffers that a large body is read into, in
+    turn. `passed`: called with the numbers of bytes that count for the client's principal: of answers, and of
+    messages of its WebSocket; its bodies are counted by their handlers.
 
     Memory kept for the client counts against the server's budget: a body or a message until it has been
     answered, bytes written that the system has not taken, and what callers declare they keep (`owing`).
@@ -105,11 +113,13 @@ class ClientStream(IOStream):
 
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
         self.origin = origin
+        self.whose = self._strangers = strangers(origin)
         self.proxy: str | None = None
         self.phase = Phase.WAITING
         self.login: Login | None = None
         self.signed_in: Callable[[], bool] | None = None
         self.evict: Callable[[], None] | None = None
+        self.is_strange = True
         self.busy = False
         self.sending = False
         self.spooled = False
@@ -152,6 +162,32 @@ class ClientStream(IOStream):
             return False
         return not is_valid(self.login) or (self.signed_in is not None and not self.signed_in())
 
+    def let_in(self, login: Login) -> bool:
+        """Note who is asking. False if they have too many connections already."""
+        name = login.principal.name
+        if not self._gone and (self.is_strange or self.whose != name):
+            if not (self._owner.shares.enter(name) or self._owner.enter_instead(name)):
+                return False
+            if not self.is_strange:
+                self._leave_place()
+            self.is_strange = False
+            self.whose = name
+        self.login = login
+        return True
+
+    def comes_from(self, origin: str) -> None:
+        """Note which address its present request is from."""
+        self.origin = origin
+        self._strangers = strangers(origin)
+        if self.is_strange:
+            self.whose = self._strangers
+
+    def _leave_place(self) -> None:
+        """It is a stranger's again."""
+        self.is_strange = True
+        self._owner.shares.leave(self.whose)
+        self.whose = self._strangers
+
     # Phases
 
     def waits(self) -> None:
@@ -163,6 +199,8 @@ class ClientStream(IOStream):
         self.login = None
         self.signed_in = None
         self.passed = None
+        if not self.is_strange:
+            self._leave_place()
         self._release()
 
     def reads(self) -> None:
@@ -224,7 +262,7 @@ class ClientStream(IOStream):
     def _count(self) -> None:
         held = 0 if self._gone or self._given_up else self.held
         if held:
-            self._owner.memory.hold(self, held)
+            self._owner.memory.hold(self, held, self.whose)
         else:
             self._owner.memory.release(self)
 
@@ -370,6 +408,8 @@ class ClientStream(IOStream):
         super().close_fd()
         if not self._gone:
             self._gone = True
+            if not self.is_strange:
+                self._leave_place()
             self._count()
             self._owner.closed(self)
 
@@ -440,6 +480,11 @@ class ClientStream(IOStream):
         self.sent += count
         if self.passed is not None:
             self.passed(count)
+
+
+def strangers(origin: str) -> str:
+    """Whose the connections of an address are that have shown no token. No principal has such a name."""
+    return f"\n{origin}"
 
 
 def _queued(connection: socket.socket) -> int:

@@ -19,8 +19,8 @@ async def answer_converted(handler: DownloadHandler, key: str, query: NotebookQu
     moment = await archive.moment(handler.owner, key, handler.login.reach)
     if handler.known(f"{notebook_tag(moment, query)}-{form}"):
         return
-    with jobs.file() as made:
-        with jobs.file() as given:
+    with jobs.file(handler.owner) as made:
+        with jobs.file(handler.owner) as given:
             parts = archive.exports.notebook(
                 moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
             )

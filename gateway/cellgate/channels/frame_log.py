@@ -1,0 +1,356 @@
+"""Frames that clients of one kernel have not read, on disk: each is kept once, however many clients want it.
+
+`KernelFrames` belongs to one session. It has a `FrameLog` for each format that its clients have negotiated,
+and knows how much waits in memory for all of them. A log is a sequence of bytes with addresses: frames are
+added at its end, written to unlinked files in threads, and read from any address. What all of its readers
+have passed is removed, a file at a time. How much may be kept is not decided here but by
+``record.spill_ledger``; when that wants room, the reader that is furthest behind gives way.
+
+It knows no socket and no message; ``outbox`` is the reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from cellgate.channels.frames import FrameFormat
+from cellgate.errors import is_full
+from cellgate.record.spill_ledger import Space, Spiller
+from cellgate_kernels.errors import in_words
+from cellgate_kernels.limits import GIB, MIB
+from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane, work_for
+
+CHUNK = 256 * 1024
+SPILL = 4 * MIB
+CROWDED = 8 * MIB
+"""With more bytes than this waiting to be written to the file, the kernel should wait for the disk."""
+SMALLEST_FILE, LARGEST_FILE = 4 * MIB, 64 * MIB
+"""A log's file is an eighth of what the log holds, within these bounds: few files, and soon passed by all."""
+
+NO_ROOM = "This client reads too slowly: others need the space on disk"
+STANDING = "This client reads too slowly, and the disk can't keep what waits for it"
+
+Opener = Callable[[Spiller], Space]
+"""Makes the space of a log on the disk: its session's principal holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLimits:
+    """In bytes. `memory`: of all clients of a kernel, before files are used; `unwritten`: waiting to be
+    written to one; `total`: of one client.
+    """
+
+    memory: int = 8 * MIB
+    unwritten: int = 128 * MIB
+    total: int = GIB
+
+
+class Reader(Protocol):
+    """Who reads a log."""
+
+    @property
+    def position(self) -> int | None:
+        """The address of the first frame that it has not read; None if it has read all of its frames."""
+
+    def lose(self, why: str) -> None:
+        """Want no more frames, because of this."""
+
+    def wake(self) -> None:
+        """Look again whether frames can be read."""
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A part of a log: from `start` to `end`. `ends`: the addresses at which its chunks of frames end."""
+
+    file: BinaryIO
+    start: int
+    ends: list[int] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1] if self.ends else self.start
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class FrameLog:
+    """The frames of one format. Its addresses never begin anew."""
+
+    def __init__(self, frames: KernelFrames, open_space: Opener) -> None:
+        self._lane = frames.lane
+        self._folder = frames.folder
+        self.limits = frames.limits
+        self.memory = frames.memory
+        self._space = open_space(self)
+        self._readers: dict[Reader, None] = {}
+        self._files: deque[_File] = deque()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._written = self._end = 0
+        self._last: bytes | None = None
+        self._tasks = Supervisor()
+        self._writing: asyncio.Task[None] | None = None
+        self._uncrowded = asyncio.Event()
+        self._uncrowded.set()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether frames arrive faster than the disk can take them, however slowly clients read."""
+        return not self._uncrowded.is_set()
+
+    async def room(self) -> None:
+        """Return when it is not `crowded`."""
+        await self._uncrowded.wait()
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(file.size for file in self._files)
+
+    def join(self, reader: Reader) -> None:
+        """Keep what this reader has not read."""
+        self._readers[reader] = None
+
+    def leave(self, reader: Reader) -> None:
+        """Keep nothing for this reader."""
+        self._readers.pop(reader, None)
+        self.tidy()
+
+    def add(self, frame: bytes) -> tuple[int, int]:
+        """Keep a frame; returns where it begins and ends. Readers who want the same one share it."""
+        if frame is self._last:
+            return self._end - len(frame), self._end
+        if self._tail and self._tail_size + len(frame) > self.limits.unwritten:
+            self._lose_all(STANDING)
+        start, self._end = self._end, self._end + len(frame)
+        self._last = frame
+        self._tail.append(frame)
+        self._tail_size += len(frame)
+        if self._tail_size > CROWDED:
+            self._uncrowded.clear()
+        if self._writing is None:
+            self._writing = self._tasks.start(
+                self._write_tail(),
+                "outbox",
+                lambda _: self._lose_all("What waits for this client was lost"),
+            )
+        return start, self._end
+
+    async def read(self, start: int, end: int) -> bytes | None:
+        """The next whole frames from `start`, up to `end`; None if they are not written yet. Raises OSError.
+
+        Both are where some frame begins or ends.
+        """
+        if start >= self._written:
+            return None
+        file = next(file for file in self._files if file.end > start)
+        end = min(end, file.ends[bisect_right(file.ends, start)])
+        return await self._lane.run(_read, file.file, start - file.start, end - start)
+
+    # Space
+
+    def stalled_since(self) -> float | None:
+        """Never: clients of a kernel are not asked how long they have not read."""
+        return None
+
+    def give_way(self, *, to_own: bool) -> bool:
+        """Lose whoever is furthest behind."""
+        behind = [(position, reader) for reader in self._readers if (position := reader.position) is not None]
+        if not behind:
+            return False
+        first = min(position for position, _ in behind)
+        # One after the other would free nothing before the last of those that are at the same place.
+        for position, reader in behind:
+            if position == first:
+                reader.lose(NO_ROOM)
+        self.tidy()
+        return True
+
+    def tidy(self) -> None:
+        """Remove what all readers have passed."""
+        positions = [position for reader in self._readers if (position := reader.position) is not None]
+        if not positions:
+            self._tail.clear()
+            self._tail_size = 0
+            self._last = None
+            self._uncrowded.set()
+        first = min(positions, default=self._end)
+        # The last file is written to, so it goes only with everything else.
+        while self._files and self._files[0].end <= first and self._may_go(first):
+            self._remove(self._files.popleft())
+
+    def _may_go(self, first: int) -> bool:
+        return len(self._files) > 1 or (self._writing is None and first == self._end)
+
+    def _remove(self, file: _File) -> None:
+        self._space.leave(file.size)
+        self._tasks.start(self._close(file), "end of frames")
+
+    async def _close(self, file: _File) -> None:
+        # The system may take long to free a large file.
+        try:
+            await self._lane.run(file.file.close)
+        finally:
+            self._space.gone(file.size)
+
+    # Writing
+
+    async def _write_tail(self) -> None:
+        """Move the tail into files until it is empty."""
+        work_for(self._space.principal)
+        try:
+            while self._tail:
+                await self._write_some()
+        except OSError as error:
+            why = "the disk is full" if is_full(error) else in_words(error, file=False)
+            self._lose_all(f"What waits for this client can't be kept: {why}")
+        finally:
+            self._writing = None
+            self._uncrowded.set()
+            self.tidy()
+            self._wake()
+
+    async def _write_some(self) -> None:
+        chunks: list[bytes] = []
+        size = 0
+        # Many at once, so that a flood does not outrun the disk just because the loop is busy.
+        while self._tail and size < SPILL:
+            chunks.append(joined(self._tail))
+            size += len(chunks[-1])
+        self._tail_size -= size
+        if not self._tail:
+            self._last = None
+        if self._tail_size < CROWDED // 2:
+            self._uncrowded.set()
+        # Others may give way for it; so may all who want it.
+        self._space.take(size)
+        written = False
+        try:
+            file = await self._file_for(size)
+            await self._lane.run(_write, file.file, chunks, file.size)
+            written = True
+        finally:
+            if not written:
+                self._space.gone(size)
+        for chunk in chunks:
+            file.ends.append(file.end + len(chunk))
+        self._written = file.end
+        self.tidy()
+        self._wake()
+
+    async def _file_for(self, size: int) -> _File:
+        start = self._end - self._tail_size - size
+        most = max(SMALLEST_FILE, min(LARGEST_FILE, self.size // 8))
+        last = self._files[-1] if self._files else None
+        # What nobody wanted any more was not written: the next file begins behind it.
+        if last is None or last.end != start or (last.size and last.size + size > most):
+            last = _File(await self._lane.run(_unlinked, self._folder), start)
+            self._files.append(last)
+        return last
+
+    def _wake(self) -> None:
+        for reader in self._readers:
+            reader.wake()
+
+    def _lose_all(self, why: str) -> None:
+        for reader in tuple(self._readers):
+            if reader.position is not None:
+                reader.lose(why)
+        self.tidy()
+
+    async def close(self) -> None:
+        """Remove everything; nobody reads any more."""
+        self._readers.clear()
+        self.tidy()
+        await self._tasks.finished()
+        self.tidy()
+        await self._tasks.finished()
+
+
+class Waiting:
+    """Bytes that wait in memory, for all clients of a kernel."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+class KernelFrames:
+    """What waits for the clients of one session: some in memory, the rest in logs."""
+
+    def __init__(self, folder: Path, limits: OutboxLimits, lane: Lane, open_space: Opener) -> None:
+        self.folder = folder
+        self.limits = limits
+        self.lane = lane
+        self.memory = Waiting()
+        self._open_space = open_space
+        self._logs: dict[FrameFormat, FrameLog] = {}
+
+    def log(self, frames: FrameFormat) -> FrameLog:
+        """The log of frames in this format."""
+        found = self._logs.get(frames)
+        if found is None:
+            found = self._logs[frames] = FrameLog(self, self._open_space)
+        return found
+
+    @property
+    def crowded(self) -> bool:
+        """Whether frames arrive faster than the disk can take them, however slowly clients read."""
+        return any(log.crowded for log in self._logs.values())
+
+    async def room(self) -> None:
+        """Return when it is not `crowded`."""
+        for log in tuple(self._logs.values()):
+            await log.room()
+
+    async def close(self) -> None:
+        """Remove everything; nobody reads any more."""
+        for log in self._logs.values():
+            await log.close()
+
+
+def joined(frames: deque[bytes]) -> bytes:
+    """Take the first frames: as many as fit into a chunk, or one."""
+    first = frames.popleft()
+    size = len(first)
+    if not frames or size >= CHUNK:
+        return first
+    chunk = [first]
+    while frames and size + len(frames[0]) <= CHUNK:
+        size += len(frames[0])
+        chunk.append(frames.popleft())
+    return b"".join(chunk)
+
+
+def _unlinked(folder: Path) -> BinaryIO:
+    return tempfile.TemporaryFile(dir=folder, prefix="outbox-", buffering=0)
+
+
+def _read(file: BinaryIO, offset: int, size: int) -> bytes:
+    found = os.pread(file.fileno(), size, offset)
+    if len(found) < size:
+        raise OSError("the file became shorter")
+    return found
+
+
+def _write(file: BinaryIO, chunks: Sequence[bytes], offset: int) -> None:
+    """Write all chunks in one call: each call would wait for the GIL again while the loop handles a flood."""
+    views = [memoryview(chunk) for chunk in chunks]
+    while views:
+        count = os.pwritev(file.fileno(), views, offset)
+        offset += count
+        while views and count >= len(views[0]):
+            count -= len(views.pop(0))
+        if views:
+            views[0] = views[0][count:]

@@ -1,0 +1,251 @@
+"""Bytes on the gateway's disk that wait for clients: of all kinds together, and of each principal.
+
+Whatever is kept there because a client reads slowly, or not at all, is counted here first: frames of
+WebSockets, exports, files of conversions. All together have half of the free space, not counting the reserve
+that the record needs, and one principal has three quarters of that. When there is no room, who holds most
+gives way, not who asks: of the principal with the most bytes, what nobody has read for long, then the
+largest. So it is, too, when something else fills the disk up to the reserve. What is running for a principal
+does not end for something new of the same principal.
+
+It only counts, and knows no files: ``spill``, ``jobs`` and ``channels`` write them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import errno
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+from cellgate.record.admission import part_of_one
+from cellgate.record.space import free
+from cellgate_kernels.tasks import Supervisor, guarded
+
+PATIENCE = 10.0
+"""Seconds that a thread waits for others to give way."""
+WATCH_SECONDS = 1.0
+"""Between two looks at whether others have filled the disk."""
+_NEVER = float("inf")
+
+
+class Spiller(Protocol):
+    """What keeps bytes on the disk for clients. It is asked on the event loop."""
+
+    def stalled_since(self) -> float | None:
+        """Since when nobody has read what could be read, if that is long; else None."""
+
+    def give_way(self, *, to_own: bool) -> bool:
+        """Let go of some of it, on the order of the ledger; False if that can't be.
+
+        `to_own`: it is for something else of the same principal.
+        """
+
+
+class Fixed:
+    """A spiller that never gives way: it is short-lived, and few exist at once."""
+
+    def stalled_since(self) -> float | None:
+        """Never."""
+        return None
+
+    def give_way(self, *, to_own: bool) -> bool:
+        """Can't be."""
+        return False
+
+
+class Space:
+    """What one spiller holds, in bytes. It is made on the `loop`; its methods may be called from any thread.
+
+    `held`: counts for its principal; `leaving`: no longer, but still on the disk.
+    """
+
+    def __init__(self, ledger: SpillLedger, principal: str, spiller: Spiller) -> None:
+        self.principal = principal
+        self.spiller = spiller
+        self.loop = asyncio.get_running_loop()
+        self.held = 0
+        self.leaving = 0
+        self._ledger = ledger
+
+    def take(self, count: int) -> None:
+        """Count bytes that are about to be written. Raises OSError when there is no room for them."""
+        self._ledger.take(self, count)
+
+    def leave(self, count: int) -> None:
+        """Note that so many bytes will soon be gone, because this gave way."""
+        self._ledger.leave(self, count)
+
+    def gone(self, count: int) -> None:
+        """Note that so many bytes are gone from the disk; those that were leaving come first."""
+        self._ledger.gone(self, count)
+
+    @property
+    def room(self) -> int:
+        """How much more it may take before anybody would have to give way."""
+        return self._ledger.room(self.principal)
+
+
+class SpillLedger:
+    """All spills of a gateway. `folder`: on the disk that they share; `reserve`: its bytes that stay free."""
+
+    def __init__(self, folder: Path, reserve: int) -> None:
+        self._folder = folder
+        self._reserve = reserve
+        self._held: Counter[str] = Counter()
+        self._total = 0
+        self._leaving = 0
+        self._spaces: dict[Space, None] = {}
+        # Reentrant: who gives way reports that while the ledger is asking.
+        self._lock = threading.RLock()
+
+    @property
+    def used(self) -> int:
+        """Bytes of all spills that are on the disk."""
+        return self._total + self._leaving
+
+    def held_by(self, principal: str) -> int:
+        """Bytes that count for this principal."""
+        return self._held[principal]
+
+    @property
+    def most(self) -> int:
+        """Bytes that all spills may have together now: half of what is free beyond the reserve."""
+        return max(0, (free(self._folder) + self.used - self._reserve) // 2)
+
+    def open(self, principal: str, spiller: Spiller) -> Space:
+        """Nothing yet, for a spiller of this principal's."""
+        return Space(self, principal, spiller)
+
+    def room(self, principal: str) -> int:
+        """How much more this principal may take before anybody would have to give way."""
+        with self._lock:
+            most = self.most
+            return max(0, min(most - self._total, part_of_one(most) - self._held[principal]))
+
+    def take(self, space: Space, count: int) -> None:
+        """See `Space.take`."""
+        with self._lock:
+            if self._too_much(space, count) is None:
+                self._add(space, count)
+                return
+        made = self._make_room if _on_loop() else self._ask_loop
+        if not made(space, count):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def leave(self, space: Space, count: int) -> None:
+        """See `Space.leave`."""
+        with self._lock:
+            count = min(count, space.held)
+            self._add(space, -count)
+            space.leaving += count
+            self._leaving += count
+
+    def gone(self, space: Space, count: int) -> None:
+        """See `Space.gone`."""
+        with self._lock:
+            left = min(count, space.leaving)
+            space.leaving -= left
+            self._leaving -= left
+            self._add(space, left - count)
+
+    def _add(self, space: Space, count: int) -> None:
+        space.held += count
+        self._total += count
+        self._held[space.principal] += count
+        if not self._held[space.principal]:
+            del self._held[space.principal]
+        if space.held:
+            self._spaces[space] = None
+        else:
+            self._spaces.pop(space, None)
+
+    def _too_much(self, asking: Space, count: int) -> str | None:
+        """Who holds too much if `asking` had so many bytes more: a principal, or None."""
+        most = self.most
+        theirs = self._held[asking.principal] + count
+        if theirs > part_of_one(most):
+            return asking.principal
+        if self._total + count <= most:
+            return None
+        others = [(held, name) for name, held in self._held.items() if name != asking.principal]
+        heaviest = max(others, default=(0, ""))
+        return heaviest[1] if heaviest[0] > theirs else asking.principal
+
+    def _ask_loop(self, space: Space, count: int) -> bool:
+        """Have others give way, from a thread: they are asked on the loop."""
+        made: concurrent.futures.Future[bool] = concurrent.futures.Future()
+
+        def make() -> None:
+            if made.set_running_or_notify_cancel():
+                made.set_result(self._make_room(space, count))
+
+        space.loop.call_soon_threadsafe(guarded(make, "room for spills"))
+        try:
+            return made.result(PATIENCE)
+        except TimeoutError:
+            # If it has begun in this moment, it ends in the next.
+            return not made.cancel() and made.result(PATIENCE)
+
+    def _make_room(self, asking: Space, count: int) -> bool:
+        with self._lock:
+            while (heaviest := self._too_much(asking, count)) is not None:
+                if not self._have_give_way(heaviest, asking, count):
+                    return False
+            self._add(asking, count)
+            return True
+
+    def _have_give_way(self, principal: str, asking: Space | None = None, count: int = 0) -> bool:
+        def rank(space: Space) -> tuple[float, int]:
+            stalled = space.spiller.stalled_since()
+            size = space.held + (count if space is asking else 0)
+            return (_NEVER if stalled is None else stalled), -size
+
+        theirs = {space: None for space in self._spaces if space.principal == principal}
+        to_own = asking is not None and asking.principal == principal
+        if asking is not None and to_own:
+            theirs[asking] = None
+        return any(space.spiller.give_way(to_own=to_own) for space in sorted(theirs, key=rank))
+
+    def relieve(self) -> bool:
+        """Have whoever holds most give way, if others have filled the disk up to the reserve.
+
+        On the loop, again and again: what gives way leaves the disk a moment later. Returns whether some did.
+        """
+        with self._lock:
+            if not self._total or self._leaving or free(self._folder) >= self._reserve:
+                return False
+            by_size = sorted(self._held, key=self._held.__getitem__, reverse=True)
+            return any(self._have_give_way(principal) for principal in by_size)
+
+
+def _on_loop() -> bool:
+    """Whether this thread runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class SpillWatch:
+    """Keeps the reserve of the disk free of spills. `start` it, and `close` it before what spills."""
+
+    def __init__(self, ledger: SpillLedger) -> None:
+        self._ledger = ledger
+        self._tasks = Supervisor()
+
+    def start(self) -> None:
+        """Start looking."""
+        self._tasks.repeat(self._look, "reserve of the disk", pause=WATCH_SECONDS)
+
+    async def _look(self) -> float:
+        self._ledger.relieve()
+        return WATCH_SECONDS
+
+    async def close(self) -> None:
+        """Stop looking."""
+        await self._tasks.cancel()
