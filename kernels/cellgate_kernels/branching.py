@@ -40,7 +40,8 @@ class ObstacleKind(StrEnum):
 
     `THREAD`: a thread of Python code, by its name. It would not exist in the branch, where the locks that it
     holds would be held for ever. `NATIVE_THREAD`: a thread of a library that does not survive a fork, such as
-    polars'. `OPENMP`: numba's OpenMP layer, which aborts the branch. `DEBUGGER`: an attached debugger.
+    polars', or the library, where only that is known. `OPENMP`: numba's OpenMP layer, which aborts the
+    branch. `DEBUGGER`: an attached debugger.
     `CUDA`: the driver for GPUs, whose contexts can't be forked. `EVENT_LOOP`: that of a window system, by
     ``%gui``, which runs inside the kernel's own. `KERNEL`: this kind of kernel can't branch at
     all, by the name of its kernelspec; it is the only one that `BranchSpec.anyway` does not overrule.
@@ -59,8 +60,9 @@ WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
     {
         ObstacleKind.THREAD: "Threads ({names}): end them, or branch with `anyway` (`--anyway`): the branch"
         " does not have them.",
-        ObstacleKind.NATIVE_THREAD: "Threads of a native library ({names}): they do not end, so branch before"
-        " the library computes anything, or, if the branch will not use it, with `anyway` (`--anyway`).",
+        ObstacleKind.NATIVE_THREAD: "Threads of a native library ({names}): DuckDB's end when the connection"
+        " is closed; others do not end, so branch before the library computes anything. If the branch will"
+        " not use it, branch with `anyway` (`--anyway`).",
         ObstacleKind.OPENMP: "OpenMP ({names}): it ends a branch that uses it. Choose another threading"
         " layer, such as workqueue, before numba computes anything, or, if the branch will not use it, branch"
         " with `anyway` (`--anyway`).",

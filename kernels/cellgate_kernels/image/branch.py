@@ -76,14 +76,17 @@ class Branching:
     """The branches of one kernel. Made in its main thread when it is initialised, before any cell runs.
 
     `spool`: the class of its spool, of which a branch gets one of its own. `held`: that of a fork which is
-    held. `pages`: has the pages ready that cells write to.
+    held. `pages`: has the pages ready that cells write to. `native`: has the threads of libraries rest.
+    `lost`: the module ``lost.py``.
     """
 
-    def __init__(self, app, spool, held, pages):
+    def __init__(self, app, spool, held, pages, native, lost):
         self.app = app
         self.spool = spool
         self.held = held
         self.pages = pages
+        self.native = native
+        self.lost = lost
         self.is_branch = False
         # The timer by which this branch ends if nobody comes, inherited by its own branches.
         self.alone = None
@@ -180,6 +183,7 @@ class Branching:
         try:
             self.look_and_leave(order)
         except Exception as error:  # noqa: BLE001 - cells can have exchanged what this looks at
+            self.native.wake()
             # Whoever asked would wait, and the control channel with it.
             if order.is_being_met or order.claim():
                 order.fail(error)
@@ -198,8 +202,13 @@ class Branching:
         if not order.claim():
             return
         order.is_being_met = True
-        order.overruled = self.obstacles()[:MOST_LISTED]
+        obstacles = self.obstacles()
+        if not obstacles or order.wanted["anyway"]:
+            left = self.native.rest(self.app.kernel.shell.user_ns)
+            obstacles += [("native_thread", library) for library in left]
+        order.overruled = obstacles[:MOST_LISTED]
         if order.overruled and not order.wanted["anyway"]:
+            self.native.wake()
             order.decide({"status": "error", "why": "obstacles", "obstacles": order.overruled})
             return
         self.order = order
@@ -259,6 +268,7 @@ class Branching:
                 if os.getpid() != process:
                     os._exit(1)
                 order.fail(error)
+            self.native.wake()
             with suppress(KeyboardInterrupt):
                 self.app.io_loop.start()
         if self.is_branch:
@@ -278,6 +288,7 @@ class Branching:
         pause_openmp()
         # A fork gives the generator in its child another state; a branch has the same one.
         randomness = random.getstate()
+        lost = self.lost.Lost() if self.foreign_threads() else None
         try:
             between, pipe = fork_off()
         except OSError as error:
@@ -290,6 +301,8 @@ class Branching:
         try:
             branch = Branch(self, order.wanted, randomness)
             branch.part()
+            if lost is not None:
+                lost.mend()
             if order.wanted.get("hold"):
                 pipes = {stream._original_stdstream_fd: self.pipes[stream] for stream in self.streams}
                 held = self.held(self.own_descriptors | pipes, descriptors, fork_off, moved)
@@ -297,7 +310,8 @@ class Branching:
                 branch.wanted, pipe = held.serve(order.wanted["prefix"], pipe)
                 held.come_back(branch.wanted["workspace"])
                 branch.end_with_the_keeper()
-            branch.begin()
+            with self.lost.unheard():
+                branch.begin()
         except BaseException as error:  # noqa: BLE001 - half a branch must not run
             os.write(pipe, f"{type(error).__name__}: {error}".encode()[:MOST_WORD] + b"\n")
             os._exit(1)

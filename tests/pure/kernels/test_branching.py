@@ -17,6 +17,7 @@ from cellgate_kernels.errors import CannotBranch
             "end them, or branch with `anyway` (`--anyway`)",
         ),
         (ObstacleKind.NATIVE_THREAD, "polars-0", "branch before the library computes anything"),
+        (ObstacleKind.NATIVE_THREAD, "duckdb", "end when the connection is closed"),
         (ObstacleKind.OPENMP, "numba", "Choose another threading layer"),
         (ObstacleKind.DEBUGGER, "debugpy", "end the debugging"),
         (ObstacleKind.CUDA, "libcuda", "branch before anything uses the GPU"),
