@@ -43,8 +43,10 @@ class ObstacleKind(StrEnum):
     polars', or the library, where only that is known. `OPENMP`: numba's OpenMP layer, which aborts the
     branch. `DEBUGGER`: an attached debugger.
     `CUDA`: the driver for GPUs, whose contexts can't be forked. `EVENT_LOOP`: that of a window system, by
-    ``%gui``, which runs inside the kernel's own. `KERNEL`: this kind of kernel can't branch at
-    all, by the name of its kernelspec; it is the only one that `BranchSpec.anyway` does not overrule.
+    ``%gui``, which runs inside the kernel's own. `UNNAMED_FILE`: a file without a name, or shared memory, of
+    which there is more than a checkpoint keeps; of checkpoints alone. `KERNEL`: this kind of kernel
+    can't branch at all, by the name of its kernelspec; it is the only one that `BranchSpec.anyway` does not
+    overrule.
     """
 
     THREAD = "thread"
@@ -53,6 +55,7 @@ class ObstacleKind(StrEnum):
     DEBUGGER = "debugger"
     CUDA = "cuda"
     EVENT_LOOP = "event_loop"
+    UNNAMED_FILE = "unnamed_file"
     KERNEL = "kernel"
 
 
@@ -70,6 +73,9 @@ WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
         ObstacleKind.CUDA: "The GPU's driver ({names}): branch before anything uses the GPU, or, if the"
         " branch will not use it, with `anyway` (`--anyway`).",
         ObstacleKind.EVENT_LOOP: "A window system's event loop ({names}): end it with `%gui` first.",
+        ObstacleKind.UNNAMED_FILE: "Files without a name, or shared memory ({names}): a checkpoint keeps 64"
+        " MiB of them. Close them, give the file a name, or make the checkpoint with `anyway` (`--anyway`):"
+        " then they stay as later cells leave them.",
         ObstacleKind.KERNEL: "{names} kernels can't be branched here, and `anyway` does not help: only Python"
         " kernels in a sandbox or container can be.",
     }

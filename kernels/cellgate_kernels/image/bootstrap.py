@@ -120,10 +120,11 @@ def main(kernel_class=None):
         input_says_how(app.kernel)
         for reserve in (app.reserve_of_messages, app.reserve):
             app.shell.events.register("pre_execute", reserve.hold)
-        held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork)
+        unnamed = beside(here, "unnamed").Unnamed
+        held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
         pages = beside(here, "pages").Pages()
-        native, lost = beside(here, "native").Native(), beside(here, "lost")
-        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, pages, native, lost)
+        helpers = pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
+        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)
         beside(here, "variables").Variables(app).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
@@ -170,7 +171,7 @@ def load(here):
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()
-    branches = ("branch", "held", "pages", "sibling", "native", "lost")
+    branches = ("branch", "held", "pages", "sibling", "native", "lost", "unnamed")
     for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts"):
         beside(here, name)
     for name in AT_THE_START:

@@ -60,6 +60,7 @@ MOST_WORD = 2000
 MOST_LISTED = 64
 PR_SET_PDEATHSIG = 1
 OMP_PAUSE_SOFT = 1
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 # Threads of native libraries that wait in a branch for ever, by the beginnings of their names. polars starts
 # one more when it is imported, polars-ooc-cleanup, which nothing waits for.
@@ -77,16 +78,17 @@ class Branching:
 
     `spool`: the class of its spool, of which a branch gets one of its own. `held`: that of a fork which is
     held. `pages`: has the pages ready that cells write to. `native`: has the threads of libraries rest.
-    `lost`: the module ``lost.py``.
+    `lost`: the module ``lost.py``. `unnamed`: the class of ``unnamed.py``.
     """
 
-    def __init__(self, app, spool, held, pages, native, lost):
+    def __init__(self, app, spool, held, pages, native, lost, unnamed):
         self.app = app
         self.spool = spool
         self.held = held
         self.pages = pages
         self.native = native
         self.lost = lost
+        self.unnamed = unnamed
         self.is_branch = False
         # The timer by which this branch ends if nobody comes, inherited by its own branches.
         self.alone = None
@@ -203,6 +205,8 @@ class Branching:
             return
         order.is_being_met = True
         obstacles = self.obstacles()
+        if order.wanted.get("hold"):
+            obstacles += self.obstacles_to_holding()
         if not obstacles or order.wanted["anyway"]:
             left = self.native.rest(self.app.kernel.shell.user_ns)
             obstacles += [("native_thread", library) for library in left]
@@ -237,6 +241,12 @@ class Branching:
         if self.app.kernel.eventloop is not None:
             found.append(("event_loop", getattr(self.app.kernel.eventloop, "__name__", "gui")))
         return found
+
+    def obstacles_to_holding(self):
+        """What would not come back with a checkpoint."""
+        own = self.own_descriptors
+        opened = {number: link for number, link in descriptors().items() if own.get(number) != link}
+        return [("unnamed_file", name) for name in self.unnamed(opened).too_large()]
 
     def foreign_threads(self):
         """Threads of Python code that are not the kernel's own, nor known to be made anew where needed."""
@@ -288,6 +298,7 @@ class Branching:
         pause_openmp()
         # A fork gives the generator in its child another state; a branch has the same one.
         randomness = random.getstate()
+        timers = {which: signal.getitimer(which) for which in TIMERS}
         lost = self.lost.Lost() if self.foreign_threads() else None
         try:
             between, pipe = fork_off()
@@ -299,7 +310,7 @@ class Branching:
             order.decide(Forked(between, pipe))
             return
         try:
-            branch = Branch(self, order.wanted, randomness)
+            branch = Branch(self, order.wanted, randomness, timers)
             branch.part()
             if lost is not None:
                 lost.mend()
@@ -309,6 +320,7 @@ class Branching:
                 held.settle(pipe)
                 branch.wanted, pipe = held.serve(order.wanted["prefix"], pipe)
                 held.come_back(branch.wanted["workspace"])
+                branch.postpone_timers(held.waited)
                 branch.end_with_the_keeper()
             with self.lost.unheard():
                 branch.begin()
@@ -475,9 +487,10 @@ class Branch:
     works: `part`, and `begin`. In between, nothing in it is its parent's but memory and what cells opened.
     """
 
-    def __init__(self, branching, wanted, randomness):
+    def __init__(self, branching, wanted, randomness, timers):
         self.branching = branching
         self.randomness = randomness
+        self.timers = timers
         self.app = branching.app
         self.kernel = branching.app.kernel
         self.wanted = wanted
@@ -507,6 +520,7 @@ class Branch:
         self.context.run(self.kernel.start)
         self.set_generators()
         self.watch_for_company()
+        self.set_timers()
         # In the thread that does this after a fork.
         control_loop = self.app.control_thread.io_loop
         control_loop.add_callback(control_loop.call_later, COPY_AFTER, self.branching.pages.copy)
@@ -715,6 +729,17 @@ class Branch:
             if numpy_random is not None:
                 numpy_random.seed(seed)
 
+    def set_timers(self):
+        """The system's timers, as `signal.alarm` sets one, which a child has none of."""
+        for which, (left, interval) in self.timers.items():
+            if left:
+                signal.setitimer(which, left, interval)
+
+    def postpone_timers(self, seconds):
+        """Let the loop's timers be due as long from now as they were when this process began to be held."""
+        for timer in self.branching.loop._scheduled:
+            timer._when += seconds
+
     def let_joblib_start_workers(self):
         """The workers that it has are the parent's."""
         loky = sys.modules.get("joblib.externals.loky.reusable_executor")
@@ -854,7 +879,7 @@ def names_not_found(app):
         (app.shell_channel_thread, "shell_stream manager"),
         (kernel.shell.displayhook, "pub_socket topic"),
         (kernel.shell.display_pub, "pub_socket"),
-        (loop, "_selector _ssock _csock _internal_fds _make_self_pipe _default_executor"),
+        (loop, "_scheduled _selector _ssock _csock _internal_fds _make_self_pipe _default_executor"),
         (app.context, "_sockets"),
         (weakref.finalize, "_registry _registered_with_atexit"),
         (atexit, "_clear _run_exitfuncs"),

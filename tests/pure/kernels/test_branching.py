@@ -22,6 +22,7 @@ from cellgate_kernels.errors import CannotBranch
         (ObstacleKind.DEBUGGER, "debugpy", "end the debugging"),
         (ObstacleKind.CUDA, "libcuda", "branch before anything uses the GPU"),
         (ObstacleKind.EVENT_LOOP, "tk", "end it with `%gui`"),
+        (ObstacleKind.UNNAMED_FILE, "/tmp/#5, 80 MiB", "give the file a name"),
         (ObstacleKind.KERNEL, "bash", "bash kernels can't be branched here, and `anyway` does not help"),
     ],
 )
