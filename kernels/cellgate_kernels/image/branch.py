@@ -880,6 +880,7 @@ def names_not_found(app):
         (kernel.shell.displayhook, "pub_socket topic"),
         (kernel.shell.display_pub, "pub_socket"),
         (loop, "_scheduled _selector _ssock _csock _internal_fds _make_self_pipe _default_executor"),
+        (asyncio.TimerHandle, "_when"),
         (app.context, "_sockets"),
         (weakref.finalize, "_registry _registered_with_atexit"),
         (atexit, "_clear _run_exitfuncs"),

@@ -28,7 +28,7 @@ class Lost:
         with suppress(MemoryError):
             self.buffers = [each for each in gc.get_objects() if type(each) in BUFFERS]
         # The collector does not show what was there at a fork before.
-        for reference in list(logging._handlerList):
+        for reference in list(getattr(logging, "_handlerList", ())):
             buffer = getattr(getattr(reference(), "stream", None), "buffer", None)
             if type(buffer) in BUFFERS:
                 self.buffers.append(buffer)
