@@ -75,6 +75,7 @@ OUTPUT = {
 KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
 PLUMBING = set()  # the code of functions that errors are shown without
+PROGRAMS = set()  # that of those that run programs of cells, and raise their errors
 SURROGATE = re.compile("[\ud800-\udfff]")
 INSTALLER = re.compile(r"\b(?:pip[0-9.]*|uv)\b")
 INSTALLS = re.compile(r"\b(?:install|download|add|sync)\b")
@@ -172,7 +173,7 @@ def load(here):
     kernel_that_branches()
     app_class()
     branches = ("branch", "held", "pages", "sibling", "native", "lost", "unnamed")
-    for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts"):
+    for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts", "scripts"):
         beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):
@@ -224,6 +225,9 @@ def mend(shell):
     charts_are_seen(shell)
     errors_in_plain_words(shell)
     commands_end_the_cell(shell)
+    between = beside(Path(__file__).resolve().parent, "scripts").begin(shell)
+    PLUMBING.update(between)
+    PROGRAMS.add(between[-1])
 
 
 def cells_have_lines():
@@ -370,7 +374,7 @@ def errors_in_plain_words(shell):
         # Where memory was short there may have been none for a traceback.
         code = None if frame is None else frame.tb_frame.f_code
         failed = code is not None and isinstance(value, subprocess.CalledProcessError)
-        if failed and Path(code.co_filename).parts[-2:] == ("magics", "script.py"):
+        if failed and (code in PROGRAMS or Path(code.co_filename).parts[-2:] == ("magics", "script.py")):
             if value.returncode is None:
                 # IPython had to kill it, and did not wait for its end.
                 value.returncode = -signal.SIGKILL
