@@ -204,9 +204,10 @@ class Branching:
         if not order.claim():
             return
         order.is_being_met = True
-        obstacles = self.obstacles()
+        maps = memory_map()
+        obstacles = self.obstacles(maps)
         if order.wanted.get("hold"):
-            obstacles += self.obstacles_to_holding()
+            obstacles += self.obstacles_to_holding(maps)
         if not obstacles or order.wanted["anyway"]:
             left = self.native.rest(self.app.kernel.shell.user_ns)
             obstacles += [("native_thread", library) for library in left]
@@ -227,8 +228,8 @@ class Branching:
         codes = (getattr(task.get_coro(), "cr_code", None) for task in asyncio.all_tasks(self.loop))
         return dealing.isdisjoint(codes)
 
-    def obstacles(self):
-        """What would not survive a fork, as pairs of a kind and a name."""
+    def obstacles(self, maps):
+        """What would not survive a fork, as pairs of a kind and a name. `maps`: the `memory_map`."""
         found = [("thread", thread.name) for thread in self.foreign_threads()]
         names = {name for name in thread_names() if LOST_THREADS.match(name)}
         found += [("native_thread", name) for name in sorted(names)]
@@ -236,17 +237,17 @@ class Branching:
             found.append(("openmp", "numba"))
         if getattr(getattr(self.app.kernel, "debugger", None), "is_started", False):
             found.append(("debugger", "debugpy"))
-        if any("/libcuda.so" in path for path in mapped_files()):
+        if any("/libcuda.so" in path for path in mapped_files(maps)):
             found.append(("cuda", "libcuda"))
         if self.app.kernel.eventloop is not None:
             found.append(("event_loop", getattr(self.app.kernel.eventloop, "__name__", "gui")))
         return found
 
-    def obstacles_to_holding(self):
-        """What would not come back with a checkpoint."""
+    def obstacles_to_holding(self, maps):
+        """What would not come back with a checkpoint. `maps`: the `memory_map`."""
         own = self.own_descriptors
         opened = {number: link for number, link in descriptors().items() if own.get(number) != link}
-        return [("unnamed_file", name) for name in self.unnamed(opened).too_large()]
+        return [("unnamed_file", name) for name in self.unnamed(opened, maps).too_large()]
 
     def foreign_threads(self):
         """Threads of Python code that are not the kernel's own, nor known to be made anew where needed."""
@@ -780,15 +781,20 @@ def pause_openmp():
     """Let GNU's OpenMP give up its threads, for which a branch would wait for ever. They come back by
     themselves. Each library that brings one is mapped by its own path.
     """
-    for path in {path for path in mapped_files() if re.search(r"/libgomp[-.]", path)}:
+    for path in {path for path in mapped_files(memory_map()) if re.search(r"/libgomp[-.]", path)}:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(path).omp_pause_resource_all(OMP_PAUSE_SOFT)
 
 
-def mapped_files():
-    """The files that this process has mapped."""
+def memory_map():
+    """The parts of this process's memory, a line for each (proc(5)). The system takes milliseconds for it."""
     with open("/proc/self/maps") as file:  # noqa: PTH123 - nothing more is imported
-        return {line.split(maxsplit=5)[5].strip() for line in file if line.count("/")}
+        return file.read().splitlines()
+
+
+def mapped_files(maps):
+    """The files that this process has mapped, of its `memory_map`."""
+    return {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
 
 
 def thread_names():

@@ -71,7 +71,8 @@ class Held:
         }
         self.cut_connections(opened)
         self.note_files(opened)
-        self.unnamed = self.unnamed(opened)
+        with open("/proc/self/maps") as maps:  # noqa: PTH123 - nothing more is imported
+            self.unnamed = self.unnamed(opened, maps.read().splitlines())
         self.unnamed.note()
 
     def cut_connections(self, opened):

@@ -15,7 +15,6 @@ import re
 import struct
 import sys
 import threading
-from bisect import bisect_right
 from collections import deque
 from contextlib import suppress
 from types import ModuleType
@@ -24,8 +23,10 @@ DUCKDB = "duckdb"
 LIBRARIES = {DUCKDB: re.compile(r"(?:lib|_)?duckdb[.\-][^/]*so[.0-9]*$")}
 """Libraries whose threads are lost in a child, by the name that users know them by, each with its file's."""
 
+MODULES = {DUCKDB, "_duckdb"}
+"""Where none of these is loaded, there are no such threads."""
 WORD = struct.Struct("=Q")
-STACK = 64 * 1024
+STACK = 16 * 1024
 """Bytes of a stack that are looked at: a thread that waits for work has used little of it."""
 MOST_OBJECTS = 20_000
 """Among so many of a session's objects connections are looked for, nearest first."""
@@ -40,28 +41,37 @@ class Native:
     def __init__(self):
         # What has no threads for the moment: cursors, each with the number that its database had.
         self.resting = []
+        # Once a library is loaded, it stays where it is.
+        self.areas = []
 
     def rest(self, namespace):
         """Send home what can be; returns the names of libraries whose threads are still there.
 
         `namespace`: the variables of cells.
         """
-        if not owners():
+        if MODULES.isdisjoint(sys.modules):
             return []
-        with suppress(
-            Exception
-        ):  # cells can have exchanged what this uses, and the threads are looked at again
+        self.areas = self.areas or areas()
+        if not owners(self.areas):
+            return []
+        with suppress(Exception):  # cells can have exchanged what this uses; the threads are looked at again
             self.rest_duckdb(namespace)
-        return sorted(owners())
+        return sorted(owners(self.areas))
 
     def rest_duckdb(self, namespace):
         """Let each database that a known connection leads to have no thread but those that ask it."""
         module = sys.modules[DUCKDB]
         kind = module.DuckDBPyConnection
-        known = found(kind, namespace)
+        known = [value for value in list(namespace.values()) if issubclass(type(value), kind)]
         with suppress(Exception):  # it has been closed
             default = module.default_connection
             known.append(default() if callable(default) else default)
+        self.rest_connections(kind, known)
+        if owners(self.areas):
+            self.rest_connections(kind, found(kind, namespace))
+
+    def rest_connections(self, kind, known):
+        """As `rest_duckdb`, of the databases of these connections."""
         for connection in known:
             with suppress(Exception):  # closed, or its settings are locked
                 # A cursor leaves the connection its result and its transaction.
@@ -103,36 +113,33 @@ def found(kind, namespace):
     return objects
 
 
-def owners():
-    """The names of those of `LIBRARIES` that have threads here."""
-    mapped = areas()
-    if not any(name for _, _, name in mapped):
-        return set()
-    starts = [start for start, _, _ in mapped]
+def owners(mapped):
+    """The names of those of `LIBRARIES` that have threads here. `mapped`: as `areas` tells it."""
     owners = set()
     of_python = {thread.native_id for thread in threading.enumerate()}
     for task in os.listdir("/proc/self/task"):  # noqa: PTH208
         if int(task) in of_python:
             continue
         with suppress(OSError, ValueError):  # it has ended, it runs, or nobody says where
-            for (address,) in WORD.iter_unpack(stack(task)):
-                start, end, name = mapped[bisect_right(starts, address) - 1]
-                if name and start <= address < end:
-                    owners.add(name)
+            words = {address for (address,) in WORD.iter_unpack(stack(task))}
+            for start, end, whose in mapped:
+                if whose not in owners and any(start <= address < end for address in words):
+                    owners.add(whose)
     return owners
 
 
 def areas():
-    """The areas of memory that have code in them, by their addresses: from, to, and whose of `LIBRARIES`."""
-    found = [(0, 0, "")]
+    """The areas of memory that have code of `LIBRARIES` in them: from, to, and whose it is."""
     with open("/proc/self/maps") as file:  # noqa: PTH123 - nothing more is imported
-        for line in file:
-            addresses, rights, _, _, _, *path = line.split(maxsplit=5)
-            if "x" in rights:
+        lines = file.read().splitlines()
+    found = []
+    for whose, files in LIBRARIES.items():
+        for line in lines:
+            if whose in line and files.match(os.path.basename(line)):  # noqa: PTH119
+                addresses, rights, _ = line.split(maxsplit=2)
                 start, _, end = addresses.partition("-")
-                name = os.path.basename(path[0].strip()) if path else ""  # noqa: PTH119
-                whose = next((whose for whose, of in LIBRARIES.items() if of.match(name)), "")
-                found.append((int(start, 16), int(end, 16), whose))
+                if "x" in rights:
+                    found.append((int(start, 16), int(end, 16), whose))
     return found
 
 

@@ -51,10 +51,10 @@ class Area:
 class Unnamed:
     """What a process has of the kind.
 
-    `opened`: the descriptors that cells have opened, with what they are.
+    `opened`: the descriptors that cells have opened, with what they are. `maps`: the list of its memory.
     """
 
-    def __init__(self, opened):
+    def __init__(self, opened, maps):
         self.files = {}
         self.numbers = {}
         for number, path in opened.items():
@@ -65,7 +65,7 @@ class Unnamed:
                     self.numbers[number] = file
                     self.files[file] = (number, path, found)
         # Those whose file is open come back with it.
-        self.areas = [area for area in shared_areas() if area.file in self.files or area.is_nowhere_else]
+        self.areas = [area for area in shared_areas(maps) if area.file in self.files or area.is_nowhere_else]
         self.alone = [area for area in self.areas if area.file not in self.files]
         self.contents = {}
 
@@ -120,17 +120,17 @@ def identity(found):
     return os.major(found.st_dev), os.minor(found.st_dev), found.st_ino
 
 
-def shared_areas():
-    """The parts of this process's memory that it shares with whoever has mapped the same file."""
+def shared_areas(maps):
+    """The parts of a process's memory that it shares with whoever has mapped the same file."""
     areas = []
-    with open("/proc/self/maps") as maps:  # noqa: PTH123 - nothing more is imported
-        for line in maps:
-            addresses, rights, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
-            if rights.endswith("s") and path:
-                start, end = (int(each, 16) for each in addresses.split("-"))
-                major, minor = (int(each, 16) for each in device.split(":"))
-                file = (major, minor, int(inode))
-                areas.append(Area(file, int(offset, 16), start, end, rights, path[0]))
+    for line in maps:
+        if line[line.index(" ") + 4] != "s":
+            continue
+        addresses, rights, offset, device, inode, *path = line.split(maxsplit=5)
+        start, end = (int(each, 16) for each in addresses.split("-"))
+        major, minor = (int(each, 16) for each in device.split(":"))
+        file = (major, minor, int(inode))
+        areas.append(Area(file, int(offset, 16), start, end, rights, "".join(path)))
     return areas
 
 
