@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import ModuleType
 
 DUCKDB = "duckdb"
-LIBRARIES = {DUCKDB: re.compile(r"(?:lib|_)?duckdb[.\-][^/]*so[.0-9]*$")}
+LIBRARIES = {DUCKDB: re.compile(r"(?:lib|_)?duckdb[.-]")}
 """Libraries whose threads are lost in a child, by the name that users know them by, each with its file's."""
 
 MODULES = {DUCKDB, "_duckdb"}
