@@ -40,10 +40,13 @@ class ObstacleKind(StrEnum):
 
     `THREAD`: a thread of Python code, by its name. It would not exist in the branch, where the locks that it
     holds would be held for ever. `NATIVE_THREAD`: a thread of a library that does not survive a fork, such as
-    polars'. `OPENMP`: numba's OpenMP layer, which aborts the branch. `DEBUGGER`: an attached debugger.
+    polars', or the library, where only that is known. `OPENMP`: numba's OpenMP layer, which aborts the
+    branch. `DEBUGGER`: an attached debugger.
     `CUDA`: the driver for GPUs, whose contexts can't be forked. `EVENT_LOOP`: that of a window system, by
-    ``%gui``, which runs inside the kernel's own. `KERNEL`: this kind of kernel can't branch at
-    all, by the name of its kernelspec; it is the only one that `BranchSpec.anyway` does not overrule.
+    ``%gui``, which runs inside the kernel's own. `UNNAMED_FILE`: a file without a name, or shared memory, of
+    which there is more than a checkpoint keeps; of checkpoints alone. `KERNEL`: this kind of kernel
+    can't branch at all, by the name of its kernelspec; it is the only one that `BranchSpec.anyway` does not
+    overrule.
     """
 
     THREAD = "thread"
@@ -52,6 +55,7 @@ class ObstacleKind(StrEnum):
     DEBUGGER = "debugger"
     CUDA = "cuda"
     EVENT_LOOP = "event_loop"
+    UNNAMED_FILE = "unnamed_file"
     KERNEL = "kernel"
 
 
@@ -59,8 +63,9 @@ WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
     {
         ObstacleKind.THREAD: "Threads ({names}): end them, or branch with `anyway` (`--anyway`): the branch"
         " does not have them.",
-        ObstacleKind.NATIVE_THREAD: "Threads of a native library ({names}): they do not end, so branch before"
-        " the library computes anything, or, if the branch will not use it, with `anyway` (`--anyway`).",
+        ObstacleKind.NATIVE_THREAD: "Threads of a native library ({names}): DuckDB's end when the connection"
+        " is closed; others do not end, so branch before the library computes anything. If the branch will"
+        " not use it, branch with `anyway` (`--anyway`).",
         ObstacleKind.OPENMP: "OpenMP ({names}): it ends a branch that uses it. Choose another threading"
         " layer, such as workqueue, before numba computes anything, or, if the branch will not use it, branch"
         " with `anyway` (`--anyway`).",
@@ -68,6 +73,9 @@ WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
         ObstacleKind.CUDA: "The GPU's driver ({names}): branch before anything uses the GPU, or, if the"
         " branch will not use it, with `anyway` (`--anyway`).",
         ObstacleKind.EVENT_LOOP: "A window system's event loop ({names}): end it with `%gui` first.",
+        ObstacleKind.UNNAMED_FILE: "Files without a name, or shared memory ({names}): a checkpoint keeps 64"
+        " MiB of them. Close them, give the file a name, or make the checkpoint with `anyway` (`--anyway`):"
+        " then they stay as later cells leave them.",
         ObstacleKind.KERNEL: "{names} kernels can't be branched here, and `anyway` does not help: only Python"
         " kernels in a sandbox or container can be.",
     }

@@ -200,6 +200,7 @@ class _Display:
     output_type: str
     bundle: _Bundle
     result: dict[str, Any]
+    display_id: str | None
 
     def output(self) -> dict[str, Any]:
         data, metadata = self.bundle.shown
@@ -220,6 +221,7 @@ class OutputArea:
     def __init__(self) -> None:
         self._shown: list[_Stream | _Display | dict[str, Any]] = []
         self._bundles: dict[str, _Bundle] = {}
+        self._last: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
         self._clear_at_next = False
 
     def apply(self, event_type: str, content: Mapping[str, Any]) -> None:
@@ -232,10 +234,10 @@ class OutputArea:
             case "stream":
                 self._add_text(content["name"], content["text"])
             case "display_data":
-                self._shown.append(_Display(event_type, self._bundle(content), {}))
+                self._shown.append(self._display(event_type, content, {}))
             case "execute_result":
                 result = {"execution_count": content["execution_count"]}
-                self._shown.append(_Display(event_type, self._bundle(content), result))
+                self._shown.append(self._display(event_type, content, result))
             case "error":
                 error = {key: content[key] for key in ("ename", "evalue", "traceback")}
                 self._shown.append({"output_type": "error", **error})
@@ -250,6 +252,7 @@ class OutputArea:
         In a notebook, a display event with a known display id also changes the outputs of earlier cells,
         whether it is `display_data`, `execute_result` or `update_display_data`: call this for their areas.
         """
+        self._last[display_id] = data, metadata
         bundle = self._bundles.get(display_id)
         if bundle is None:
             return False
@@ -260,11 +263,20 @@ class OutputArea:
         """The outputs as they are now, for reading; quick. Text and displays may still change."""
         made = OutputArea()
         made._shown = list(self._shown)
+        made._last = dict(self._last)
         return made
 
     def outputs(self) -> list[dict[str, Any]]:
         """The outputs now, as fresh dicts; JSON values and tracebacks in them are shared with the events."""
         return [dict(shown) if isinstance(shown, dict) else shown.output() for shown in self._shown]
+
+    def display_ids(self) -> list[str | None]:
+        """The display id of each output, in their order; None of those that have none."""
+        return [shown.display_id if isinstance(shown, _Display) else None for shown in self._shown]
+
+    def last_shown(self) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """The data and metadata that the execution last showed as each display id, also in earlier cells."""
+        return dict(self._last)
 
     def _add_text(self, name: str, text: str) -> None:
         last = self._shown[-1] if self._shown else None
@@ -272,6 +284,9 @@ class OutputArea:
             last.parts.append(text)
         else:
             self._shown.append(_Stream(name, [text]))
+
+    def _display(self, kind: str, content: Mapping[str, Any], result: dict[str, Any]) -> _Display:
+        return _Display(kind, self._bundle(content), result, content.get("display_id"))
 
     def _bundle(self, content: Mapping[str, Any]) -> _Bundle:
         display_id = content.get("display_id")

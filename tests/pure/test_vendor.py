@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.vendor import IMAGE, LOCK, MANIFEST, MAPS, SCRIPTS, SOURCES, STILLS, STILLS_MAPS, VENDOR
+from tests.support.vendor import (
+    DRAWING,
+    IMAGE,
+    LOCK,
+    MANIFEST,
+    MAPS,
+    SCRIPTS,
+    SOURCES,
+    STILLS,
+    STILLS_MAPS,
+    VENDOR,
+)
 
 Entry = dict[str, Any]
 
@@ -46,6 +57,10 @@ def test_every_file_is_in_the_manifest_and_nothing_else_is() -> None:
     expected |= {f"{entry['folder']}/{name}" for entry in ENTRIES for name in entry["files"]}
     found = {path.relative_to(VENDOR).as_posix() for path in VENDOR.rglob("*") if path.is_file()}
     assert found == expected
+
+
+def test_every_script_for_stills_is_in_the_manifest_and_nothing_else_is() -> None:
+    assert {path.name for path in DRAWING.iterdir()} == {f"{entry['name']}.js" for entry in OF_STILLS}
 
 
 def test_the_short_names_are_as_they_were_made() -> None:
@@ -96,7 +111,7 @@ def test_a_script_is_no_larger_than_its_readers_may_wait_for(entry: Entry) -> No
 
 @pytest.mark.parametrize("entry", OF_STILLS, ids=[entry["name"] for entry in OF_STILLS])
 def test_a_script_for_stills_is_as_it_was_made_and_begins_with_its_licences(entry: Entry) -> None:
-    script = IMAGE / f"{entry['name']}.js"
+    script = DRAWING / f"{entry['name']}.js"
     assert facts(script) == entry["file"]
     assert IMPORTED.findall(script.read_bytes()) == []
     check_parts(entry, script.read_text().partition("*/")[0])

@@ -8,9 +8,9 @@ A folder's name has the version and, because several packages make one script, t
 hash: its content never changes, so browsers may keep it for ever. ``tests/pure/test_vendor.py`` checks the
 files against the manifest; ``tests/clients/console/test_vendored.py`` makes them anew and compares.
 
-Scripts that draw stills beside kernels stand among the kernels' start-up files, each with its licences at its
-top; the manifest tells of them too. plotly.js itself is there that of the environment's plotly, and the
-console's is of the same version: renew both together.
+Scripts that draw stills beside kernels have a folder among the kernels' start-up files, each with its
+licences at its top; the manifest tells of them too. plotly.js itself is there that of the environment's
+plotly, and the console's is of the same version: renew both together.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "vendoring"
 VENDOR = ROOT / "gateway" / "cellgate" / "console" / "static" / "vendor"
 IMAGE = ROOT / "kernels" / "cellgate_kernels" / "image"
+DRAWING = IMAGE / "drawing"
 MANIFEST = "manifest.json"
 LOCK = "package-lock.json"
 LONGEST_NPM = 600
@@ -227,8 +228,8 @@ def main() -> int:
         shutil.rmtree(VENDOR, ignore_errors=True)
         shutil.copytree(made, VENDOR)
         for path in sorted(image.iterdir()):
-            shutil.copy(path, IMAGE / path.name)
-    for path in (*sorted(VENDOR.rglob("*.js")), *sorted(IMAGE.glob("stills_*.js"))):
+            shutil.copy(path, DRAWING / path.name)
+    for path in (*sorted(VENDOR.rglob("*.js")), *sorted(DRAWING.glob("*.js"))):
         sys.stdout.write(f"{path.stat().st_size:>9,} {path.relative_to(ROOT)}\n")
     return 0
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from traitlets import Bool, Float, Unicode
 
 from cellgate.cli.base import CommandApp, UsageError, expanded
@@ -22,6 +23,7 @@ from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
 from cellgate.record.events import now
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
+from cellgate.replay.displays import Displays
 from cellgate.replay.environment import (
     EnvironmentCheck,
     compare_locks,
@@ -40,6 +42,7 @@ from cellgate.replay.tally import compared, why_none
 from cellgate.wire.answers import NotebookFacts, NotebookReport, RestoredFile
 from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import HASH_SEED
+from cellgate_kernels.outputs import OutputArea
 
 _MARKS = {"equal": "=", "normalised": "~", "unjudged": "?", "different": "!", "skipped": "-"}
 SAME, DIFFERS, UNJUDGED = 0, 1, 3
@@ -131,7 +134,7 @@ class ReplayApp(CommandApp):
             restored = [await _restore(gateway, session, source, file) for file in inputs]
             runs: list[NewRun | None] = []
             longest = (await gateway.info()).ceilings.cell_timeout
-            await run_cells(cells, partial(_run, gateway, session, longest), partial(_keep, runs))
+            await run_cells(cells, partial(_run, gateway, session, longest, Displays()), partial(_keep, runs))
         finally:
             await gateway.delete_session(session)
         recorded = notebook.get("metadata", {}).get("cellgate", {}).get("session")
@@ -234,11 +237,14 @@ async def _install(gateway: Gateway, session: str, packages: list[RecordedPackag
     return None
 
 
-async def _run(gateway: Gateway, session: str, longest: float, cell: RecordedCell) -> NewRun:
+async def _run(
+    gateway: Gateway, session: str, longest: float, displays: Displays, cell: RecordedCell
+) -> NewRun:
     if cell.seeds:
         await gateway.execute(session, seeding(cell.seeds), silent=True)
     begun = now()
     asked = False
+    area = OutputArea()
     # The notebook may be from a gateway that lets cells run longer than this one does.
     timeout = min(cell.timeout, longest)
 
@@ -246,12 +252,14 @@ async def _run(gateway: Gateway, session: str, longest: float, cell: RecordedCel
         nonlocal asked
         if event.type == "input_request":
             asked = True
+        area.apply(event.type, msgspec.to_builtins(event))
 
     result = await gateway.execute(session, cell.source, timeout=timeout, stdin=[], on_event=show)
     # By the gateway's clock if possible, which is closer to the kernel's than ours.
     started = result.started_at or begun
     ended = result.finished_at or now()
-    return NewRun(result.status, result.outputs, started, ended, asked)
+    places, changes = displays.end_cell(area)
+    return NewRun(result.status, result.outputs, started, ended, asked, places, changes)
 
 
 async def _keep(runs: list[NewRun | None], _cell: RecordedCell, run: NewRun | None) -> None:

@@ -86,6 +86,11 @@ class ResultBuilder:
         self._begun = True
 
     @property
+    def area(self) -> OutputArea:
+        """The outputs themselves, to read."""
+        return self._area
+
+    @property
     def heavy(self) -> bool:
         """Whether building the result takes too long for the event loop."""
         return self._weight > _HEAVY

@@ -21,6 +21,7 @@ from msgspec import UNSET, UnsetType, structs
 from cellgate.jobs.job_output import give
 from cellgate.replay.cells import RecordedCell, recorded_cells
 from cellgate.replay.compare import CellComparison, CellRun, Difference, Verdict, compare_runs
+from cellgate.replay.displays import NewDisplay, settled
 from cellgate.replay.images import PixelBudget
 from cellgate.replay.moments import moment, window
 from cellgate.replay.page import page
@@ -44,7 +45,8 @@ R = TypeVar("R", ReplayReport, NotebookReport)
 class NewRun(msgspec.Struct, frozen=True):
     """What a cell did in the replay. `at` and `ended`: when it started and ended, as in RFC 3339.
 
-    `asked`: it asked for input and got none.
+    `asked`: it asked for input and got none. `places`: the names of the outputs' places, if they have some,
+    and `changes`: what it last showed in places of cells before it, by their names.
     """
 
     status: str
@@ -52,6 +54,8 @@ class NewRun(msgspec.Struct, frozen=True):
     at: str
     ended: str | None = None
     asked: bool = False
+    places: list[str | None] = []
+    changes: dict[str, NewDisplay] = {}
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -81,7 +85,8 @@ def build_report(
     pixels = PixelBudget()
     starts = [moment(run.at) for run in runs if run is not None]
     begin = min((start for start in starts if start is not None), default=None)
-    shown = [_cell(cell, run, begin, rtol, pixels) for cell, run in zip(cells, runs, strict=True)]
+    finals = _finals(runs)
+    shown = [_cell(cell, run, begin, rtol, pixels) for cell, run in zip(cells, finals, strict=True)]
     counts = Counter(cell.verdict for cell in shown if cell.inherited is UNSET)
     worst = [Verdict.DIFFERENT, Verdict.UNJUDGED, Verdict.NORMALISED, Verdict.EQUAL]
     # Nothing was compared: that proves nothing.
@@ -96,6 +101,19 @@ def build_report(
         skipped=counts[Verdict.SKIPPED],
         cells=shown,
     )
+
+
+def _finals(runs: Sequence[NewRun | None]) -> list[NewRun | None]:
+    """The runs as a notebook shows them in the end: each with what later ones showed in its places."""
+    later: dict[str, NewDisplay] = {}
+    finals: list[NewRun | None] = []
+    for run in reversed(runs):
+        if run is None:
+            finals.append(None)
+            continue
+        finals.append(structs.replace(run, outputs=settled(run.outputs, run.places, later)))
+        later = {**run.changes, **later}
+    return finals[::-1]
 
 
 def _cell(

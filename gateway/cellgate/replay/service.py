@@ -23,6 +23,7 @@ from cellgate.principals.shares import Shares
 from cellgate.record.events import MemoryStore, now
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
+from cellgate.replay.displays import Displays
 from cellgate.replay.environment import (
     Lock,
     compare_locks,
@@ -154,7 +155,8 @@ class Replayer:
         result = await self._archive.made(builder, ResultBuilder.result)
         asked = store.asked
         store.forget()
-        return NewRun(result.status, result.outputs, at, now(), asked)
+        places, changes = store.displays.end_cell(builder.area)
+        return NewRun(result.status, result.outputs, at, now(), asked, places, changes)
 
     async def _note(
         self,
@@ -170,11 +172,12 @@ class Replayer:
 
 
 class _Rows(MemoryStore):
-    """The rows of a replay, and whether the last cell asked for input."""
+    """The rows of a replay, whether the last cell asked for input, and where its cells showed something."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked = False
+        self.displays = Displays()
 
     def append(self, row: EventRow, *, reserved: bool = False) -> None:
         """Keep the row."""

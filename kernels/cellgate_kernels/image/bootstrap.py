@@ -75,6 +75,7 @@ OUTPUT = {
 KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
 PLUMBING = set()  # the code of functions that errors are shown without
+PROGRAMS = set()  # that of those that run programs of cells, and raise their errors
 SURROGATE = re.compile("[\ud800-\udfff]")
 INSTALLER = re.compile(r"\b(?:pip[0-9.]*|uv)\b")
 INSTALLS = re.compile(r"\b(?:install|download|add|sync)\b")
@@ -120,9 +121,11 @@ def main(kernel_class=None):
         input_says_how(app.kernel)
         for reserve in (app.reserve_of_messages, app.reserve):
             app.shell.events.register("pre_execute", reserve.hold)
-        held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork)
+        unnamed = beside(here, "unnamed").Unnamed
+        held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
         pages = beside(here, "pages").Pages()
-        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, pages)
+        helpers = pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
+        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)
         beside(here, "variables").Variables(app).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
@@ -169,8 +172,8 @@ def load(here):
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()
-    branches = ("branch", "held", "pages", "sibling")
-    for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts"):
+    branches = ("branch", "held", "pages", "sibling", "native", "lost", "unnamed")
+    for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts", "scripts"):
         beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):
@@ -222,6 +225,9 @@ def mend(shell):
     charts_are_seen(shell)
     errors_in_plain_words(shell)
     commands_end_the_cell(shell)
+    between = beside(Path(__file__).resolve().parent, "scripts").begin(shell)
+    PLUMBING.update(between)
+    PROGRAMS.add(between[-1])
 
 
 def cells_have_lines():
@@ -368,7 +374,7 @@ def errors_in_plain_words(shell):
         # Where memory was short there may have been none for a traceback.
         code = None if frame is None else frame.tb_frame.f_code
         failed = code is not None and isinstance(value, subprocess.CalledProcessError)
-        if failed and Path(code.co_filename).parts[-2:] == ("magics", "script.py"):
+        if failed and (code in PROGRAMS or Path(code.co_filename).parts[-2:] == ("magics", "script.py")):
             if value.returncode is None:
                 # IPython had to kill it, and did not wait for its end.
                 value.returncode = -signal.SIGKILL

@@ -60,6 +60,7 @@ MOST_WORD = 2000
 MOST_LISTED = 64
 PR_SET_PDEATHSIG = 1
 OMP_PAUSE_SOFT = 1
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 # Threads of native libraries that wait in a branch for ever, by the beginnings of their names. polars starts
 # one more when it is imported, polars-ooc-cleanup, which nothing waits for.
@@ -76,14 +77,18 @@ class Branching:
     """The branches of one kernel. Made in its main thread when it is initialised, before any cell runs.
 
     `spool`: the class of its spool, of which a branch gets one of its own. `held`: that of a fork which is
-    held. `pages`: has the pages ready that cells write to.
+    held. `pages`: has the pages ready that cells write to. `native`: has the threads of libraries rest.
+    `lost`: the module ``lost.py``. `unnamed`: the class of ``unnamed.py``.
     """
 
-    def __init__(self, app, spool, held, pages):
+    def __init__(self, app, spool, held, pages, native, lost, unnamed):
         self.app = app
         self.spool = spool
         self.held = held
         self.pages = pages
+        self.native = native
+        self.lost = lost
+        self.unnamed = unnamed
         self.is_branch = False
         # The timer by which this branch ends if nobody comes, inherited by its own branches.
         self.alone = None
@@ -180,6 +185,7 @@ class Branching:
         try:
             self.look_and_leave(order)
         except Exception as error:  # noqa: BLE001 - cells can have exchanged what this looks at
+            self.native.wake()
             # Whoever asked would wait, and the control channel with it.
             if order.is_being_met or order.claim():
                 order.fail(error)
@@ -198,8 +204,16 @@ class Branching:
         if not order.claim():
             return
         order.is_being_met = True
-        order.overruled = self.obstacles()[:MOST_LISTED]
+        maps = memory_map()
+        obstacles = self.obstacles(maps)
+        if order.wanted.get("hold"):
+            obstacles += self.obstacles_to_holding(maps)
+        if not obstacles or order.wanted["anyway"]:
+            left = self.native.rest(self.app.kernel.shell.user_ns)
+            obstacles += [("native_thread", library) for library in left]
+        order.overruled = obstacles[:MOST_LISTED]
         if order.overruled and not order.wanted["anyway"]:
+            self.native.wake()
             order.decide({"status": "error", "why": "obstacles", "obstacles": order.overruled})
             return
         self.order = order
@@ -214,8 +228,8 @@ class Branching:
         codes = (getattr(task.get_coro(), "cr_code", None) for task in asyncio.all_tasks(self.loop))
         return dealing.isdisjoint(codes)
 
-    def obstacles(self):
-        """What would not survive a fork, as pairs of a kind and a name."""
+    def obstacles(self, maps):
+        """What would not survive a fork, as pairs of a kind and a name. `maps`: the `memory_map`."""
         found = [("thread", thread.name) for thread in self.foreign_threads()]
         names = {name for name in thread_names() if LOST_THREADS.match(name)}
         found += [("native_thread", name) for name in sorted(names)]
@@ -223,11 +237,17 @@ class Branching:
             found.append(("openmp", "numba"))
         if getattr(getattr(self.app.kernel, "debugger", None), "is_started", False):
             found.append(("debugger", "debugpy"))
-        if any("/libcuda.so" in path for path in mapped_files()):
+        if any("/libcuda.so" in path for path in mapped_files(maps)):
             found.append(("cuda", "libcuda"))
         if self.app.kernel.eventloop is not None:
             found.append(("event_loop", getattr(self.app.kernel.eventloop, "__name__", "gui")))
         return found
+
+    def obstacles_to_holding(self, maps):
+        """What would not come back with a checkpoint. `maps`: the `memory_map`."""
+        own = self.own_descriptors
+        opened = {number: link for number, link in descriptors().items() if own.get(number) != link}
+        return [("unnamed_file", name) for name in self.unnamed(opened, maps).too_large()]
 
     def foreign_threads(self):
         """Threads of Python code that are not the kernel's own, nor known to be made anew where needed."""
@@ -259,6 +279,7 @@ class Branching:
                 if os.getpid() != process:
                     os._exit(1)
                 order.fail(error)
+            self.native.wake()
             with suppress(KeyboardInterrupt):
                 self.app.io_loop.start()
         if self.is_branch:
@@ -278,6 +299,8 @@ class Branching:
         pause_openmp()
         # A fork gives the generator in its child another state; a branch has the same one.
         randomness = random.getstate()
+        timers = {which: signal.getitimer(which) for which in TIMERS}
+        lost = self.lost.Lost() if self.foreign_threads() else None
         try:
             between, pipe = fork_off()
         except OSError as error:
@@ -288,16 +311,20 @@ class Branching:
             order.decide(Forked(between, pipe))
             return
         try:
-            branch = Branch(self, order.wanted, randomness)
+            branch = Branch(self, order.wanted, randomness, timers)
             branch.part()
+            if lost is not None:
+                lost.mend()
             if order.wanted.get("hold"):
                 pipes = {stream._original_stdstream_fd: self.pipes[stream] for stream in self.streams}
                 held = self.held(self.own_descriptors | pipes, descriptors, fork_off, moved)
                 held.settle(pipe)
                 branch.wanted, pipe = held.serve(order.wanted["prefix"], pipe)
                 held.come_back(branch.wanted["workspace"])
+                branch.postpone_timers(held.waited)
                 branch.end_with_the_keeper()
-            branch.begin()
+            with self.lost.unheard():
+                branch.begin()
         except BaseException as error:  # noqa: BLE001 - half a branch must not run
             os.write(pipe, f"{type(error).__name__}: {error}".encode()[:MOST_WORD] + b"\n")
             os._exit(1)
@@ -461,9 +488,10 @@ class Branch:
     works: `part`, and `begin`. In between, nothing in it is its parent's but memory and what cells opened.
     """
 
-    def __init__(self, branching, wanted, randomness):
+    def __init__(self, branching, wanted, randomness, timers):
         self.branching = branching
         self.randomness = randomness
+        self.timers = timers
         self.app = branching.app
         self.kernel = branching.app.kernel
         self.wanted = wanted
@@ -493,6 +521,7 @@ class Branch:
         self.context.run(self.kernel.start)
         self.set_generators()
         self.watch_for_company()
+        self.set_timers()
         # In the thread that does this after a fork.
         control_loop = self.app.control_thread.io_loop
         control_loop.add_callback(control_loop.call_later, COPY_AFTER, self.branching.pages.copy)
@@ -701,6 +730,17 @@ class Branch:
             if numpy_random is not None:
                 numpy_random.seed(seed)
 
+    def set_timers(self):
+        """The system's timers, as `signal.alarm` sets one, which a child has none of."""
+        for which, (left, interval) in self.timers.items():
+            if left:
+                signal.setitimer(which, left, interval)
+
+    def postpone_timers(self, seconds):
+        """Let the loop's timers be due as long from now as they were when this process began to be held."""
+        for timer in self.branching.loop._scheduled:
+            timer._when += seconds
+
     def let_joblib_start_workers(self):
         """The workers that it has are the parent's."""
         loky = sys.modules.get("joblib.externals.loky.reusable_executor")
@@ -741,15 +781,20 @@ def pause_openmp():
     """Let GNU's OpenMP give up its threads, for which a branch would wait for ever. They come back by
     themselves. Each library that brings one is mapped by its own path.
     """
-    for path in {path for path in mapped_files() if re.search(r"/libgomp[-.]", path)}:
+    for path in {path for path in mapped_files(memory_map()) if re.search(r"/libgomp[-.]", path)}:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(path).omp_pause_resource_all(OMP_PAUSE_SOFT)
 
 
-def mapped_files():
-    """The files that this process has mapped."""
+def memory_map():
+    """The parts of this process's memory, a line for each (proc(5)). The system takes milliseconds for it."""
     with open("/proc/self/maps") as file:  # noqa: PTH123 - nothing more is imported
-        return {line.split(maxsplit=5)[5].strip() for line in file if line.count("/")}
+        return file.read().splitlines()
+
+
+def mapped_files(maps):
+    """The files that this process has mapped, of its `memory_map`."""
+    return {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
 
 
 def thread_names():
@@ -840,7 +885,8 @@ def names_not_found(app):
         (app.shell_channel_thread, "shell_stream manager"),
         (kernel.shell.displayhook, "pub_socket topic"),
         (kernel.shell.display_pub, "pub_socket"),
-        (loop, "_selector _ssock _csock _internal_fds _make_self_pipe _default_executor"),
+        (loop, "_scheduled _selector _ssock _csock _internal_fds _make_self_pipe _default_executor"),
+        (asyncio.TimerHandle, "_when"),
         (app.context, "_sockets"),
         (weakref.finalize, "_registry _registered_with_atexit"),
         (atexit, "_clear _run_exitfuncs"),

@@ -8,7 +8,7 @@ new process, which goes on as a branch does.
 
 What is elsewhere can't be kept as it was. So a held fork has no connections: it would keep them open when
 the kernel closes them, and whoever is at the other end has gone on since. Files are opened anew in each
-kernel that is made of it, at the position where they were.
+kernel that is made of it, at the position where they were; what has no name is made anew (``unnamed.py``).
 """
 
 import fcntl
@@ -41,15 +41,18 @@ class Held:
     """Made in the process that is to be held, once it has parted from its parent.
 
     `own`: the descriptors that no cell has opened, with what they are. `descriptors`, `fork_off`, `moved`:
-    functions of ``branch.py``; `sibling`: that of ``sibling.py``, for this process has one thread.
+    functions of ``branch.py``; `sibling`: that of ``sibling.py``, for this process has one thread. `unnamed`:
+    the class of ``unnamed.py``.
     """
 
-    def __init__(self, own, descriptors, fork_off, moved, sibling):
+    def __init__(self, own, descriptors, fork_off, moved, sibling, unnamed):
         self.own = own
         self.descriptors = descriptors
         self.fork_off = fork_off
         self.moved = moved
         self.sibling = sibling
+        self.unnamed = unnamed
+        self.began = time.monotonic()
         self.files = []
         self.folder = None
         # Cells may have set handlers, and anybody in the sandbox can send signals.
@@ -68,6 +71,9 @@ class Held:
         }
         self.cut_connections(opened)
         self.note_files(opened)
+        with open("/proc/self/maps") as maps:  # noqa: PTH123 - nothing more is imported
+            self.unnamed = self.unnamed(opened, maps.read().splitlines())
+        self.unnamed.note()
 
     def cut_connections(self, opened):
         """Let sockets and pipes be such whose other end is closed; both ends of a pipe become another pipe.
@@ -161,6 +167,11 @@ class Held:
 
     # ---- in a kernel that is made of it
 
+    @property
+    def waited(self):
+        """For how many seconds it was held."""
+        return time.monotonic() - self.began
+
     def come_back(self, move):
         """Undo what was done to wait. `move`: from which workspace to which, if the kernel gets another one.
 
@@ -171,9 +182,11 @@ class Held:
                 os.chdir(self.moved(self.folder, move))
             if move is not None and "PWD" in os.environ:
                 os.environ["PWD"] = self.moved(os.environ["PWD"], move)
+        anew = self.unnamed.come_back()
         for number, path, position in self.files:
             with suppress(OSError):
-                open_anew(number, self.moved(path, move), path, position)
+                open_anew(number, anew.get(number) or self.moved(path, move), path, position)
+        self.unnamed.close()
         forget_trackers()
         signal.pthread_sigmask(signal.SIG_SETMASK, self.signals)
 

@@ -46,7 +46,7 @@ class Elsewhere extends Error {}
 const quiet = { error: () => quiet, warn: () => quiet, info: () => quiet, debug: () => quiet, level: () => quiet };
 
 async function drawVega(spec, mode) {
-  const { vega, compile } = loaded("./stills_vega.js", "stills_vega");
+  const { vega, compile } = loaded("./drawing/stills_vega.js", "stills_vega");
   vega.resetSVGDefIds();
   const whole = mode === "vega-lite" ? compile(spec, { logger: quiet }).spec : spec;
   const loader = vega.loader();
@@ -298,7 +298,7 @@ function canvas() {
 let page;
 
 function openPage() {
-  const made = loaded("./stills_dom.js", "stills_dom").parseHTML("<!doctype html><html><head></head><body></body></html>");
+  const made = loaded("./drawing/stills_dom.js", "stills_dom").parseHTML("<!doctype html><html><head></head><body></body></html>");
   const { document } = made;
   const create = document.createElement.bind(document);
   const put = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
@@ -381,7 +381,7 @@ async function drawPlotly(figure) {
   if (other !== undefined) throw new Elsewhere(`a trace of the type ${String(other.type).slice(0, 40)}`);
   page ??= openPage();
   const layout = figure.layout ?? {};
-  if (traces.some((trace) => OF_MAPS.test(trace.type)) || layout.geo) loaded("./stills_maps.js", "PlotlyGeoAssets");
+  if (traces.some((trace) => OF_MAPS.test(trace.type)) || layout.geo) loaded("./drawing/stills_maps.js", "PlotlyGeoAssets");
   const size = { width: layout.width ?? WIDTH, height: layout.height ?? HEIGHT };
   const whole = { data: traces, layout: { ...layout, ...size } };
   return rounded(await page.toImage(whole, { ...size, format: "svg", imageDataOnly: true }));

@@ -3,8 +3,9 @@
 Plotly's and Vega's charts are data; a plainly installed JupyterLab, a page made of a notebook or a code host
 shows no more than its other forms. A still is SVG, which Deno draws with ``stills.js``, if the environment
 has Deno: one process for plotly's and one for Vega's charts of a cell, started with the first and gone at the
-cell's end, so that between cells the kernel has no child. Without a still there is a sentence that says why.
-Altair's charts are data too, unless a cell has chosen another renderer.
+cell's end, so that between cells the kernel has no child; one for a chart that is shown between cells is gone
+with it. Without a still there is a sentence that says why. Threads may show charts at the same time, which
+are drawn one after the other. Altair's charts are data too, unless a cell has chosen another renderer.
 
 A still is never worth a failure: whatever goes wrong, the chart is shown without it.
 """
@@ -15,6 +16,7 @@ import resource
 import select
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -29,9 +31,12 @@ PICTURES = ("image/", "application/pdf")
 LONGEST_CHART = 8 * 2**20  # characters of JSON
 LONGEST_STILL = 2**20  # bytes
 MOST = 64  # in a cell
+LONGEST_ANSWER = 2 * LONGEST_STILL + 2**16  # bytes of JSON
 PATIENCE = 10.0  # seconds for one
+MOST_SECONDS = 15.0  # for all of a cell, which has a deadline of its own
 # Private memory that Deno needs, and what it needs if it compiles nothing, which is slower.
 USUAL, LEAST = 900 * 2**20, 300 * 2**20
+LARGE = "it would be large"
 CALLED = {"plotly": "Plotly chart", "vega-lite": "Vega-Lite chart", "vega": "Vega chart"}
 SHOWN_BY = "Cellgate's console shows it, and so does a program for notebooks that draws such charts"
 
@@ -69,12 +74,12 @@ class Drawing:
         for pipe in (self.process.stdin, self.process.stdout):
             os.set_blocking(pipe.fileno(), False)
 
-    def ask(self, question):
-        """The answer to a line, which is one line too. Raises OSError."""
+    def ask(self, question, patience):
+        """The answer to a line, which is one line too. Raises OSError, ValueError if it is not to be read."""
         line = question + b"\n"
-        answer = b""
+        answer = bytearray()
         taking, giving = self.process.stdin.fileno(), self.process.stdout.fileno()
-        end = monotonic() + PATIENCE
+        end = monotonic() + patience
         while not answer.endswith(b"\n"):
             poll = select.poll()
             poll.register(giving, select.POLLIN)
@@ -91,6 +96,8 @@ class Drawing:
                 if not part:
                     raise ChildProcessError("what draws it has ended")
                 answer += part
+                if len(answer) > LONGEST_ANSWER:
+                    raise ValueError(LARGE)
         return answer
 
     def end(self):
@@ -102,13 +109,25 @@ class Drawing:
         self.process.wait()
 
 
+class Hooks(threading.local):
+    """What ipykernel does with each message: the same in threads as in the one that runs cells."""
+
+    def __init__(self, hooks):
+        self.hooks = list(hooks)
+
+
 class Stills:
     """The stills of a kernel's cells. `begin` it once for a shell, in the thread that runs cells."""
 
     def __init__(self):
+        # One chart at a time: an answer does not say whose it is.
+        self.lock = threading.Lock()
         # By what draws: Vega takes the page that plotly.js needs for a browser's.
         self.drawings = {}
+        self.abandoned = []
+        self.in_cell = False
         self.drawn = 0
+        self.seconds = 0.0
 
     def begin(self, shell):
         """From now on, give charts that the shell shows a still."""
@@ -116,13 +135,43 @@ class Stills:
             register = getattr(publisher, "register_hook", None)
             if register is not None:
                 register(self.with_still)
-        shell.events.register("post_execute", self.end)
+                with suppress(Exception):  # then threads of cells show charts without one
+                    publisher._thread_local = Hooks([*publisher._hooks])
+        shell.events.register("pre_execute", self.begin_cell)
+        shell.events.register("post_execute", self.end_cell)
+        os.register_at_fork(after_in_child=self.let_go)
+
+    def begin_cell(self):
+        """Begin to count anew."""
+        self.in_cell = True
+        self.drawn = 0
+        self.seconds = 0.0
+
+    def end_cell(self):
+        """End what draws. A thread that waits for it is told so at once."""
+        self.in_cell = False
+        for drawing in list(self.drawings.values()):
+            drawing.process.kill()
+        with self.lock:
+            self.end()
 
     def end(self):
-        """End what draws, at the end of a cell."""
-        drawings, self.drawings, self.drawn = self.drawings, {}, 0
+        """End what draws; whoever calls it has the lock."""
+        drawings, self.drawings = self.drawings, {}
         for drawing in drawings.values():
             drawing.end()
+
+    def let_go(self):
+        """Forget, in a child of this process, what is its parent's: a thread may have had the lock."""
+        self.lock = threading.Lock()
+        self.in_cell = False
+        # Not finalised: the processes are not this one's to wait for.
+        self.abandoned += self.drawings.values()
+        for drawing in self.drawings.values():
+            for pipe in (drawing.process.stdin, drawing.process.stdout):
+                with suppress(OSError):
+                    pipe.close()
+        self.drawings = {}
 
     def with_still(self, message):
         """The message of a display or a result; of a chart without a picture, with its still."""
@@ -135,16 +184,20 @@ class Stills:
 
     def add(self, data, mime, kind):
         """Add the still to a chart's forms, or say in its text why there is none."""
-        try:
-            found = self.still(kind, data[mime])
-        except (KeyboardInterrupt, Exception) as error:
-            # It may be in the middle of a line.
-            drawn = self.drawn
-            self.end()
-            self.drawn = drawn
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            found = without(str(error) or type(error).__name__)
+        with self.lock:
+            began = monotonic()
+            try:
+                found = self.still(kind, data[mime])
+            except (KeyboardInterrupt, Exception) as error:
+                # It may be in the middle of a line.
+                self.end()
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                found = without(str(error) or type(error).__name__)
+            finally:
+                self.seconds += monotonic() - began
+            if not self.in_cell:
+                self.end()
         if "svg" in found:
             data[SVG] = found["svg"]
             return
@@ -164,15 +217,18 @@ class Stills:
         self.drawn += 1
         if self.drawn > MOST:
             return without(f"{MOST} charts of this cell have one")
+        left = MOST_SECONDS - self.seconds
+        if left <= 0:
+            return without(f"the charts of this cell took {MOST_SECONDS:g} s to draw")
         chart = json.dumps({"kind": kind, "value": json.loads(value) if isinstance(value, str) else value})
         if len(chart) > LONGEST_CHART:
             return without("it has much data")
         draws = "plotly" if kind == "plotly" else "vega"
         if draws not in self.drawings:
             self.drawings[draws] = Drawing(str(program), plotly)
-        found = json.loads(self.drawings[draws].ask(chart.encode()))
+        found = json.loads(self.drawings[draws].ask(chart.encode(), min(PATIENCE, left)))
         if len(found.get("svg", "").encode()) > LONGEST_STILL:
-            return without("it would be large")
+            return without(LARGE)
         return found
 
 

@@ -39,8 +39,8 @@ class Environment(StrEnum):
 
 
 def start_up_files() -> list[Path]:
-    """The files that stand beside each other in a kernel environment and start its kernels."""
-    return sorted((*IMAGE.glob("*.py"), *IMAGE.glob("*.js")))
+    """The files that start an environment's kernels; they stand there as they do here, below `IMAGE`."""
+    return sorted((*IMAGE.glob("*.py"), *IMAGE.glob("*.js"), *IMAGE.glob("drawing/*.js")))
 
 
 def environment_of(requirements: Path) -> Environment | None:

@@ -140,9 +140,11 @@ def install_kernelspec(
     python = environment / "bin" / "python"
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
-    imported = [str(shared / script.name) for script in start_up_files() if script.suffix == ".py"]
-    for script in start_up_files():
-        _replace(shared / script.name, script.read_bytes())
+    files = {shared / script.relative_to(IMAGE): script for script in start_up_files()}
+    for place, script in files.items():
+        place.parent.mkdir(exist_ok=True)
+        _replace(place, script.read_bytes())
+    imported = [str(place) for place in files if place.suffix == ".py"]
     # Each kernel imports these, from a folder that it can't write to.
     _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
     if like == "python3":

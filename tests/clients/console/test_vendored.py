@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.requirements import require
-from tests.support.vendor import IMAGE, LOCK, SOURCES, VENDOR, install, make
+from tests.support.vendor import DRAWING, LOCK, SOURCES, VENDOR, install, make
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -28,4 +28,4 @@ def test_they_can_be_made_anew(tmp_path: Path) -> None:
     make(tmp_path / "made", work, tmp_path / "image")
     assert files(tmp_path / "made") == files(VENDOR)
     stills = files(tmp_path / "image")
-    assert stills == {name: (IMAGE / name).read_bytes() for name in stills}
+    assert stills == {name: (DRAWING / name).read_bytes() for name in stills}

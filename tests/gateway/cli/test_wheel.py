@@ -177,7 +177,7 @@ def test_the_wheel_has_what_is_read_at_run_time(installed: Path) -> None:
         "fonts.py",
         "manifest.py",
         "stills.js",
-        "stills_dom.js",
+        "drawing/stills_dom.js",
         "standard.lock",
         "minimal.lock",
         "uv.txt",

@@ -386,6 +386,8 @@ def test_large_output_arrives_whole(shared: Sandbox) -> None:
 
 def test_languages(shared: Sandbox) -> None:
     assert shared.run("echo $((6 * 7))", language="bash").stdout == "42\n"
+    # It ends with its program, whatever that leaves running.
+    assert shared.run("sleep 900 & echo hi", language="bash").stdout == "hi\n"
     assert shared.run("console.log(6 * 7)", language="javascript").stdout == "42\n"
     assert shared.run("const n: number = 42; console.log(n)", language="typescript").stdout == "42\n"
     assert shared.run("print(42)", language="python").stdout == "42\n"

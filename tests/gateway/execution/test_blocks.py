@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.server import GatewayProcess, Response, send, until
+from tests.support.server import IN_TIME, GatewayProcess, Response, send, until
 
 FENCE = "```"
 
@@ -74,6 +74,60 @@ def test_the_first_failure_stops_the_rest(gateway: GatewayProcess, session: str)
     assert model["blocks"][1]["error"]["ename"] == "CalledProcessError"
     assert model["output"].startswith("a\nb\n")
     assert "exit status 3" in model["output"]
+
+
+def test_a_block_ends_with_its_program_and_what_that_started_goes_on(
+    gateway: GatewayProcess, session: str
+) -> None:
+    started = (
+        "mkfifo go\n(read word < go; echo $word; echo error >&2; exec sleep 900) &\necho $! > number; echo up"
+    )
+    body = {"blocks": [block("bash", started), block("python", "1")], "timeout": IN_TIME}
+    model = done(blocks(gateway, session, body))
+    assert (model["exit_code"], model["output"]) == (0, "up\n1")
+    # What it shows later is shown where it was started, and stands in no branch's way.
+    answer = gateway.post(f"/v1/sessions/{session}/branch", {})
+    assert answer.status == 201, answer.body
+    assert gateway.delete(f"/v1/sessions/{answer.json()['session']}").status == 204
+    gateway.execute(session, "print('later', file=open('go', 'w'))")
+
+    def shown() -> dict[str, str]:
+        cells = gateway.get(f"/v1/sessions/{session}/notebook").json()["cells"]
+        return {output["name"]: "".join(output["text"]) for output in cells[0]["outputs"]}
+
+    until(lambda: shown() == {"stdout": "up\nlater\n", "stderr": "error\n"}, "what came later is not shown")
+    assert done(blocks(gateway, session, {"blocks": [block("bash", "kill $(cat number)")]}))["exit_code"] == 0
+
+
+def test_a_program_that_ends_well_when_it_is_interrupted_is_interrupted(
+    gateway: GatewayProcess, session: str
+) -> None:
+    code = "trap 'exit 0' INT\nwhile true; do sleep 0.1; done"
+    model = done(blocks(gateway, session, {"blocks": [block("bash", code)], "timeout": IN_TIME}))
+    (result,) = model["blocks"]
+    assert (model["exit_code"], result["status"]) == (124, "timeout")
+    assert result["error"]["ename"] == "KeyboardInterrupt"
+    assert "exit status 0" not in result["text"]
+    assert "scripts.py" not in result["text"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "shown"),
+    [
+        ("--out a --err b", "echo 1; echo 2 >&2; seq 30000 | tail -1", "('1\\n30000\\n', '2\\n')"),
+        ("--no-raise-error", "exit 3", "('', '')"),
+        ("", "head -c 90000 /dev/zero | tr '\\0' x\n#" + 200_000 * "x", "('', '')"),
+        ("--bg --out c", "echo 3", "('', '')"),
+    ],
+)
+def test_the_magic_does_what_it_does_elsewhere(
+    gateway: GatewayProcess, session: str, line: str, code: str, shown: str
+) -> None:
+    gateway.execute(session, "a = b = ''")
+    result = gateway.execute(session, f"%%bash {line}\n{code}")
+    assert result["status"] == "ok"
+    assert len(result["text"]) == (90_000 if "90000" in code else 0)
+    assert gateway.execute(session, "a, b")["text"] == shown
 
 
 def test_a_timeout_is_124(gateway: GatewayProcess, session: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.server import GatewayProcess
+from tests.support.server import GatewayProcess, until
 
 SVG, TEXT, HTML = "image/svg+xml", "text/plain", "text/html"
 PLOTLY = "import plotly.express as px\npx.bar(x=['a', 'b'], y=[1, 3], color=['c', 'd'])"
@@ -38,6 +38,35 @@ def test_a_session_that_has_shown_charts_has_no_process_more_and_branches(
     branch = answer.json()["session"]
     assert shown(gateway, branch, "chart")[SVG] == shown(gateway, session, "chart")[SVG]
     assert gateway.delete(f"/v1/sessions/{branch}").status == 204
+
+
+AFTER_THE_CELL = """
+import threading
+ended = threading.Event()
+get_ipython().events.register('post_execute', ended.set)
+threading.Thread(target=lambda: ended.wait() and display(chart)).start()
+"""
+
+
+def test_charts_that_threads_show_have_stills(gateway: GatewayProcess, session: str) -> None:
+    """At the same time, and once their cell has ended: then what drew it is gone too."""
+    still = shown(gateway, session, ALTAIR)[SVG]
+    before = gateway.execute(session, CHILDREN)["text"]
+    at_once = "[t.start() for t in ts]; [t.join() for t in ts]; None"
+    result = gateway.execute(
+        session,
+        f"import threading; ts = [threading.Thread(target=display, args=(chart,)) for _ in '123']; {at_once}",
+    )
+    assert [output["data"].get(SVG) for output in result["outputs"]] == [still] * 3
+    gateway.execute(session, AFTER_THE_CELL)
+
+    def last() -> dict[str, Any]:
+        cells = gateway.get(f"/v1/sessions/{session}/notebook").json()["cells"]
+        (data,) = [output["data"] for output in cells[-1]["outputs"]] or [{}]
+        return dict(data)
+
+    until(lambda: SVG in last(), "the chart is not shown, or has no still")
+    assert gateway.execute(session, CHILDREN)["text"] == before
 
 
 def test_a_still_is_the_same_each_time(gateway: GatewayProcess, session: str) -> None:

@@ -236,6 +236,104 @@ async def test_open_files_are_where_they_were(session: Session) -> None:
     assert await session.run("print(next(lines), end='')") == "2\n"
 
 
+NAMELESS = {
+    "without a name": (
+        "import tempfile; f = tempfile.TemporaryFile(); f.write(b'abc'); f.flush()",
+        "f.seek(1); f.write(b'xyz'); f.flush()",
+        "print(f.tell(), f.seek(0), f.read())",
+        "3 0 b'abc'",
+    ),
+    "removed": (
+        (
+            "f = open('gone', 'w+b'); os.unlink('gone'); f.write(b'abc'); f.flush()\n"
+            "g = open(os.dup(f.fileno()), 'rb')"
+        ),
+        "f.truncate(1)",
+        "print(g.seek(0), g.read(), os.fstat(g.fileno()).st_ino == os.fstat(f.fileno()).st_ino)",
+        "0 b'abc' True",
+    ),
+    "of memory": (
+        "f = os.memfd_create('m'); os.write(f, b'abc')",
+        "os.write(f, b'd')",
+        "print(os.pread(f, 9, 0), os.lseek(f, 0, os.SEEK_CUR))",
+        "b'abc' 3",
+    ),
+    "mapped": (
+        (
+            "import mmap, tempfile; f = tempfile.TemporaryFile(); f.write(b'abc'); f.flush()\n"
+            "m = mmap.mmap(f.fileno(), 3)"
+        ),
+        "m[:] = b'xyz'",
+        "m[1:2] = b'B'; print(m[:], f.seek(0), f.read())",
+        "b'aBc' 0 b'aBc'",
+    ),
+    "shared memory": (
+        "import mmap; m = mmap.mmap(-1, 3); m[:] = b'abc'",
+        "m[0] = 0",
+        "print(m[:])",
+        "b'abc'",
+    ),
+    "multiprocessing": (
+        "import multiprocessing as mp; v = mp.Value('i', 5); a = mp.Array('c', b'abc'); lock = mp.Lock()",
+        "v.value = 6; a[0] = b'x'; lock.acquire()",
+        "print(v.value, a.value, lock.acquire(block=False)); lock.release()",
+        "5 b'abc' True",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", NAMELESS)
+async def test_what_has_no_name_comes_back(session: Session, how: str) -> None:
+    made, changed, look, shown = NAMELESS[how]
+    await session.run(f"import os; {made}; None")
+    held = await session.checkpoint()
+    for _ in range(2):
+        await session.run(f"{changed}; None")
+        await session.roll_back(held)
+        assert await session.run(look) == f"{shown}\n"
+    # Also from a checkpoint of what was made anew.
+    held = await session.checkpoint()
+    await session.run(f"{changed}; None")
+    await session.roll_back(held)
+    assert await session.run(look) == f"{shown}\n"
+
+
+async def test_too_much_without_a_name_is_an_obstacle(session: Session) -> None:
+    await session.run(
+        "import os; f = os.memfd_create('large'); os.truncate(f, 80 * 2**20); os.write(f, b'ab')"
+    )
+    with pytest.raises(CannotBranch) as refused:
+        await session.checkpoint()
+    obstacle = Obstacle(ObstacleKind.UNNAMED_FILE, "/memfd:large, 80 MiB")
+    assert refused.value.obstacles == (obstacle,)
+    # A branch has it in common with its parent.
+    session.kernels.append(await session.kernel.branch(SHARED))
+    held = await session.checkpoint(anyway=True)
+    assert held.overruled == (obstacle,)
+    await session.run("os.write(f, b'cd')")
+    await session.roll_back(held)
+    assert await session.run("print(os.lseek(f, 0, os.SEEK_CUR), os.pread(f, 4, 0))") == "2 b'abcd'\n"
+
+
+async def test_timers_go_on_from_where_they_were(session: Session) -> None:
+    await session.run(
+        "import asyncio, signal; signal.signal(signal.SIGALRM, signal.SIG_IGN); signal.alarm(3600)\n"
+        "timer = asyncio.get_running_loop().call_later(3600, print)"
+    )
+    due = float(await session.run("print(timer.when())"))
+    held = await session.checkpoint()
+    left = "print(signal.alarm(0) > 0)"
+    assert await session.run(left) == "True\n"
+    for _ in range(2):
+        await session.roll_back(held)
+        # The time for which it was held does not count.
+        assert float(await session.run("print(timer.when())")) > due
+        branch = await session.kernel.branch(SHARED)
+        session.kernels.append(branch)
+        assert await printed(branch, left) == "True\n"
+        assert await session.run(left) == "True\n"
+
+
 async def test_a_checkpoint_holds_no_connection(session: Session) -> None:
     """What a kernel closes is closed, although a held fork had it too."""
     await session.run(

@@ -493,6 +493,31 @@ def test_the_command_replays_a_file_and_tells_by_its_exit_code(
     assert {m["state"] for m in models if m["session"].startswith("replay-")} == {"ended"}
 
 
+def test_displays_that_later_cells_change_are_compared_as_they_are_in_the_end(
+    replaying: GatewayProcess, key: str, tmp_path: Path
+) -> None:
+    record(
+        replaying,
+        key,
+        "from IPython.display import display, update_display; print('a'); display(1, display_id='here')",
+        "update_display(8, display_id='here')",
+        "bar = display('0 %', display_id=True)",
+        "for each in range(3): bar.update(f'{each} %')",
+    )
+    report = replay(replaying, key)
+    assert verdicts(report) == ["equal"] * 4
+    # As another program saves it.
+    notebook = replaying.get(f"/v1/sessions/{key}/notebook").json()
+    assert notebook["cells"][0]["outputs"][1]["data"] == {"text/plain": ["8"]}
+    del notebook["metadata"]["cellgate"]
+    for cell in notebook["cells"]:
+        del cell["metadata"]["cellgate"]
+    (tmp_path / "a.ipynb").write_text(json.dumps(notebook))
+    done = call(replaying, tmp_path, "a.ipynb", "--anyway")
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "4 the same, 0 different, 0 not to be judged, 0 not compared" in done.stdout
+
+
 def test_where_nothing_ran_nothing_is_the_same(replaying: GatewayProcess, key: str, tmp_path: Path) -> None:
     assert replaying.post("/v1/sessions", {"session": key}).status == 201
     report = replaying.post(f"/v1/sessions/{key}/replay", {}).json()

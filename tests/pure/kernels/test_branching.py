@@ -17,10 +17,12 @@ from cellgate_kernels.errors import CannotBranch
             "end them, or branch with `anyway` (`--anyway`)",
         ),
         (ObstacleKind.NATIVE_THREAD, "polars-0", "branch before the library computes anything"),
+        (ObstacleKind.NATIVE_THREAD, "duckdb", "end when the connection is closed"),
         (ObstacleKind.OPENMP, "numba", "Choose another threading layer"),
         (ObstacleKind.DEBUGGER, "debugpy", "end the debugging"),
         (ObstacleKind.CUDA, "libcuda", "branch before anything uses the GPU"),
         (ObstacleKind.EVENT_LOOP, "tk", "end it with `%gui`"),
+        (ObstacleKind.UNNAMED_FILE, "/tmp/#5, 80 MiB", "give the file a name"),
         (ObstacleKind.KERNEL, "bash", "bash kernels can't be branched here, and `anyway` does not help"),
     ],
 )
