@@ -122,7 +122,8 @@ def main(kernel_class=None):
             app.shell.events.register("pre_execute", reserve.hold)
         held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork)
         pages = beside(here, "pages").Pages()
-        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, pages)
+        enter = beside(here, "names").enter_offered
+        app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, enter, pages)
         beside(here, "variables").Variables(app).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
@@ -169,7 +170,7 @@ def load(here):
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()
-    branches = ("branch", "held", "pages", "sibling")
+    branches = ("branch", "held", "names", "pages", "sibling")
     for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts"):
         beside(here, name)
     for name in AT_THE_START:
