@@ -15,8 +15,10 @@ from cellgate_kernels.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.kernel import Kernel, KernelLauncher
 from cellgate_kernels.programs import ProgramOutput, ProgramSpec
 from cellgate_kernels.provisioners import names
+from cellgate_kernels.provisioners.fork_server import ForkServer
 from tests.gateway.kernels.test_branch import (
     DEADLINE,
+    PYTHON3,
     backend,
     copied,
     folders,
@@ -347,14 +349,25 @@ except OSError as error:
 """
 
 
-async def test_processes_of_branches_are_counted_together(parent: Kernel, backend: str) -> None:
-    """The limit of processes is the user's in the sandbox: a branch does not bring another."""
+async def test_processes_of_branches_are_counted_together(
+    launcher: KernelLauncher,
+    fork_server: ForkServer | None,
+    backend: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit of processes is one for the sandbox, also without a cgroup: a branch brings no other."""
     if os.geteuid() == 0 and backend == "sandbox":
         pytest.skip("root's processes are not counted against RLIMIT_NPROC")
-    branch = await parent.branch(await copied(parent))
-    for full, other in ((parent, branch), (branch, parent)):
+    if fork_server is not None:
+        monkeypatch.setattr(fork_server, "cgroups", None)
+    kernel = await launcher.start(PYTHON3)
+    branch = await kernel.branch(await copied(kernel))
+    assert branch.has_own_names
+    for full, other in ((kernel, branch), (branch, kernel)):
         assert await printed(full, FILL) == "Resource temporarily unavailable\n"
         counted = await printed(other, FILL + "print(len(children) < 20)")
         assert counted == "Resource temporarily unavailable\nTrue\n"
-        for kernel in (full, other):
-            await printed(kernel, "for child in children: os.kill(child, 9); os.waitpid(child, 0)")
+        for each in (full, other):
+            await printed(each, "for child in children: os.kill(child, 9); os.waitpid(child, 0)")
+    await branch.discard()
+    await kernel.discard()
