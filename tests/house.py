@@ -42,7 +42,7 @@ MOST_GIVEN = 6
 TELLER = "in_words"
 """What tells people of the system's errors; ``str`` of one has its number, as in "[Errno 2]"."""
 TELLER_PLACE = "kernels/cellgate_kernels/errors.py"
-ALONE = "kernels/cellgate_kernels/image/"
+ALONE = ("kernels/cellgate_kernels/image/", "kernels/cellgate_kernels/provisioners/name_maker.py")
 """Programs that import nothing of ours. They tell the system's words by `strerror`."""
 LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 SYSTEM = frozenset(

@@ -33,44 +33,80 @@ _Obstacles = Annotated[tuple[tuple[ObstacleKind, _Line], ...], msgspec.Meta(max_
 _SHOWN: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the kernel is told: where the branch's sockets go and its key, and how it differs.
+Moves = tuple[str, str]
+"""The workspace of the process that is forked, and of the one that is made, as each sees its own."""
 
-    `moves`: the parent's workspace and the branch's own, as they see them. `spool`: a folder for its spool.
-    `hold`: whether it is to become a held fork and no kernel; `prefix` is then its socket's whole path.
+
+@dataclass(frozen=True, slots=True)
+class NamesOffer:
+    """Names of its own for the workspace that a kernel gets, which is `folder` then.
+
+    `socket`: where it receives them. `moves`: as in an `Order`, if it has taken them; otherwise the order's
+    hold. `needed`: without them there is to be no kernel.
     """
 
-    prefix: str
-    key: str
-    moves: tuple[str, str] | None = None
-    seed: int | None = None
-    anyway: bool = False
-    spool: str | None = None
-    hold: bool = False
+    socket: str
+    folder: str
+    moves: Moves | None
+    needed: bool
 
     def content(self) -> dict[str, Any]:
-        """As the message's content."""
-        moves = None if self.moves is None else {"from": self.moves[0], "to": self.moves[1]}
+        """As part of the message's content."""
         return {
-            "prefix": self.prefix,
-            "key": self.key,
-            "workspace": moves,
-            "seed": self.seed,
-            "anyway": self.anyway,
-            "spool": self.spool,
-            "hold": self.hold,
+            "socket": self.socket,
+            "folder": self.folder,
+            "workspace": _workspace(self.moves),
+            "needed": self.needed,
         }
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """What the kernel is told: where the branch's sockets go and its key, and how it differs.
+
+    `moves`: None if its workspace is where the parent's is. `spool`: a folder for its spool. `hold`: whether
+    it is to become a held fork and no kernel; `prefix` is then its socket's whole path.
+    """
+
+    prefix: str
+    key: str
+    moves: Moves | None = None
+    seed: int | None = None
+    anyway: bool = False
+    spool: str | None = None
+    hold: bool = False
+    names: NamesOffer | None = None
+
+    def content(self) -> dict[str, Any]:
+        """As the message's content."""
+        return {
+            "prefix": self.prefix,
+            "key": self.key,
+            "workspace": _workspace(self.moves),
+            "seed": self.seed,
+            "anyway": self.anyway,
+            "spool": self.spool,
+            "hold": self.hold,
+            "names": None if self.names is None else self.names.content(),
+        }
+
+
+def _workspace(moves: Moves | None) -> dict[str, str] | None:
+    return None if moves is None else {"from": moves[0], "to": moves[1]}
+
+
+@dataclass(frozen=True, slots=True)
 class Made:
-    """A branch that runs. `pid` and `parent` are the processes' numbers in their own namespace."""
+    """A branch that runs. `pid` and `parent` are the processes' numbers in their own namespace.
+
+    `named`: it has taken the names that it was offered.
+    """
 
     pid: int
     parent: int
     overruled: tuple[Obstacle, ...]
     children: tuple[str, ...]
+    named: bool = False
 
 
 class _Made(msgspec.Struct, tag_field="status", tag="ok", frozen=True):
@@ -78,6 +114,7 @@ class _Made(msgspec.Struct, tag_field="status", tag="ok", frozen=True):
     parent: _Pid
     overruled: _Obstacles = ()
     children: _Lines = ()
+    named: bool = False
 
 
 class _NotMade(msgspec.Struct, tag_field="status", tag="error", frozen=True):
@@ -116,7 +153,7 @@ def understood(content: object) -> Made:
     match told:
         case _Made():
             children = tuple(_printable(child) for child in told.children)
-            return Made(told.pid, told.parent, _obstacles(told.overruled), children)
+            return Made(told.pid, told.parent, _obstacles(told.overruled), children, told.named)
         case _NotMade(why="busy"):
             raise KernelBusy("The kernel runs a cell; it can be branched when it is idle")
         case _NotMade(why="obstacles", obstacles=found) if found:

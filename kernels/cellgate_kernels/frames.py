@@ -28,6 +28,7 @@ class Ask(IntEnum):
     KEEP = 7
     ALONE = 8
     HOLD = 9
+    JOIN = 10
 
 
 class Told(IntEnum):

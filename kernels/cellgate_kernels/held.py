@@ -20,7 +20,7 @@ from cellgate_kernels.branching import Obstacle
 from cellgate_kernels.errors import KernelDied, KernelStartFailed, in_words
 from cellgate_kernels.kept import Kept
 from cellgate_kernels.provisioners.base import KernelExit
-from cellgate_kernels.provisioners.sharing import SharedSandbox
+from cellgate_kernels.provisioners.sharing import Outlook, SharedSandbox
 from cellgate_kernels.sockets import open_stream
 from cellgate_kernels.tasks import Supervisor, guarded
 
@@ -99,12 +99,12 @@ async def tie(path: str, tasks: Supervisor) -> Tether:
 
 @dataclass(frozen=True, slots=True)
 class Origin(Generic[K]):
-    """The kernel that was forked, which may have ended since, and its workspace, here and as it sees it."""
+    """The kernel that was forked, which may have ended since, its workspace, and what it sees of that."""
 
     kernel: K
     id: str
     workspace: Path
-    inner_workspace: str
+    outlook: Outlook
 
 
 class Held(Generic[K]):
@@ -149,6 +149,11 @@ class Held(Generic[K]):
     def _end(self, how: KernelExit | None = None) -> None:
         if not self.ended.done():
             self.ended.set_result(_KILLED if how is None else how)
+
+    @property
+    def process(self) -> int:
+        """Its number in its own namespace."""
+        return self._kept.pid
 
     @property
     def alive(self) -> bool:

@@ -52,6 +52,7 @@ from cellgate_kernels.leftovers import Leftovers
 from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.masking import Masker
 from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.named import Wanted, fork_with_names
 from cellgate_kernels.ports import PortStreams, connect_port
 from cellgate_kernels.programs import Program, ProgramSpec, end_other_kernels, start_program
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, last_words
@@ -64,6 +65,7 @@ from cellgate_kernels.provisioners.shared_containers import Seat, SharedContaine
 from cellgate_kernels.provisioners.sharing import (
     BranchPlace,
     BranchProvisioner,
+    Outlook,
     SharedSandbox,
     branch_connection,
     keeper_of,
@@ -192,7 +194,7 @@ class Kernel:
         self.exited: asyncio.Future[KernelExit] = provisioner.exited
         """Completed once, when the kernel's process has ended. Shield it when you await it."""
         folders, view = provisioner.place
-        self._inner_workspace = view.workspace
+        self._outlook = Outlook(view.workspace, workspace)
         self._branches = folders.branches
         self._branch: Callable[[Kernel, BranchSpec], Awaitable[Kernel]] | None = None
         self._checkpoint: Callable[[Kernel, bool], Awaitable[HeldFork]] | None = None
@@ -209,6 +211,11 @@ class Kernel:
     def isolation(self) -> str:
         """What separates this kernel from the host: ``none``, ``sandbox``, ``container`` or ``gvisor``."""
         return self._provisioner.isolation
+
+    @property
+    def has_own_names(self) -> bool:
+        """Whether the names that workspaces have in its sandbox, such as ``/workspace``, are of its own."""
+        return self._outlook.named == self.workspace
 
     @property
     def display_name(self) -> str:
@@ -377,10 +384,13 @@ class Kernel:
         keeper.
         """
         path = self._awake_keeper()
+        joins: int | None = None
         if self.branched is not None:
             # The keeper starts it in the workspace of the sandbox's first kernel, unless told otherwise.
-            spec = replace(spec, folder=f"{self._inner_workspace}/{spec.folder}")
-        return await start_program(path, spec, self.connection.places)
+            spec = replace(spec, folder=f"{self._outlook.workspace}/{spec.folder}")
+            if self._outlook.depth and self._sandbox is not None:
+                joins = self._sandbox.process_of(self.id)
+        return await start_program(path, spec, self.connection.places, joins=joins)
 
     async def connect_port(self, port: int) -> PortStreams:
         """Connect to a program that listens on a port inside the kernel's sandbox, whoever started it.
@@ -878,7 +888,8 @@ class KernelLauncher:
         def branched(made: Made) -> Branched:
             return Branched(parent.id, spec.workspace, spec.seed, made.overruled, made.children)
 
-        return await self._forked(spec, sandbox, parent, parent._inner_workspace, fork, branched)
+        origin = Origin(parent, parent.id, parent.workspace, parent._outlook)
+        return await self._forked(spec, sandbox, parent, origin, fork, branched)
 
     async def restore(self, held: HeldFork, spec: BranchSpec, *, like: Kernel | None = None) -> Kernel:
         """See ``KernelPool.restore``. `like`: the kernel that it is to replace."""
@@ -893,9 +904,7 @@ class KernelLauncher:
         def branched(made: Made) -> Branched:
             return Branched(held.made_of, spec.workspace, spec.seed, held.overruled, checkpoint=held.id)
 
-        return await self._forked(
-            spec, held.sandbox, parent, held.origin.inner_workspace, held.make, branched
-        )
+        return await self._forked(spec, held.sandbox, parent, held.origin, held.make, branched, held.process)
 
     async def checkpoint(self, parent: Kernel, anyway: bool) -> HeldFork:
         """See `Kernel.checkpoint`, which has checked that it may be asked for."""
@@ -917,7 +926,7 @@ class KernelLauncher:
             # It may be the kernel's, who knows.
             with suppress(OSError):
                 await asyncio.to_thread(Path(path).unlink)
-        origin = Origin(parent, parent.id, parent.workspace, parent._inner_workspace)
+        origin = Origin(parent, parent.id, parent.workspace, parent._outlook)
         return Held(held_id, origin, sandbox, tether, kept, made.overruled, self._tasks)
 
     def _sandbox_of(self, kernel: Kernel) -> SharedSandbox:
@@ -928,18 +937,20 @@ class KernelLauncher:
         spec: BranchSpec,
         sandbox: SharedSandbox,
         parent: Kernel,
-        inner_workspace: str,
+        origin: Origin[Kernel],
         fork: Callable[[Order], Awaitable[Made]],
         branched: Callable[[Made], Branched],
+        process: int | None = None,
     ) -> Kernel:
         """A ready kernel in the sandbox, as the parent is in all that is not in its memory.
 
-        `fork` makes the process, which is in `inner_workspace` then. On any error nothing is left of it.
+        `origin`: of the process that is forked. `process`: its number there, if it is not the origin's own.
+        `fork` makes the new one. On any error nothing is left of it.
         """
         kernel_id = str(uuid.uuid4())
         place = sandbox.place_for(kernel_id)
         if spec.workspace is BranchWorkspace.SHARED:
-            place = replace(place, workspace=parent.workspace, inner_workspace=parent._inner_workspace)
+            place = replace(place, workspace=parent.workspace)
         own = [place.workspace] if spec.workspace is BranchWorkspace.COPY else []
         manager = self._manager(parent.profile.kernelspec, sandbox.folders.runtime)
         manager.kernel_id = kernel_id
@@ -950,15 +961,17 @@ class KernelLauncher:
                     if spec.fill is not None:
                         await spec.fill(place.workspace)
                     await parent._provisioner.branch_files_given()
+                forked = sandbox.process_of(origin.id) if process is None else process
+                wanted = Wanted(kernel_id, place.workspace, origin.outlook, forked, bool(own))
                 info = branch_connection(place)
-                there = place.inner_workspace
-                moves = None if there == inner_workspace else (inner_workspace, there)
-                order = Order(place.inner_prefix, info["key"].decode(), moves, spec.seed, spec.anyway)
+                order = Order(place.inner_prefix, info["key"].decode(), seed=spec.seed, anyway=spec.anyway)
                 try:
-                    made = await fork(order)
-                    return await self._joined(parent, sandbox, place, manager, info, made, branched(made))
+                    made, outlook = await fork_with_names(sandbox, wanted, order, fork)
+                    joined = await self._joined(parent, sandbox, place, manager, info, made, branched(made))
                 except (TimeoutError, OSError, RuntimeError) as error:
                     raise KernelStartFailed(f"The branch did not come up: {in_words(error)}") from error
+                joined._outlook = outlook
+                return joined
         except BaseException:
             await self._tasks.complete(self._undo(manager, own), f"undo {kernel_id}")
             raise
@@ -1005,7 +1018,6 @@ class KernelLauncher:
         branch.branched = branched
         branch._branch = self.branch
         branch._checkpoint = self.checkpoint
-        branch._inner_workspace = place.inner_workspace
         return branch
 
     async def _keep_parent(self, parent: Kernel, sandbox: SharedSandbox, made: Made) -> None:

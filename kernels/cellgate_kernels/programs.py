@@ -226,15 +226,20 @@ class _Connection:
         self.writer.transport.abort()
 
 
-async def start_program(path: str, spec: ProgramSpec, places: Places | None = None) -> Program:
+async def start_program(
+    path: str, spec: ProgramSpec, places: Places | None = None, *, joins: int | None = None
+) -> Program:
     """Start a program by the keeper whose socket is at `path`; `places`: those that all programs share.
 
-    Raises InvalidInput if it can't be started or its description is too long, KernelDied if nobody answers.
+    `joins`: a process of the sandbox, numbered as there, whose mounts the program has. Raises InvalidInput if
+    it can't be started or its description is too long, KernelDied if nobody answers.
     """
     words = spec.words()
     if sum(map(len, words)) > MOST_WORDS:
         raise InvalidInput("The program's arguments and variables are too long")
     start = frame(Ask.START, b"".join(NUMBER.pack(len(word)) + word for word in words))
+    if joins is not None:
+        start = frame(Ask.JOIN, NUMBER.pack(joins)) + start
     try:
         return await _begin(path, start, places)
     except _Refused as error:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 import zmq
 
-from cellgate_kernels.branching import BranchSpec
+from cellgate_kernels.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile, SharedBackend
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.messages import Channel
@@ -106,3 +106,15 @@ async def test_memory_of_all_is_limited_and_one_is_ended(launcher: KernelLaunche
     for other in kernels.values():
         assert await printed(other, "print('alive')") == "alive\n"
     await asyncio.gather(eater.discard(), *(other.discard() for other in kernels.values()))
+
+
+async def test_absolute_names_stay_those_of_the_parent(launcher: KernelLauncher) -> None:
+    """An engine gives nobody the right to make other mounts for a branch, and the branch says so."""
+    parent = await launcher.start(KernelProfile("python3"))
+    branch = await parent.branch(BranchSpec())
+    shared = await parent.branch(BranchSpec(BranchWorkspace.SHARED))
+    assert [kernel.has_own_names for kernel in (parent, branch, shared)] == [True, False, True]
+    await printed(branch, "open('/workspace/its', 'w').close(); open('own', 'w').close()")
+    found = [sorted(path.name for path in kernel.workspace.iterdir()) for kernel in (parent, branch)]
+    assert found == [["its"], ["own"]]
+    await asyncio.gather(*(kernel.discard() for kernel in (parent, branch, shared)))

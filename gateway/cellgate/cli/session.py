@@ -420,6 +420,8 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
         yield "branched from", f"{model.branched_from.session}, event {model.branched_from.seq}"
     if isinstance(model.shares_sandbox_with, list):
         yield "same sandbox", ", ".join(model.shares_sandbox_with)
+    if model.absolute_paths == "inherited":
+        yield "absolute paths", "of the session that it was branched from"
     if isinstance(model.shares_workspace_with, list):
         yield "same files", ", ".join(model.shares_workspace_with)
     if model.metadata:

@@ -44,6 +44,9 @@ _SUFFIXES: Final = MappingProxyType(
     {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 )
 _ELSEWHERE = "a file that it writes"
+INHERITED_PATHS: Final = (
+    "[cellgate: use relative paths there; absolute ones below /workspace are still this session's files]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +224,15 @@ class SessionTools(Asynchronous):
         Use it to try something without changing this session, or alternatives side by side; it takes a
         fraction of a second, however large the data. Returns its name, for `branch` of run_code. With
         `shared_files` both have the same files. What can't be copied, such as threads, is refused by name;
-        `anyway` makes a branch without it. Nothing may run in this session. Branches end with it. Use
-        relative paths there: absolute ones below /workspace are still this session's files.
+        `anyway` makes a branch without it. Nothing may run in this session. Branches end with it. Paths
+        name the branch's own files there, unless the answer says otherwise.
         """
         await self._session.opened()
         workspace = "shared" if shared_files else "copy"
         branch = await self._session.branch(workspace=workspace, anyway=anyway, keep=False)
         self._branches[branch.name] = branch
+        if (await branch.model()).absolute_paths == "inherited":
+            return [branch.name, INHERITED_PATHS]
         return [branch.name]
 
     async def try_alternatives(

@@ -249,6 +249,11 @@ class SessionKernel:
         found = [] if self.current is None else self._neighbours.in_workspace_of(self.current)
         return sorted(each.session for each in found)
 
+    @property
+    def inherits_paths(self) -> bool:
+        """Whether absolute names of the workspace are those of the session that it was branched from."""
+        return self.current is not None and not self.current.has_own_names
+
     async def branch(self, spec: BranchSpec, most_bytes: int) -> Kernel:
         """A branch of the kernel, for another session; its `COPY` of the files has at most `most_bytes`.
 

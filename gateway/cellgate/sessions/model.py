@@ -38,12 +38,14 @@ def session_model(
     missing: Missing | UnsetType = UNSET,
     neighbours: Sequence[str] = (),
     sharers: Sequence[str] = (),
+    inherits_paths: bool = False,
 ) -> SessionModel:
     """The wire's model of a session, live or ended.
 
     `problem`: why it is no longer recorded, if so. `missing`: what it had before
     its last end and does not have now. `neighbours`: the sessions whose kernels share its kernel's sandbox,
-    `sharers`: those whose kernels share its files.
+    `sharers`: those whose kernels share its files. `inherits_paths`: absolute names of the workspace are not
+    its own.
     """
     title = (row.metadata or {}).get(TITLE)
     return SessionModel(
@@ -69,6 +71,7 @@ def session_model(
         branched_from=UNSET if row.branched_from is None else row.branched_from,
         shares_sandbox_with=list(neighbours) or UNSET,
         shares_workspace_with=list(sharers) or UNSET,
+        absolute_paths="inherited" if inherits_paths else UNSET,
         checkpoint=AUTO if makes_checkpoints(row) else UNSET,
     )
 

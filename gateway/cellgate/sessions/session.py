@@ -317,6 +317,7 @@ class Session:
             missing=self.record.missing,
             neighbours=self.slot.neighbours,
             sharers=self.slot.sharers,
+            inherits_paths=self.slot.inherits_paths,
         )
 
     async def quiet(self) -> None:

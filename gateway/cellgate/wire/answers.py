@@ -159,6 +159,15 @@ class SessionModel(Value, frozen=True, kw_only=True):
             )
         ),
     ] = UNSET
+    absolute_paths: Annotated[
+        Literal["inherited"] | UnsetType,
+        Meta(
+            description=(
+                "`inherited` for a branch in which `/workspace`, `/mnt/data` and `/home/user` are still the "
+                "files of the session that it was made from; absent where they are its own."
+            )
+        ),
+    ] = UNSET
     checkpoint: Annotated[
         Literal["auto"] | UnsetType,
         Meta(description="`auto` if a checkpoint is made after each of its cells; absent otherwise."),

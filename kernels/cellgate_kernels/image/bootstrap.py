@@ -124,7 +124,8 @@ def main(kernel_class=None):
         unnamed = beside(here, "unnamed").Unnamed
         held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
         pages = beside(here, "pages").Pages()
-        helpers = pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
+        enter = beside(here, "names").enter_offered
+        helpers = enter, pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
         app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)
         beside(here, "variables").Variables(app).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
@@ -172,7 +173,7 @@ def load(here):
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()
-    branches = ("branch", "held", "pages", "sibling", "native", "lost", "unnamed")
+    branches = ("branch", "held", "names", "pages", "sibling", "native", "lost", "unnamed")
     for name in (*branches, "variables", "tables", "stills", "streams", "unsent", "interrupts", "scripts"):
         beside(here, name)
     for name in AT_THE_START:

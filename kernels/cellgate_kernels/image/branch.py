@@ -56,6 +56,7 @@ ALONE_AFTER = 10.0
 """A branch to which nobody has spoken by then ends: whoever asked for it is gone."""
 
 PID = struct.Struct("i")
+READY, READY_WITH_NAMES = b"ready", b"ready with names"
 MOST_WORD = 2000
 MOST_LISTED = 64
 PR_SET_PDEATHSIG = 1
@@ -77,14 +78,16 @@ class Branching:
     """The branches of one kernel. Made in its main thread when it is initialised, before any cell runs.
 
     `spool`: the class of its spool, of which a branch gets one of its own. `held`: that of a fork which is
-    held. `pages`: has the pages ready that cells write to. `native`: has the threads of libraries rest.
-    `lost`: the module ``lost.py``. `unnamed`: the class of ``unnamed.py``.
+    held. `enter`: takes the names that are offered at a socket. `pages`: has the pages ready that cells write
+    to. `native`: has the threads of libraries rest. `lost`: the module ``lost.py``. `unnamed`: the class of
+    ``unnamed.py``.
     """
 
-    def __init__(self, app, spool, held, pages, native, lost, unnamed):
+    def __init__(self, app, spool, held, enter, pages, native, lost, unnamed):
         self.app = app
         self.spool = spool
         self.held = held
+        self.enter = enter
         self.pages = pages
         self.native = native
         self.lost = lost
@@ -167,13 +170,14 @@ class Branching:
         if not isinstance(decided, Forked):
             return decided
         branch, word = await decided.word()
-        if word != b"ready":
+        if word not in (READY, READY_WITH_NAMES):
             why = word.decode(errors="replace") or f"It did not come up within {SILENT_AFTER:g} s."
             return {"status": "error", "why": "failed", "message": why}
         return {
             "status": "ok",
             "pid": branch,
             "parent": os.getpid(),
+            "named": word == READY_WITH_NAMES,
             "overruled": order.overruled,
             "children": children()[:MOST_LISTED],
         }
@@ -320,15 +324,18 @@ class Branching:
                 held = self.held(self.own_descriptors | pipes, descriptors, fork_off, moved)
                 held.settle(pipe)
                 branch.wanted, pipe = held.serve(order.wanted["prefix"], pipe)
+                branch.take_names()
                 held.come_back(branch.wanted["workspace"])
                 branch.postpone_timers(held.waited)
                 branch.end_with_the_keeper()
+            else:
+                branch.take_names()
             with self.lost.unheard():
                 branch.begin()
         except BaseException as error:  # noqa: BLE001 - half a branch must not run
             os.write(pipe, f"{type(error).__name__}: {error}".encode()[:MOST_WORD] + b"\n")
             os._exit(1)
-        os.write(pipe, b"ready\n")
+        os.write(pipe, (READY_WITH_NAMES if branch.has_names else READY) + b"\n")
         os.close(pipe)
 
 
@@ -495,6 +502,7 @@ class Branch:
         self.app = branching.app
         self.kernel = branching.app.kernel
         self.wanted = wanted
+        self.has_names = False
         self.context = cells_context(self.kernel)
 
     def part(self):
@@ -505,6 +513,32 @@ class Branch:
         self.forget_the_parents_ends()
         self.leave_main_loop()
         self.close_the_parents_descriptors()
+
+    def take_names(self):
+        """Let the workspace's names be those of a folder of its own. It has one thread still, as that needs.
+
+        Where that can't be done, it goes to its folder by another name.
+        """
+        names = self.wanted["names"]
+        if names is None:
+            return
+        here = None
+        with suppress(OSError):  # a cell removed it
+            here = os.getcwd()  # noqa: PTH109
+        try:
+            self.branching.enter(names["socket"])
+        except OSError:
+            if names["needed"]:
+                raise
+            return
+        self.has_names = True
+        self.wanted["workspace"] = names["workspace"]
+        try:
+            os.chdir(here)
+        except (OSError, TypeError):
+            os.chdir(names["folder"])
+        if "PWD" in os.environ:
+            os.environ["PWD"] = os.getcwd()  # noqa: PTH109
 
     def begin(self):
         """The steps to a kernel."""

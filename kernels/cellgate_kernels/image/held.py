@@ -30,6 +30,8 @@ SILENT_AFTER = 10.0
 """A kernel that has not come up by then is killed."""
 
 PID = struct.Struct("i")
+READY_WITH_NAMES = b"ready with names"
+READY = (b"ready", READY_WITH_NAMES)
 MOST_ORDER = 64 * 1024
 MOST_WORD = 2000
 MOST_KERNELS = 1024
@@ -101,10 +103,15 @@ class Held:
         dead.close()
 
     def note_files(self, opened):
-        """Remember where in its files it is: the kernel moves on in the same ones."""
+        """Remember where in its files it is: the kernel moves on in the same ones.
+
+        In a branch a name can be another file's by now: that of a file that its parent had opened.
+        """
         for number, path in opened.items():
             with suppress(OSError):
                 if stat.S_ISREG(os.fstat(number).st_mode):
+                    if is_another(number, path):
+                        path = f"/proc/self/fd/{number}"  # noqa: PLW2901
                     self.files.append((number, path, os.lseek(number, 0, os.SEEK_CUR)))
 
     def serve(self, path, word):
@@ -160,10 +167,11 @@ class Held:
         kernel, word = first_word(pipe, between)
         with suppress(ChildProcessError):  # there is none in between
             os.waitpid(between, 0)
-        if word != b"ready":
+        if word not in READY:
             why = word.decode(errors="replace") or f"It did not come up within {SILENT_AFTER:g} s."
             return {"status": "error", "why": "failed", "message": why}
-        return {"status": "ok", "pid": kernel, "parent": os.getpid()}
+        named = word == READY_WITH_NAMES
+        return {"status": "ok", "pid": kernel, "parent": os.getpid(), "named": named}
 
     # ---- in a kernel that is made of it
 
@@ -241,6 +249,13 @@ def is_of_a_pair(number):
     """Whether a descriptor is one of two sockets that were made together: neither has a name."""
     with suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
         return copy.family == socket.AF_UNIX and not copy.getsockname() and not copy.getpeername()
+    return False
+
+
+def is_another(number, path):
+    """Whether there is a file of this name, and the descriptor is not of that."""
+    with suppress(OSError):
+        return not os.path.samestat(os.fstat(number), os.stat(path))  # noqa: PTH116
     return False
 
 

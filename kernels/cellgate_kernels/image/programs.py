@@ -7,6 +7,9 @@ output, and at last `EXITED`. While the gateway does not read, the program's out
 stays in its pipes. A connection that is cut ends the program; after the end it is the gateway that closes it.
 The gateway's half is ``cellgate_kernels/programs.py``.
 
+A `JOIN` comes before a `START` and names a process of a kernel that has mounts of its own: the program is
+started in them. What can't be entered is told by `FAILED`.
+
 A `KEEP` names one of the keeper's kernels by its pid: `STARTED` or `FAILED` go out, signals come in, and at
 last `EXITED` or `SIGNALLED` goes out. A branch is a kernel from then on. When
 the connection is cut it is killed, because only its gateway knows of it; the sandbox's first kernel is not,
@@ -30,7 +33,7 @@ from contextlib import suppress
 HEAD = struct.Struct(">BI")
 NUMBER = struct.Struct(">I")
 NATIVE = struct.Struct("i")
-START, INPUT, END_OF_INPUT, SIGNAL, TERMINATE, CONNECT, KEEP, ALONE, HOLD = range(1, 10)
+START, INPUT, END_OF_INPUT, SIGNAL, TERMINATE, CONNECT, KEEP, ALONE, HOLD, JOIN = range(1, 11)
 STARTED, FAILED, STDOUT, STDERR, EXITED, SIGNALLED, TAKEN, CONNECTED = range(33, 41)
 
 MOST_FRAME = 1024 * 1024
@@ -86,6 +89,7 @@ class Program:
         self.received = bytearray()
         self.unsent = bytearray()
         self.child = None
+        self.joined = None
         self.is_kernel = False
         self.others = 0
         self.returncode = None
@@ -164,11 +168,7 @@ class Program:
 
     def handle(self, kind, payload):
         """One message of the gateway. Raises Broken."""
-        if kind in (KEEP, HOLD) and self.child is None:
-            self.keep(payload, self.keeper.tell if kind == KEEP else self.keeper.hold)
-            return
-        if kind == ALONE and self.child is None:
-            self.end_others()
+        if self.child is None and self.handle_first(kind, payload):
             return
         if (kind == START) != (self.child is None):
             raise Broken
@@ -188,6 +188,18 @@ class Program:
             self.terminate()
         else:
             raise Broken
+
+    def handle_first(self, kind, payload):
+        """One message that comes before there is a program; returns whether it is one."""
+        if kind in (KEEP, HOLD):
+            self.keep(payload, self.keeper.tell if kind == KEEP else self.keeper.hold)
+        elif kind == ALONE:
+            self.end_others()
+        elif kind == JOIN and len(payload) == NUMBER.size:
+            (self.joined,) = NUMBER.unpack(payload)
+        else:
+            return False
+        return True
 
     def connect_port(self, payload):
         """The gateway wants a port and no program: from here on this connection is another's.
@@ -329,9 +341,14 @@ class Program:
             opened.append(stdin)
             stdout_end, stdout = pipe(opened)
             stderr_end, stderr = pipe(opened)
-            # There is no way to say it for the program alone, and all that is done here names whole paths.
-            os.chdir(folder)
-            child = execute(argv, environment, (stdin, stdout, stderr))
+            streams = (stdin, stdout, stderr)
+            if self.joined is not None:
+                child = execute_in(self.joined, folder, argv, environment, streams)
+            else:
+                # There is no way to say it for the program alone, and all that is done here names whole
+                # paths.
+                os.chdir(folder)
+                child = execute(argv, environment, streams)
         except (OSError, ValueError):
             self.stdin = None
             close(*opened)
@@ -468,6 +485,58 @@ def execute(argv, environment, streams):
             return os.posix_spawn(
                 path, argv, environment, file_actions=actions, setsid=True, setsigdef=IGNORED_HERE
             )
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            refused = refused or error
+    raise refused or FileNotFoundError(errno.ENOENT, "")
+
+
+def execute_in(kernel, folder, argv, environment, streams):
+    """As `execute`, in the mounts of a kernel and a folder there. Raises OSError."""
+    # Only now is there a need for what enters them.
+    import names  # noqa: PLC0415
+
+    descriptors = names.opened(kernel)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        child = os.fork()
+    except OSError:
+        close(reader, writer, *descriptors)
+        raise
+    if child == 0:
+        refused = errno.EINVAL
+        try:
+            signal.set_wakeup_fd(-1)
+            names.enter(descriptors)
+            os.chdir(folder)
+            os.setsid()
+            become(argv, environment, streams)
+        except OSError as error:
+            refused = error.errno or errno.EINVAL
+        finally:
+            os.write(writer, NATIVE.pack(refused))
+            os._exit(1)
+    close(writer, *descriptors)
+    said = os.read(reader, NATIVE.size)
+    os.close(reader)
+    if not said:
+        return child
+    os.waitpid(child, 0)
+    (number,) = NATIVE.unpack(said)
+    raise OSError(number, os.strerror(number))
+
+
+def become(argv, environment, streams):
+    """Be the program, in this process. Raises OSError."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for number in IGNORED_HERE:
+        signal.signal(number, signal.SIG_DFL)
+    refused = None
+    for path in places(argv[0], environment):
+        try:
+            os.execve(path, argv, environment)  # noqa: S606
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:

@@ -37,6 +37,7 @@ from cellgate_kernels.errors import InvalidInput, KernelStartFailed, in_words
 from cellgate_kernels.leftovers import Leftovers
 from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
+from cellgate_kernels.provisioners.names import Names
 
 logger = logging.getLogger(__name__)
 
@@ -260,6 +261,15 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     async def files_given(self) -> None:
         """Called after files were put into the workspace of a kernel that has not run anything yet."""
+
+    async def make_names(self, folder: str, forked: int) -> Names | None:
+        """Names of its own for the workspace of a kernel that is about to be forked off in its sandbox; None
+        where it can have none, and then the workspace's name there is that of the kernel that is forked.
+
+        `folder`: that workspace, as the sandbox's first kernel sees it. `forked`: the process that is forked,
+        numbered as there.
+        """
+        return None
 
     async def branch_files_given(self) -> None:
         """Called after files were put into the workspace of a branch that is to be made in its sandbox."""

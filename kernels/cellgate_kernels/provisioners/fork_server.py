@@ -192,12 +192,13 @@ class ForkServer:
 
     async def _fork(self, zygote: Zygote, wanted: ForkRequest, made: list[ForkedChild]) -> None:
         zygote.check_variables(wanted.env)
-        program = sandbox_filter(platform.machine())
-        if program is None:
-            # It is also what keeps a forked kernel from making namespaces; bubblewrap has another way.
-            raise NotForked(f"there is no filter of system calls for {platform.machine()}")
         uid = await self._uid(zygote)
         try:
+            # Also with a uid of its own, for its files on disk are ours.
+            program = sandbox_filter(platform.machine(), branches=True, root=os.geteuid() == 0)
+            if program is None:
+                # It is also what keeps a forked kernel from making namespaces; bubblewrap has another way.
+                raise NotForked(f"there is no filter of system calls for {platform.machine()}")
             with Mounts() as mounts:
                 await self._fork_as(uid, mounts, zygote, wanted, program, made)
         finally:

@@ -45,6 +45,7 @@ from cellgate_kernels.provisioners.child import (
 from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
+from cellgate_kernels.provisioners.fork_server import USER as USER_ID
 from cellgate_kernels.provisioners.fork_server import ForkRequest, ForkServer, Lineage, can_fork
 from cellgate_kernels.provisioners.forker import ForkedChild
 from cellgate_kernels.provisioners.mounts import (
@@ -55,6 +56,7 @@ from cellgate_kernels.provisioners.mounts import (
     session_part,
     system_part,
 )
+from cellgate_kernels.provisioners.names import Names, NamesRequest, make_names
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
 from cellgate_kernels.provisioners.zygote_messages import NotForked
 from cellgate_kernels.unsent import FILES_BYTES
@@ -75,8 +77,8 @@ _NAMESPACES = (
     "--clearenv",
     *("--cap-drop", "ALL"),
     *("--hostname", "cellgate"),
-    *("--uid", "1000"),
-    *("--gid", "1000"),
+    *("--uid", str(USER_ID)),
+    *("--gid", str(USER_ID)),
 )
 
 
@@ -88,6 +90,11 @@ class SandboxProvisioner(ChildProvisioner):
     _lineage: Lineage | None = None
     _disks: DiskWatch | None = None
     _watched: Watched | None = None
+    _was_refused_names = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._naming = asyncio.Lock()
 
     @classmethod
     async def check(cls) -> None:
@@ -156,6 +163,25 @@ class SandboxProvisioner(ChildProvisioner):
         if self._disks is not None and self._watched is not None:
             await self._disks.files_given(self._watched)
 
+    async def make_names(self, folder: str, forked: int) -> Names | None:
+        """See `CellgateProvisioner`."""
+        child = self._child
+        if child is None or child.inner_pid is None or child.exited.done():
+            return None
+        wanted = NamesRequest(child.inner_pid, forked, folder, WORKSPACE, USER_ID)
+        try:
+            # Two at a time would take each other's leave to make a user namespace.
+            async with self._naming:
+                return await make_names(wanted)
+        except OSError as error:
+            logger.log(
+                logging.DEBUG if self._was_refused_names else logging.WARNING,
+                "A branch keeps the names of the workspace that it was made from: %s",
+                in_words(error),
+            )
+            self._was_refused_names = True
+            return None
+
     async def explain_kill(self) -> KernelExit | None:
         """As the cgroup of a forked kernel tells; a kernel that was started cold has none."""
         child = self._child
@@ -221,7 +247,7 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
         *launch.argv,
     ]
     with Files() as contents:
-        program = sandbox_filter(platform.machine())
+        program = sandbox_filter(platform.machine(), branches=can_fork(launch.argv), root=not unprivileged)
         steps = [*system_part(readable), *session_part(launch.limits, launch.folders, readable)]
         words = [
             *_NAMESPACES,

@@ -7,15 +7,17 @@ what no list names, no reviewer has thought about. What is allowed depends on th
 - the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where a file with them
   would be a program with its owner's rights;
 - space for files that nothing is written to: gigabytes of it take a moment, in which nobody could look;
-- new namespaces, and threads with open files or folders of their own, which ``disk`` would not find;
+- new namespaces; those that are there may be entered by a kernel that can be branched, if they are of users
+  or mounts (``names``). If such a kernel's files are root's on the host, they get no extended attributes;
+- threads with open files or folders of their own, which ``disk`` would not find;
 - personalities other than Linux's own, which would make the layout of memory predictable;
 - leases and delegations of files, for which the system lets everybody wait who opens or removes one: the
   gateway, too, for 45 seconds each.
 
-A refused call answers EPERM, and fallocate EOPNOTSUPP, as where the file system does not have it; one that
-this list has never heard of answers ENOSYS, as an older system would, so that programs use what they used
-before there was the new one. Those of Landlock do, too: a rule keeps the files that it is about, deleted ones
-too, where nobody can find them.
+A refused call answers EPERM; fallocate and those for extended attributes EOPNOTSUPP, as where the file
+system does not have them; one that this list has never heard of answers ENOSYS, as an older system would, so
+that programs use what they used before there was the new one. Those of Landlock do, too: a rule keeps the
+files that it is about, deleted ones too, where nobody can find them.
 
 Pure: it makes bytes, for bwrap's ``--seccomp`` and for forked kernels. See seccomp(2).
 """
@@ -76,6 +78,17 @@ arguments are behind a pointer, where no filter can read them."""
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* of clone(2)."""
 
+BRANCHES_ENTER = (0x10000000, 0x20000)
+"""CLONE_NEWUSER and CLONE_NEWNS, each alone: the second argument of setns(2). The system lets a process into
+a user namespace that was made for its user below its own, which only the gateway does, and then into the
+mounts that belong to it."""
+
+ATTRIBUTE_CALLS = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
+"""Calls that can give a file capabilities, for which it takes one over the user namespace of a branch. They
+count for whoever runs the file where its owner is root. So if files of a workspace are root's on the host,
+they would be as bad there as set-user-ID bits, and files get no extended attributes at all: which ones, no
+filter can read."""
+
 THREAD, SHARED_FILES, SHARED_FOLDERS = 0x10000, 0x400, 0x200
 """CLONE_THREAD, CLONE_FILES and CLONE_FS. All threads of a process must share one table of descriptors and
 one working folder, as they do in the C library: then there is one place to look for what it keeps (``disk``).
@@ -106,6 +119,12 @@ _HIGHEST = 467
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux and its 32-bit form, as ``setarch`` sets them, and the question what it is."""
 
+ONE_OF: Mapping[str, tuple[int, Sequence[int]]] = {
+    "personality": (0, PERSONALITIES),
+    "setns": (1, BRANCHES_ENTER),
+}
+"""Calls with the index of an argument, and the values that it may have."""
+
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_* of linux/audit.h
 
 # An instruction, with labels to jump to if true and if false instead of distances. None is the next one.
@@ -113,13 +132,19 @@ _Step = tuple[int, int, str | None, str | None]
 
 
 @cache
-def sandbox_filter(machine: str) -> bytes | None:
-    """The filter for an architecture as of ``uname -m``, or None for one whose numbers are not known here."""
+def sandbox_filter(machine: str, *, branches: bool = False, root: bool = False) -> bytes | None:
+    """The filter for an architecture as of ``uname -m``, or None for one whose numbers are not known here.
+
+    `branches`: for a kernel that can be branched. `root`: its files on the host are root's.
+    """
     if machine not in _AUDIT:
         return None
     numbers = allowed_calls()[machine]
-    by_arguments = {"clone", "close_range", "fallocate", "fcntl", "personality"}
-    checked = {*SOCKET_CALLS, *MODE_CALLS, *OPEN_CALLS, *UNKNOWN_CALLS, *by_arguments}
+    if not branches:
+        del numbers["setns"]
+    not_there = ATTRIBUTE_CALLS if branches and root else ()
+    by_arguments = {"clone", "close_range", "fallocate", "fcntl", "personality", "setns"}
+    checked = {*SOCKET_CALLS, *MODE_CALLS, *OPEN_CALLS, *UNKNOWN_CALLS, *by_arguments, *not_there}
     blocks = [_preamble(_AUDIT[machine])]
     blocks += [_checked(name, numbers[name]) for name in sorted(checked) if name in numbers]
     plain = sorted(number for name, number in numbers.items() if name not in checked)
@@ -145,6 +170,8 @@ def _checked(name: str, number: int) -> Iterator[_Step | str]:
     yield (_IF_EQUAL, number, None, "next block")
     if name in UNKNOWN_CALLS:
         yield _refuse(errno.ENOSYS)
+    elif name in ATTRIBUTE_CALLS:
+        yield _refuse(errno.EOPNOTSUPP)
     else:
         yield from _check(name)
         yield "deny"
@@ -205,9 +232,10 @@ def _check(name: str) -> Iterator[_Step]:
         yield (_IF_ANY_BIT, SHARED_FILES, None, "deny")
         yield (_IF_ANY_BIT, SHARED_FOLDERS, "allow", "deny")
         return
-    if name == "personality":
-        yield _load_argument(0)
-        for value in PERSONALITIES:
+    if name in ONE_OF:
+        argument, values = ONE_OF[name]
+        yield _load_argument(argument)
+        for value in values:
             yield (_IF_EQUAL, value, "allow", None)
         return
     if name == "close_range":

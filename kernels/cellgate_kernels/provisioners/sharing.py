@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 _INSIST_AFTER = 2.0
 """Seconds after which a kernel counts as ended that was killed, and whose keeper says nothing."""
 
+_FIRST = 1
 _SOCKETS = 5
 _KILLED = KernelExit.of_returncode(-signal.SIGKILL)
 
@@ -63,13 +64,25 @@ class KeptProcess(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a kernel's process sees of the workspaces in its sandbox. `workspace`: the name of its own.
+
+    `named`: the folder, here, that the sandbox's name of a workspace leads to; its own, or that of a kernel
+    that it comes from. `depth`: how many user namespaces it has entered.
+    """
+
+    workspace: str
+    named: Path
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BranchPlace:
-    """Where a new branch's sockets and workspace are, here and as it sees them."""
+    """Where a new branch's sockets and workspace are, here, and the sockets as it sees them."""
 
     prefix: str
     inner_prefix: str
     workspace: Path
-    inner_workspace: str
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +127,7 @@ class SharedSandbox:
         self.branches: Path = self.folders.branches
         self._gone = root.gone
         self._tenants: dict[str, _Tenant] = {}
+        self._workspace = workspace
         self._packages = packages
         self._spared = set[Path]()
         self._filling = set[Path]()
@@ -132,8 +146,23 @@ class SharedSandbox:
             prefix,
             str(Path(self.view.socket_prefix).with_name(name)),
             self.branches / kernel_id,
-            f"{self.view.branches}/{kernel_id}",
         )
+
+    def first_name(self, workspace: Path) -> str:
+        """The name of a workspace of the sandbox for its first kernel.
+
+        Raises KernelStartFailed for a folder that is none.
+        """
+        if workspace == self._workspace:
+            return self.view.workspace
+        if workspace.parent == self.branches:
+            return f"{self.view.branches}/{workspace.name}"
+        raise KernelStartFailed("The files are not in the kernel's sandbox")
+
+    def socket_of_names(self, kernel_id: str) -> tuple[str, str]:
+        """Where names are offered to a new kernel: the path here, and as it sees it."""
+        name = f"n{kernel_id[:8]}"
+        return str(self.folders.sockets / name), str(Path(self.view.socket_prefix).with_name(name))
 
     def socket_of_held(self, held_id: str) -> tuple[str, str]:
         """Where a held fork waits for us: the path here, and as it sees it. Raises KernelStartFailed when it
@@ -162,6 +191,13 @@ class SharedSandbox:
         """Those of its kernels that have not ended, numbered as in the sandbox."""
         tenants = (each for each in self._tenants.values() if not each.exited.done())
         return tuple(each.kept.pid for each in tenants if each.kept is not None)
+
+    def process_of(self, kernel_id: str) -> int:
+        """A process that is where this kernel's is, numbered as in the sandbox: its own, if that is known, or
+        the first of all.
+        """
+        kept = self._tenants[kernel_id].kept
+        return _FIRST if kept is None else kept.pid
 
     def add(
         self, kernel_id: str, exited: asyncio.Future[KernelExit], workspace: Path, packages: Path | None

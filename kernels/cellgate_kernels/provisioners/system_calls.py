@@ -1,7 +1,8 @@
 """The system calls that code in a kernel may use, with their numbers by architecture; all others are refused.
 
 The list follows that of Docker's engine for a container without capabilities (``engine_profile``), for 64-bit
-programs: nothing in it makes a namespace or a mount, loads code into the system, or gains a privilege.
+programs: nothing in it makes a namespace or a mount, loads code into the system, or gains a privilege. In
+addition there is setns, which enters namespaces that are there.
 ``seccomp`` has the rules for those that depend on their arguments, and makes the filter. Data only; the
 numbers are those of the system's ``asm/unistd.h``.
 """
@@ -249,6 +250,7 @@ setfsuid 122 151
 setgid 106 144
 setgroups 116 159
 setitimer 38 103
+setns 308 268
 setpgid 109 154
 setpriority 141 140
 setregid 114 143

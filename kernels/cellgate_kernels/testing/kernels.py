@@ -32,6 +32,7 @@ from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.messages import Channel, Message, Signer, new_message
 from cellgate_kernels.provisioners.base import KernelExit
 from cellgate_kernels.provisioners.control_group import ControlGroup
+from cellgate_kernels.provisioners.sharing import Outlook
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.sockets import ChannelSocket, Receiver
 from cellgate_kernels.tasks import Supervisor, guarded
@@ -251,6 +252,7 @@ class FakeKernel(Kernel):
         self.children: tuple[str, ...] = ()
         self.branch_error: Exception | None = None
         self.sandbox = FakeSandbox([self])
+        self._outlook = Outlook("/workspace", workspace)
         self.discards = 0
         self.requests: list[str] = []
         self.tells_variables = True

@@ -46,6 +46,7 @@ from cellgate_kernels.errors import (
 )
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.leftovers import Leftovers
+from cellgate_kernels.provisioners.sharing import Outlook
 from cellgate_kernels.testing import FakeKernel, VirtualTimeLoop, virtual_time
 from cellgate_kernels.threads import Lane
 from tests.core.world import PRINCIPAL, World
@@ -180,6 +181,18 @@ def test_a_branch_outlives_its_parent_and_branches_again(world: Family) -> None:
     world.end("s")
     world.runs("c")
     assert child.to_wire().shares_sandbox_with is UNSET
+
+
+def test_a_branch_says_if_absolute_paths_are_not_its_own(world: Family) -> None:
+    branch = world.branch("b")
+    assert branch.to_wire().absolute_paths is UNSET
+    parent = world.live("s")
+    assert parent is not None
+    assert branch.kernel is not None
+    assert parent.kernel is not None
+    branch.kernel._outlook = Outlook("/branches/b", parent.kernel.workspace)
+    assert branch.to_wire().absolute_paths == "inherited"
+    assert parent.to_wire().absolute_paths is UNSET
 
 
 def test_a_restarted_branch_has_a_kernel_of_its_own_and_says_what_is_lost(world: Family) -> None:

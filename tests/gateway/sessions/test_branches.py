@@ -154,24 +154,28 @@ def test_jupyter_sees_a_branch_as_a_kernel_of_its_own(
 
 
 def test_paths_processes_and_ports_of_a_branch(gateway: GatewayProcess, session: str, branch: str) -> None:
-    """As the pages tell: absolute paths and processes stay the first session's, ports are shared."""
+    """As the pages tell: paths are the branch's own, processes stay the first session's, ports are shared."""
     text(
         gateway,
         session,
         "import os, socket, subprocess; top = os.getcwd(); open('a.txt', 'w').write('first')\n"
         "child = subprocess.Popen(['sleep', '1000'])",
     )
-    branched(gateway, session, branch)
-    assert text(gateway, branch, "os.getcwd().startswith('/branches/')") == "True"
-    text(gateway, branch, "open('a.txt', 'w').write('branch')")
-    assert text(gateway, branch, "open(top + '/a.txt').read(), open('a.txt').read()") == "('first', 'branch')"
+    assert "absolute_paths" not in branched(gateway, session, branch)
+    assert text(gateway, branch, "os.getcwd() == top") == "True"
+    text(gateway, branch, "open('a.txt', 'w').write('branch'); open('/mnt/data/b.txt', 'w').write('branch')")
+    both = "[open(folder + '/a.txt').read() for folder in (top, '.')]"
+    assert text(gateway, branch, both) == "['branch', 'branch']"
+    assert text(gateway, session, both) == "['first', 'first']"
+    listed = gateway.get(f"/v1/sessions/{branch}/files").json()["files"]
+    assert [each["path"] for each in listed] == ["a.txt", "b.txt"]
     assert text(gateway, branch, "child.poll(), os.path.isdir(f'/proc/{child.pid}')") == "(0, True)"
     serve = "server = socket.create_server(('127.0.0.1', 0)); server.getsockname()[1]"
     connect = f"socket.socket().connect_ex(('127.0.0.1', {text(gateway, session, serve)})) == 0"
     assert text(gateway, branch, connect) == "True"
     gateway.delete(f"/v1/sessions/{session}")
     assert text(gateway, branch, connect) == "False"
-    assert text(gateway, branch, "os.path.exists(top + '/a.txt'), os.path.exists('a.txt')") == "(False, True)"
+    assert text(gateway, branch, "os.path.exists(top + '/a.txt'), os.path.exists('a.txt')") == "(True, True)"
 
 
 def test_a_limited_token_is_told_of_no_session_out_of_its_reach(gateway: GatewayProcess) -> None:

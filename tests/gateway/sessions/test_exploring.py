@@ -91,6 +91,57 @@ def test_the_session_goes_on_as_the_first_that_ends_well(gateway: GatewayProcess
     assert [(each["path"], each["size"]) for each in files] == [("a.txt", 2)]
 
 
+def test_files_of_alternatives_are_their_own_under_every_name(gateway: GatewayProcess, session: str) -> None:
+    """Whichever name a cell or its program uses; the session has none of them, and its record says so."""
+    gateway.execute(session, "import os, subprocess")
+    found = explore(
+        gateway,
+        session,
+        "open('/mnt/data/alt1.csv', 'w').write('a'); open('/mnt/data/res.txt', 'w').write('one')",
+        "open('/home/user/res.txt', 'w').write('two')\n"
+        "subprocess.run('pwd; cat /workspace/res.txt', shell=True)",
+        "import time; time.sleep(0.5); os.path.exists('/mnt/data/res.txt'), os.getcwd()",
+        keep="all",
+    )
+    assert [each["text"] for each in found][1:] == [
+        "/workspace\ntwo\nCompletedProcess(args='pwd; cat /workspace/res.txt', returncode=0)",
+        "(False, '/workspace')",
+    ]
+    made = [sorted(each["path"] for each in each["files"]) for each in found]
+    assert made == [["alt1.csv", "res.txt"], ["res.txt"], []]
+    read = [gateway.execute(each["session"], "open('/workspace/res.txt').read()") for each in found[:2]]
+    assert [each["text"] for each in read] == ["'one'", "'two'"]
+    result = gateway.execute(session, "os.listdir('/mnt/data')")
+    assert (result["text"], result["files"]) == ("[]", [])
+    assert gateway.get(f"/v1/sessions/{session}/files").json()["files"] == []
+    for each in found:
+        gateway.delete(f"/v1/sessions/{each['session']}")
+
+
+def test_the_session_goes_on_with_files_of_every_name(gateway: GatewayProcess, session: str) -> None:
+    """Twice, and then it goes back."""
+    gateway.post("/v1/sessions", {"session": session, "checkpoint": "auto"})
+    gateway.execute(session, "import os; open('/mnt/data/chosen.csv', 'w').write('none')")
+    for turn in ("one", "two"):
+        write = (
+            f"open('/home/user/chosen.csv', 'w').write('{turn}'); open('/mnt/data/{turn}.txt', 'w').close()"
+        )
+        (found,) = explore(gateway, session, write, keep="first_ok")
+        assert found["branch"] == "chosen"
+        assert gateway.execute(session, "open('/workspace/chosen.csv').read()")["text"] == repr(turn)
+        data = gateway.get(f"/v1/sessions/{session}/files/chosen.csv").body
+        assert data == turn.encode()
+    listing = "sorted(os.listdir('/mnt/data')), os.getcwd()"
+    assert gateway.execute(session, listing)["text"] == (
+        "(['chosen.csv', 'one.txt', 'two.txt'], '/workspace')"
+    )
+    # The last two cells, and the alternative that was chosen last.
+    for _ in range(3):
+        assert gateway.post(f"/v1/sessions/{session}/undo", {}).status == 200
+    assert gateway.execute(session, listing)["text"] == "(['chosen.csv', 'one.txt'], '/workspace')"
+    assert gateway.execute(session, "open('/home/user/chosen.csv').read()")["text"] == "'one'"
+
+
 def test_if_none_ends_well_the_session_stays_as_it_is(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "x = 1")
     found = explore(gateway, session, "x = 2; 1 / 0", "exit()", keep="first_ok")
