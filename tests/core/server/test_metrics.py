@@ -42,7 +42,7 @@ NAME = re.compile(r"cellgate(_[a-z]+)+")
 UNITS = ("_seconds", "_bytes")
 WORDS_OF_THINGS = frozenset({
     *("kernels", "sessions", "connections", "executions", "places", "claims", "problems", "tasks"),
-    *("failures", "responses", "refusals", "deaths"),
+    *("failures", "responses", "refusals", "deaths", "leaps"),
 })  # fmt: skip
 
 
