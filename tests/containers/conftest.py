@@ -25,6 +25,7 @@ AT_EACH_CHANGE = frozenset(
         "test_walls",
         "test_egress",
         "test_disk_limits",
+        "test_branch_names",
         # One test of each thing that is there in sandboxes, too.
         "test_a_cell_runs_and_state_is_kept",
         "test_a_sleeping_kernel_gives_its_memory_back_and_loses_nothing",
