@@ -2,8 +2,8 @@
 
 A branch is a fork in the sandbox or container of the kernel that was forked, where these names are that
 kernel's folder. So it gets a mount namespace of its own, in which they are the branch's. Nothing in a sandbox
-may make one. A program outside does (``name_maker``), and the branch enters it by descriptors (``image/names.py``), which it
-receives from us by a socket beside its others.
+may make one. A program outside does (``name_maker``), and the branch enters it by descriptors
+(``image/names.py``), which it receives from us by a socket beside its others.
 
 Where this can't be done there are no `Names`, and a branch's absolute names stay those of the kernel that it
 was forked from.

@@ -743,7 +743,7 @@ class Seat:
         return found
 
     def description(self, request: SeatRequest, names: int) -> bytes:
-        """The kernel, as its child reads it, with the number of descriptors for the names of its workspace."""
+        """The kernel, as its child reads it; `names`: how many descriptors come for those of its workspace."""
         return json.dumps(
             {
                 "env": self.own(request.launch.env),

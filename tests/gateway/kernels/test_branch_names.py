@@ -85,7 +85,8 @@ async def test_it_stays_where_it_was(parent: Kernel) -> None:
     """In a folder of the workspace, in one elsewhere, and in one that a cell has removed."""
     await printed(parent, "import os; os.makedirs('below/deep'); os.chdir('below/deep')")
     branch = await parent.branch(await copied(parent))
-    assert await shown(branch, "[os.getcwd(), os.environ.get('PWD', os.getcwd())]") == ["/workspace/below/deep"] * 2
+    here = await shown(branch, "{os.getcwd(): os.environ.get('PWD', os.getcwd())}")
+    assert here == {"/workspace/below/deep": "/workspace/below/deep"}
     await printed(branch, "open('data', 'w').close(); os.makedirs('/tmp/else'); os.chdir('/tmp/else')")
     assert (branch.workspace / "below/deep/data").exists()
     elsewhere = await branch.branch(await copied(branch))
