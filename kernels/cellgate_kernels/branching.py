@@ -77,7 +77,7 @@ WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
         " MiB of them. Close them, give the file a name, or make the checkpoint with `anyway` (`--anyway`):"
         " then they stay as later cells leave them.",
         ObstacleKind.KERNEL: "{names} kernels can't be branched here, and `anyway` does not help: only Python"
-        " kernels in a sandbox or container can be.",
+        " kernels in a sandbox or container can be, and under gVisor not in every version.",
     }
 )
 """What to do about each kind, in a sentence for whoever asked; `names` are those of its obstacles."""

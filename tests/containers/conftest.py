@@ -25,6 +25,7 @@ AT_EACH_CHANGE = frozenset(
         "test_walls",
         "test_egress",
         "test_disk_limits",
+        "test_branch_names",
         # One test of each thing that is there in sandboxes, too.
         "test_a_cell_runs_and_state_is_kept",
         "test_a_sleeping_kernel_gives_its_memory_back_and_loses_nothing",
@@ -34,7 +35,9 @@ AT_EACH_CHANGE = frozenset(
         "test_each_cell_can_be_undone",
         "test_each_goes_its_own_way",
         "test_everything_is_as_it_was",
+        "test_files_of_alternatives_are_their_own_under_every_name",
         "test_installed_packages_are_there_at_once_and_after_a_restart",
+        "test_the_session_goes_on_with_files_of_every_name",
         "test_variables_have_types_and_summaries",
     }
 )

@@ -14,6 +14,7 @@ from cellgate_kernels.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile, SharedBackend
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.messages import Channel
+from cellgate_kernels.provisioners.docker import DockerProvisioner
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.gateway.kernels.test_branch import (
@@ -108,8 +109,11 @@ async def test_memory_of_all_is_limited_and_one_is_ended(launcher: KernelLaunche
     await asyncio.gather(eater.discard(), *(other.discard() for other in kernels.values()))
 
 
-async def test_absolute_names_stay_those_of_the_parent(launcher: KernelLauncher) -> None:
-    """An engine gives nobody the right to make other mounts for a branch, and the branch says so."""
+async def test_absolute_names_stay_those_of_the_parent(
+    launcher: KernelLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine gives nobody the right to make other mounts for a branch; who is not root can't, either."""
+    monkeypatch.setattr(DockerProvisioner, "_may_name", lambda self, engine: False)
     parent = await launcher.start(KernelProfile("python3"))
     branch = await parent.branch(BranchSpec())
     shared = await parent.branch(BranchSpec(BranchWorkspace.SHARED))

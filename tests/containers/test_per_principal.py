@@ -88,14 +88,17 @@ def test_sessions_of_a_principal_share_one_container_and_others_have_theirs(
     assert info["pool"]["warm"] == 0
     add_user(gateway, "ada")
     _, token = create_token(gateway, "ada")
-    where = {name: told(gateway, name, "[os.getcwd(), os.getpid()]") for name in ("one", "two")}
+    where = [told(gateway, name, "[os.getcwd(), os.stat('.').st_ino]") for name in ("one", "two")]
+    assert [folder for folder, _ in where] == ["/workspace"] * 2
+    assert len({inode for _, inode in where}) == 2
     assert len(containers(gateway)) == 1
-    assert len({folder for folder, _ in where.values()}) == len({process for _, process in where.values()})
+    folders = told(gateway, "one", "os.listdir('/sessions')")
+    assert len(folders) == 4  # and those for their branches
     look = "import os; print(os.listdir('/sessions'), [p for p in os.listdir('/proc') if p.isdigit()])"
     result = as_user(gateway, token, "one", look)
     assert len(containers(gateway)) == 2
-    for folder, _ in where.values():
-        assert Path(folder).name not in result["stdout"]
+    for folder in folders:
+        assert folder not in result["stdout"]
     owners = [client.inspect_container(each)["Config"]["Labels"] for each in containers(gateway)]
     assert sorted(labels[PRINCIPAL_LABEL] for labels in owners) == ["ada", "default"]
     ids = containers(gateway)
@@ -129,11 +132,11 @@ def test_a_shared_container_has_the_walls_of_others(
     assert host["CapDrop"] == ["ALL"]
     assert host["Memory"] > 0
     assert host["PidsLimit"] > 0
-    for path in ("/workspace/x", "/sessions/x", "/run/kernel/x", "/etc/x"):
+    for path in ("/sessions/x", "/run/kernel/x", "/etc/x"):
         result = gateway.execute("one", f"open({path!r}, 'w')")
         assert result["error"]["ename"] in {"OSError", "PermissionError"}, path
     # Nobody can put a link in the place of a neighbour's folder.
-    folder = told(gateway, "one", "os.getcwd()")
+    folder = "/sessions/" + told(gateway, "one", "os.listdir('/sessions')")[0]
     result = gateway.execute("one", f"import os; os.rename({folder!r}, {folder + 'x'!r})")
     assert result["error"]["ename"] == "PermissionError"
 
@@ -152,6 +155,16 @@ def test_each_kernel_has_its_own_files_variables_and_state(gateway: GatewayProce
         assert printed(gateway, name, "print(x, open('given/in.txt').read(), os.listdir())").startswith(
             f"{name} {name} "
         )
+    # And under all names, in a branch too.
+    made = gateway.post("/v1/sessions/one/branch", {"session": "three"}).json()
+    assert "absolute_paths" not in made
+    printed(gateway, "three", "open('/mnt/data/who.txt', 'w').write('three')")
+    for name in ("one", "two", "three"):
+        names = ("/workspace", "/mnt/data", "/home/user")
+        assert told(gateway, name, f"[open(f'{{each}}/who.txt').read() for each in {names}]") == [name] * 3
+        assert gateway.get(f"/v1/sessions/{name}/files/who.txt").body == name.encode()
+        assert told(gateway, name, "os.getcwd()") == "/workspace"
+    gateway.delete("/v1/sessions/three")
     own = [
         told(gateway, name, "[os.environ['HOME'], __import__('tempfile').gettempdir()]")
         for name in ("one", "two")
@@ -275,7 +288,7 @@ def test_what_cant_be_forked_has_a_container_of_its_own(
     assert len(containers(gateway)) == 3
     # With other limits they have another container, which is the principal's too.
     gateway.post("/v1/sessions", {"session": "larger", "limits": {"memory": 300 * MIB}})
-    assert told(gateway, "larger", "os.getcwd()").startswith("/sessions/")
+    assert told(gateway, "larger", "os.path.isdir('/sessions')")
     assert len(containers(gateway)) == 4
     code = "print(open('/proc/self/environ').read().count('OMP_NUM_THREADS'))"
     assert printed(gateway, "one", code) == "1\n"

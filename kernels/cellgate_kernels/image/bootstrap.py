@@ -153,7 +153,8 @@ def fork_kernels(zygote, orders, here):
         return False
     shared = beside(here, "container_zygote")
     # Each kernel has a home of its own there, so it makes its application itself.
-    shared.as_if_started(shared.serve(zygote, orders, partial(load, here), files_of_modules))
+    enter = beside(here, "names").enter
+    shared.as_if_started(shared.serve(zygote, orders, partial(load, here), files_of_modules, enter))
     return True
 
 

@@ -59,7 +59,7 @@ PID = struct.Struct("i")
 READY, READY_WITH_NAMES = b"ready", b"ready with names"
 MOST_WORD = 2000
 MOST_LISTED = 64
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 OMP_PAUSE_SOFT = 1
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
@@ -887,10 +887,14 @@ def loky_threads():
 
 
 def missing_names(app):
-    """The names that this file needs and that are not where they were, each with its owner.
+    """The names that this file needs and that are not where they were, each with its owner; and that of what
+    the system does not have.
 
     A kernel where this finds something can't branch, and works as ever.
     """
+    # Without it an orphan's parent is the first process, which tells nobody of its end (gVisor, older ones).
+    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(0), 0, 0, 0) < 0:
+        return ["PR_SET_CHILD_SUBREAPER"]
     try:
         return names_not_found(app)
     except AttributeError as error:

@@ -5,7 +5,8 @@ there. What they say to each other is as in ``zygote.py``, whose loop this uses:
 of children out, and a connection to each child, which the zygote does not read.
 
 There are no walls to build here: nothing in a container has the right to. What the kernels of one container
-do not share is a cgroup, folders, variables, a process group and a keeper. They have one user, so each may do
+do not share is a cgroup, folders, variables, a process group, a keeper and, where the gateway can have them
+made, mounts in which ``/workspace`` is their own folder. They have one user, so each may do
 anything to the others, and end the zygote; they all are the same principal's. The zygote itself is not
 dumpable, so no kernel may trace it or open its files in /proc: it has a connection to the gateway.
 """
@@ -23,11 +24,12 @@ WAIT = 60.0
 """Seconds that the gateway may take to send its orders."""
 
 
-def serve(zygote, address, load, prepare):
+def serve(zygote, address, load, prepare, enter_names):
     """Fork kernels for the gateway that listens at this address, and exit when it goes.
 
     `zygote`: the module of that name. `load` imports what every kernel needs, and `prepare` makes what is the
-    same in all of them. Returns in each kernel, with its description.
+    same in all of them. `enter_names` takes names of a workspace. Returns in each kernel, with its
+    description.
     """
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.settimeout(WAIT)
@@ -46,7 +48,7 @@ def serve(zygote, address, load, prepare):
     zygote.checked(zygote.libc.prctl(zygote.PR_SET_DUMPABLE, 0, 0, 0, 0))
     zygote.tell(control, "ready", **told)
     door = zygote_in_container(zygote)(control).until_forked()
-    return enter(zygote, door)
+    return enter(zygote, door, enter_names)
 
 
 def zygote_in_container(zygote):
@@ -97,14 +99,15 @@ def zygote_in_container(zygote):
     return ContainerZygote
 
 
-def enter(zygote, door):
+def enter(zygote, door, enter_names):
     """Read what the kernel is to be, and become it; returns its description.
 
     On any failure the gateway is told, and this ends.
     """
     step = "its start"
     try:
-        request, (log, *cgroup) = zygote.received(door)
+        request, (log, *further) = zygote.received(door)
+        names, cgroup = further[: request["names"]], further[request["names"] :]
         step = "its cgroup"
         for descriptor in cgroup:
             os.write(descriptor, b"0")
@@ -113,7 +116,12 @@ def enter(zygote, door):
         os.makedirs(request["scratch"], 0o700)  # noqa: PTH103 - as all of this
         with open(request["connection_file"], "x", opener=private) as file:
             json.dump(request["connection"], file)
-        os.chdir(request["folder"])
+        folder, said = request["folder"], b"ok"
+        if names:
+            with suppress(OSError):
+                enter_names(names)
+                folder, said = request["named_folder"], b"ok, with names"
+        os.chdir(folder)
         os.dup2(log, 2)
         zygote.close_all_but(door.fileno())
         # As any kernel: its own processes look into its /proc. It has nothing of the zygote's any more.
@@ -122,7 +130,7 @@ def enter(zygote, door):
         with suppress(OSError):
             door.sendall(f"{step}: {type(error).__name__}: {error}"[:500].encode())
         os._exit(1)
-    door.sendall(b"ok")
+    door.sendall(said)
     door.close()
     os.environ.clear()
     os.environ.update(request["env"])

@@ -15,6 +15,7 @@ from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners.base import OOM_SCORE, KernelView, Launch
 from cellgate_kernels.provisioners.engine_profile import engine_profile, gvisor_profile
+from cellgate_kernels.provisioners.mounts import OTHER_NAMES
 from cellgate_kernels.provisioners.proc import hidden_names
 from cellgate_kernels.unsent import FILES_BYTES
 
@@ -73,6 +74,12 @@ class ContainerSettings:
         return "gvisor" if "runsc" in self.runtime else "container"
 
     @property
+    def mounts_in_workspace(self) -> bool:
+        """Whether one of the mounts is within the workspace, by the names that we know."""
+        targets = (Path(words.partition(":")[2].partition(":")[0]) for words in self.mounts)
+        return any(target.is_relative_to(name) for target in targets for name in (WORKSPACE, *OTHER_NAMES))
+
+    @property
     def network_mode(self) -> str:
         """The engine's network for a kernel."""
         return self.network or ("bridge" if self.transport == "tcp" else "none")
@@ -87,10 +94,12 @@ def container_config(
     processors: float,
     host_ports: Mapping[str, int],
     read_only_proc: bool = True,
+    names: bool = False,
 ) -> dict[str, Any]:
     """The body of a create request. `processors` is what the engine's host has; it refuses a larger quota.
 
     `read_only_proc`: False where the engine's runtime must write to /proc to start a program (SELinux).
+    `names`: whether branches there may enter mounts that are made for them.
 
     `host_ports` are published on loopback, by the names in `PORTS`; 0 lets the engine choose. Raises
     InvalidInput for a mount that can't be read.
@@ -99,7 +108,7 @@ def container_config(
         "NetworkMode": settings.network_mode,
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true", f"seccomp={_filter(settings.isolation)}"],
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={_filter(settings.isolation, names=names)}"],
         "Init": True,
         "IpcMode": "private",
         "OomScoreAdj": OOM_SCORE,
@@ -159,8 +168,8 @@ def inner_port(name: str) -> str:
     return f"{FIRST_PORT + PORTS[name]}/tcp"
 
 
-def _filter(isolation: str) -> str:
-    return gvisor_profile() if isolation == "gvisor" else engine_profile()
+def _filter(isolation: str, *, names: bool) -> str:
+    return gvisor_profile() if isolation == "gvisor" else engine_profile(names=names)
 
 
 def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from cellgate_kernels.provisioners.container import (
     PORTS,
     PRINCIPAL_LABEL,
     VIEW,
+    WORKSPACE,
     ContainerSettings,
     container_config,
     inner_port,
@@ -49,6 +50,7 @@ from cellgate_kernels.provisioners.container import (
 from cellgate_kernels.provisioners.engine import SOCKET, Container, Engine
 from cellgate_kernels.provisioners.folders import LaunchFolders
 from cellgate_kernels.provisioners.fork_server import can_fork
+from cellgate_kernels.provisioners.names import NameMaking, Names, NamesRequest
 from cellgate_kernels.provisioners.shared_containers import (
     PACKAGES_AT,
     SOCKETS_AT,
@@ -87,6 +89,7 @@ class DockerProvisioner(CellgateProvisioner):
         self._seat: Seat | None = None
         self._child: SharedChild | None = None
         self._common: Launch | None = None
+        self._naming = NameMaking()
 
     @classmethod
     async def check(cls) -> None:
@@ -241,6 +244,7 @@ class DockerProvisioner(CellgateProvisioner):
             processors=engine.processors,
             host_ports=self._ports,
             read_only_proc=not engine.selinux,
+            names=self._may_name(engine) and can_fork(launch.argv),
         )
         self._container = container = engine.launch(launch, config)
         container.workspaces = lambda: self.workspaces
@@ -259,7 +263,9 @@ class DockerProvisioner(CellgateProvisioner):
         await asyncio.to_thread(give_to, kernel_user(self._engine), launch.folders)
         key: Any = self._inner_info["key"]
         connection = {**self._inner_info, "key": key.decode()}
-        child = await seat.fork(SeatRequest(launch, self._common, connection, self._shared_config))
+        named_for = kernel_user(self._engine) if self._may_name(self._engine) else None
+        request = SeatRequest(launch, self._common, connection, self._shared_config, named_for)
+        child = await seat.fork(request)
         child.workspaces = lambda: self.workspaces
         self._child = child
         self.way = "fork"
@@ -277,6 +283,7 @@ class DockerProvisioner(CellgateProvisioner):
             processors=engine.processors,
             host_ports={},
             read_only_proc=not engine.selinux,
+            names=self._may_name(engine),
         )
         binds = [(places.sockets, SOCKETS_AT, True), (places.workspaces, WORKSPACES_AT, True)]
         if places.packages is not None:
@@ -331,6 +338,33 @@ class DockerProvisioner(CellgateProvisioner):
         if self._engine is None or self._container is None:
             return
         await self._engine.files_given(self._container)
+
+    def _may_name(self, engine: Engine) -> bool:
+        """Whether branches may have names of their own, as far as is known before there is a container."""
+        return (
+            os.geteuid() == 0
+            and not engine.rootless
+            and self._settings.isolation == "container"
+            and not self._settings.mounts_in_workspace
+        )
+
+    async def make_names(self, folder: str, forked: int) -> Names | None:
+        """See `CellgateProvisioner`."""
+        engine, container = self._engine, self._container
+        if engine is None or not self._may_name(engine):
+            return None
+        if self._seat is not None and self._child is not None:
+            return await self._seat.make_names(self._child, folder, forked, kernel_user(engine))
+        if container is None or container.exited.done():
+            return None
+        # It is known where the engine is on this machine.
+        process = None if container.watched is None else container.watched.process
+        if process is None:
+            return None
+        user, group = kernel_user(engine)
+        return await self._naming.make(
+            NamesRequest(process, forked, folder, WORKSPACE, user, group, is_machines_user=True)
+        )
 
     async def branch_files_given(self) -> None:
         """Give the files to the kernel's user."""

@@ -5,6 +5,11 @@ It is the default profile of Docker's engine (moby 24, for a process without cap
 (i386, x32, 32-bit ARM) don't run, so that there are no calls by other numbers. The engine leaves out names
 that an architecture does not have.
 
+Processes in containers whose branches get names of their own (``names``) may enter user namespaces and
+mounts. Linux lets them into each that was made as their user below their own, and that is the machine's: also
+those of other containers' branches, and of the machine's own user of that number. What they need for it is a
+descriptor. Their /proc has those of their container; requests of ioctl(2) that lead to others are refused.
+
 gVisor answers system calls itself, so it has a profile of its own: what would give a kernel gigabytes of disk
 in a moment is refused, all else is allowed. It reads it if its runtime has ``--oci-seccomp``.
 """
@@ -19,6 +24,7 @@ from functools import cache
 from typing import Any
 
 from cellgate_kernels.provisioners.seccomp import (
+    BRANCHES_ENTER,
     FAMILIES,
     FREES_SPACE,
     HOLDS_FILE,
@@ -50,7 +56,7 @@ _ALLOWED = """
     futex_wake futimesat get_robust_list get_thread_area getcpu getcwd getdents getdents64 getegid geteuid
     getgid getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid
     getresuid getrlimit getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr
-    getxattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioctl ioprio_get ioprio_set
+    getxattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch ioprio_get ioprio_set
     kill lchown lgetxattr link linkat
     listen listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat lstat64 madvise
     map_shadow_stack membarrier memfd_create memfd_secret mincore mkdir mkdirat mlock mlock2 mlockall mmap
@@ -90,6 +96,11 @@ _ARCHITECTURE_CALLS = {
     "s390x": ["s390_pci_mmio_read", "s390_pci_mmio_write", "s390_runtime_instr"],
 }
 
+_NAMESPACE_REQUESTS, _PIDFD_REQUESTS = 0xB7, 0xFF
+"""The types of ioctl's requests of linux/nsfs.h and linux/pidfd.h: the second byte of a request. With the
+former a process finds all mount namespaces that it has rights in, and who owns them.
+"""
+
 _TRACING = ["process_vm_readv", "process_vm_writev", "ptrace"]
 
 _FCNTL = ["fcntl", "fcntl64"]
@@ -101,9 +112,9 @@ _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
 
 @cache
-def engine_profile() -> str:
-    """The profile, for the engine's security option ``seccomp=``."""
-    return _profile(_ERRNO, _rules())
+def engine_profile(*, names: bool = False) -> str:
+    """The profile, for the engine's security option ``seccomp=``. `names`: whether branches get their own."""
+    return _profile(_ERRNO, [*_rules(), *(_rules_for_names() if names else [_allow(["ioctl"])])])
 
 
 @cache
@@ -151,6 +162,21 @@ def _rules() -> Iterator[dict[str, Any]]:
     yield _allow(["fallocate"], [_has(1, FREES_SPACE, of=FREES_SPACE)])
     yield _no_space_at_once()
     yield {"names": list(UNKNOWN_CALLS), "action": _ERRNO, "errnoRet": errno.ENOSYS}
+
+
+def _rules_for_names() -> Iterator[dict[str, Any]]:
+    for kind in BRANCHES_ENTER:
+        yield _allow(["setns"], [_equals(1, kind)])
+    for mask, value in _other_types():
+        yield _allow(["ioctl"], [_has(1, value << 8, of=mask << 8)])
+
+
+def _other_types() -> Iterator[tuple[int, int]]:
+    """All types of requests but those two: by some of their bits, and what these are."""
+    # They differ in two bits, and each other type lacks a bit that both have, or has just one of the two.
+    differ = _NAMESPACE_REQUESTS ^ _PIDFD_REQUESTS
+    for bit in (1 << place for place in range(8)):
+        yield (differ, bit) if bit & differ else (bit, 0)
 
 
 def _no_space_at_once() -> dict[str, Any]:

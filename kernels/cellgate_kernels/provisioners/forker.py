@@ -64,6 +64,8 @@ _FORK_TIMEOUT = 10.0
 _STATUS_TIMEOUT = 1.0
 
 _ANSWER_BYTES = 1024
+_OK, _WITH_NAMES = b"ok", b"ok, with names"
+"""What a child answers that is as it was described, and one that has taken the names of a workspace."""
 
 
 class Outer(Protocol):
@@ -194,7 +196,8 @@ class Forker:
                     answer = await self._describe(ours, description, child, cgroup, further)
             except (OSError, TimeoutError) as error:
                 answer = f"no answer: {in_words(error)}".encode()
-        if answer != b"ok":
+        child.has_names = answer == _WITH_NAMES
+        if answer not in (_OK, _WITH_NAMES):
             said = answer.decode(errors="replace")
             why = f"its walls could not be built: {said}{last_words(child.log_tail())}"
             self.retire(why)
@@ -387,6 +390,8 @@ class ForkedChild:
         self._fate = _Fate()
         self._memory_kills = 0
         self.log = Log(self._guard)
+        self.has_names = False
+        """Whether it has taken the names of a workspace that it was sent."""
         self.inner_pid: int | None = process_of(pidfd)
         self.exited: asyncio.Future[KernelExit] = self._loop.create_future()
         self.started: asyncio.Future[None] = self._loop.create_future()

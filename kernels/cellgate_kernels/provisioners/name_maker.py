@@ -1,18 +1,20 @@
 """A program that makes what a branch needs to have the workspace's names for its own folder.
 
-``names`` runs it, outside of the sandbox, with the gateway's rights and for one branch. It makes a mount
-namespace like the sandbox's, in which another folder is at the workspace's name, and a user namespace that
-owns it. The branch's process enters both (``image/names.py``), which takes two things: the user namespace is
-below the one that the forked process is in, and was made as that process's user.
+``names`` runs it, outside of the sandbox or container, with the gateway's rights and for one branch. It makes
+a mount namespace like the sandbox's, in which another folder is at the workspace's name, and a user namespace
+that owns it. The branch's process enters both (``image/names.py``), which takes two things: the user
+namespace is below the one that the forked process is in, and was made as that process's user.
 
 It runs in the sandbox's mounts for a moment, where nothing can see it: it is in another namespace of
-processes. It follows no link to the folder, which code in the sandbox may have put there. What it prints is
-the number of the process that is in the namespaces, and waits there until its standard input ends.
+processes. There it loads nothing, as the files are another's, and it follows no link to the folder, which
+code in the sandbox may have put there. What it prints is the number of the process that is in the namespaces,
+and waits there until its standard input ends.
 
 Like what is in ``image`` it imports nothing of ours: it starts anew for each branch.
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import resource
@@ -27,13 +29,14 @@ AT_FDCWD, AT_SYMLINK_NOFOLLOW = -100, 0x100
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 PR_SET_DUMPABLE = 4
 
-COUNTED = (
-    resource.RLIMIT_NPROC,
-    resource.RLIMIT_MSGQUEUE,
-    resource.RLIMIT_SIGPENDING,
-    resource.RLIMIT_MEMLOCK,
-)
-"""What the system counts for a user in each user namespace and those above it."""
+COUNTED = {
+    "Max processes": resource.RLIMIT_NPROC,
+    "Max msgqueue size": resource.RLIMIT_MSGQUEUE,
+    "Max pending signals": resource.RLIMIT_SIGPENDING,
+    "Max locked memory": resource.RLIMIT_MEMLOCK,
+}
+"""What the system counts for a user in each user namespace and those above it, by its names in /proc."""
+LONGEST = 26
 NAMESPACES = "/proc/sys/user/max_user_namespaces"
 FEW, MANY = 64, "1048576"
 
@@ -48,42 +51,72 @@ def checked(result: int) -> int:
     return result
 
 
-def make(first: int, forked: int, folder: str, name: str, user: int) -> None:
+def make(first: int, forked: int, folder: str, name: str, user: int, group: int) -> None:
     """Make the namespaces, say that this process is in them, and wait. Raises OSError.
 
     `first`: a process of the sandbox that is in its own mounts, numbered as here. `forked`: the one that is
-    forked, numbered as there. `folder`: where the first finds what is to be mounted at `name`. `user`: the
-    number, there, of the user that the kernel is.
+    forked, numbered as there. `folder`: where the first finds what is to be mounted at `name`. `user` and
+    `group`: the numbers, there, of those that the kernel is.
     """
     mounts = os.open(f"/proc/{first}/ns/mnt", os.O_RDONLY)
     users = os.open(f"/proc/{first}/root/proc/{forked}/ns/user", os.O_RDONLY)
-    for limit in COUNTED:
-        resource.setrlimit(limit, resource.prlimit(first, limit))
+    take_limits(first)
     owner = fcntl.ioctl(mounts, NS_GET_USERNS)
-    checked(libc.setns(owner, CLONE_NEWUSER))
-    told = allow_another()
+    if are_same(os.stat("/proc/self/ns/user"), os.fstat(owner)):  # noqa: PTH116 - nothing more is imported
+        # A container's, as a rule. The settings are the machine's there, and not ours to change.
+        check_allowed()
+        told = 1
+    else:
+        checked(libc.setns(owner, CLONE_NEWUSER))
+        told = allow_another()
     # Written to later, where /proc is another one and read-only.
     own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
     number = os.getpid()
     checked(libc.setns(mounts, CLONE_NEWNS))
     flags = OPEN_TREE_CLONE | os.O_CLOEXEC | AT_SYMLINK_NOFOLLOW
     tree = checked(libc.syscall(OPEN_TREE, AT_FDCWD, os.fsencode(folder), flags))
-    # Not on the other folder but in its place: a mount ends with the folder that it is on.
     checked(libc.unshare(CLONE_NEWNS))
     checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
-    checked(libc.umount2(os.fsencode(name), MNT_DETACH))
+    # Not on another folder but in its place, if one is there: a mount ends with the folder that it is on.
+    if libc.umount2(os.fsencode(name), MNT_DETACH) < 0 and ctypes.get_errno() != errno.EINVAL:
+        checked(-1)
     checked(libc.syscall(MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(name), MOVE_MOUNT_F_EMPTY_PATH))
-    checked(libc.setns(users, CLONE_NEWUSER))
-    os.setresgid(user, user, user)
+    if not are_same(os.fstat(users), os.fstat(owner)):
+        checked(libc.setns(users, CLONE_NEWUSER))
+    os.setresgid(group, group, group)
     os.setresuid(user, user, user)
     # Or its files in /proc would be another's.
     checked(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))
     checked(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS))
     write(own, "setgroups", "deny")
-    for kind in ("uid_map", "gid_map"):
-        write(own, kind, f"{user} {user} 1")
+    for kind, number_there in (("uid_map", user), ("gid_map", group)):
+        write(own, kind, f"{number_there} {number_there} 1")
     os.write(told, f"{number}\n".encode())
     os.read(0, 1)
+
+
+def take_limits(process: int) -> None:
+    """Have a process's limits, where they are not above one's own. Unlike prlimit(2), its /proc tells all."""
+    with open(f"/proc/{process}/limits") as file:  # noqa: PTH123
+        told = {line[:LONGEST].rstrip(): line[LONGEST:].split()[:2] for line in file}
+    for name, limit in COUNTED.items():
+        soft, hard = (resource.RLIM_INFINITY if each == "unlimited" else int(each) for each in told[name])
+        try:
+            resource.setrlimit(limit, (soft, hard))
+        except ValueError:
+            continue
+
+
+def are_same(one: os.stat_result, other: os.stat_result) -> bool:
+    """Whether both are of one namespace: nobody enters one again."""
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def check_allowed() -> None:
+    """Raises OSError where no user namespaces may be made."""
+    with open(NAMESPACES) as file:  # noqa: PTH123
+        if int(file.read()) == 0:
+            raise OSError(errno.EPERM, "The system allows no user namespaces")
 
 
 def allow_another() -> int:
@@ -124,8 +157,10 @@ def write(folder: int, name: str, value: str) -> None:
 
 
 if __name__ == "__main__":
-    first, forked, folder, name, user = sys.argv[1:]
+    first, forked, folder, name, user, group = sys.argv[1:]
     try:
-        make(int(first), int(forked), folder, name, int(user))
+        make(int(first), int(forked), folder, name, int(user), int(group))
     except OSError as error:
-        sys.exit(error.strerror)
+        os.write(2, (error.strerror or "").encode())
+    # The interpreter's own end, too, may load something.
+    os._exit(0)

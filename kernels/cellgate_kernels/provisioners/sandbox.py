@@ -56,7 +56,7 @@ from cellgate_kernels.provisioners.mounts import (
     session_part,
     system_part,
 )
-from cellgate_kernels.provisioners.names import Names, NamesRequest, make_names
+from cellgate_kernels.provisioners.names import NameMaking, Names, NamesRequest
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
 from cellgate_kernels.provisioners.zygote_messages import NotForked
 from cellgate_kernels.unsent import FILES_BYTES
@@ -90,11 +90,10 @@ class SandboxProvisioner(ChildProvisioner):
     _lineage: Lineage | None = None
     _disks: DiskWatch | None = None
     _watched: Watched | None = None
-    _was_refused_names = False
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._naming = asyncio.Lock()
+        self._naming = NameMaking()
 
     @classmethod
     async def check(cls) -> None:
@@ -168,19 +167,9 @@ class SandboxProvisioner(ChildProvisioner):
         child = self._child
         if child is None or child.inner_pid is None or child.exited.done():
             return None
-        wanted = NamesRequest(child.inner_pid, forked, folder, WORKSPACE, USER_ID)
-        try:
-            # Two at a time would take each other's leave to make a user namespace.
-            async with self._naming:
-                return await make_names(wanted)
-        except OSError as error:
-            logger.log(
-                logging.DEBUG if self._was_refused_names else logging.WARNING,
-                "A branch keeps the names of the workspace that it was made from: %s",
-                in_words(error),
-            )
-            self._was_refused_names = True
-            return None
+        return await self._naming.make(
+            NamesRequest(child.inner_pid, forked, folder, WORKSPACE, USER_ID, USER_ID)
+        )
 
     async def explain_kill(self) -> KernelExit | None:
         """As the cgroup of a forked kernel tells; a kernel that was started cold has none."""

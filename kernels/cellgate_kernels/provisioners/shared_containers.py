@@ -33,13 +33,14 @@ from cellgate_kernels.errors import BackendUnavailable, CellgateError, KernelSta
 from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits
 from cellgate_kernels.provisioners.base import KernelExit, KernelView, Launch
 from cellgate_kernels.provisioners.cgroups import Cgroup, Cgroups
-from cellgate_kernels.provisioners.container import KEPT_BYTES, VIEW
+from cellgate_kernels.provisioners.container import KEPT_BYTES, VIEW, WORKSPACE
 from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.engine import Container, Engine
 from cellgate_kernels.provisioners.folders import LaunchFolders, check_socket_path
 from cellgate_kernels.provisioners.fork_server import ZYGOTE, ForkSettings
 from cellgate_kernels.provisioners.forker import ForkedChild, Forker, is_read_early, process_of
+from cellgate_kernels.provisioners.names import NameMaking, Names, NamesRequest
 from cellgate_kernels.provisioners.zygote_messages import NotForked
 from cellgate_kernels.tasks import Supervisor
 
@@ -62,6 +63,8 @@ _ADDRESS = "zygote"
 _LONGEST_NAME = "00000000-0000/b00000000"
 """What the names of sockets begin with at the most: those of a branch."""
 _KEEPER = "CELLGATE_KEEPER"
+_FIRST = 1
+"""A container's first process, in it."""
 
 # Seconds.
 START_TIMEOUT = 45.0
@@ -109,13 +112,15 @@ class SeatRequest:
     """A kernel to be forked.
 
     `launch` is its own; `common` has what it would be if its owner had chosen nothing. `connection`: what its
-    connection file is to say. `config` makes a container's configuration out of its launch.
+    connection file is to say. `config` makes a container's configuration out of its launch. `named_for`: the
+    user and group that kernels are there, if they can have names of their own for their workspaces.
     """
 
     launch: Launch
     common: Launch
     connection: Mapping[str, Any]
     config: Callable[[Launch, Places], dict[str, Any]]
+    named_for: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +307,7 @@ class _House:
         self.forks = 0
         """How many kernels have been forked there, or were to be."""
         self._memory = asyncio.Lock()
+        self._naming = NameMaking()
         self._live = 0
         self._children: set[SharedChild] = set()
         self._left: set[Watched] = set()
@@ -385,8 +391,16 @@ class _House:
         self.forks += 1
         try:
             cgroup = await self._cgroup_for(seat, launch)
-            work = forker.fork(seat.description(request), cgroup, launch.limits, (), made, seat.scratch)
-            await self._tasks.complete(work, "fork a kernel")
+            user = request.named_for
+            names = None if user is None else await self.make_names(seat.path, _FIRST, user)
+            further = () if names is None else names.descriptors
+            try:
+                described = seat.description(request, len(further))
+                work = forker.fork(described, cgroup, launch.limits, further, made, seat.scratch)
+                await self._tasks.complete(work, "fork a kernel")
+            finally:
+                if names is not None:
+                    names.close()
         except BaseException:
             try:
                 for child in made:
@@ -397,9 +411,20 @@ class _House:
             raise
         (child,) = made
         assert isinstance(child, SharedChild)
+        seat.has_names = child.has_names
         self._children.add(child)
         self._watch(child, launch)
         return child
+
+    async def make_names(self, folder: str, forked: int, user: tuple[int, int]) -> Names | None:
+        """Let a folder of the container be the workspace, for a kernel that is forked off this process."""
+        container = self._container
+        watched = None if container is None or container.exited.done() else container.watched
+        if watched is None or watched.process is None:
+            return None
+        return await self._naming.make(
+            NamesRequest(watched.process, forked, folder, WORKSPACE, *user, is_machines_user=True)
+        )
 
     async def _cgroup_for(self, seat: Seat, launch: Launch) -> Cgroup | None:
         if self._cgroups is None:
@@ -629,15 +654,38 @@ class Seat:
         self.workspaces = house.places.workspaces
         self.packages = house.places.packages
         self.scratch = f"/tmp/{self.name}"  # noqa: S108 - the container's own
-        self.view = KernelView(
+        self.path = f"{WORKSPACES_AT}/{kernel_id}"
+        """Of its workspace, for all in the container."""
+        self.has_names = False
+        """Whether the usual names are its own workspace's, for its kernel."""
+
+    @property
+    def view(self) -> KernelView:
+        """Paths as its kernel sees them."""
+        return KernelView(
             f"{self.scratch}/kernel.json",
             f"{SOCKETS_AT}/{self.name}/k",
             f"{self.scratch}/home",
-            f"{PACKAGES_AT}/{kernel_id}",
+            f"{PACKAGES_AT}/{self.kernel_id}",
             egress=VIEW.egress,
-            workspace=f"{WORKSPACES_AT}/{kernel_id}",
-            branches=f"{WORKSPACES_AT}/{kernel_id}{BRANCHES}",
+            workspace=WORKSPACE if self.has_names else self.path,
+            branches=f"{self.path}{BRANCHES}",
         )
+
+    async def make_names(
+        self, child: SharedChild, folder: str, forked: int, user: tuple[int, int]
+    ) -> Names | None:
+        """As `CellgateProvisioner.make_names`, for kernels that are this user and group."""
+        if not self.has_names:
+            return None
+        if forked == _FIRST:
+            # The first of the container is not where this kernel is, but its keeper is.
+            process = child.inner_pid
+            inside = None if process is None or child.exited.done() else _number_inside(process)
+            if inside is None:
+                return None
+            forked = inside
+        return await self._house.make_names(self.path if folder == WORKSPACE else folder, forked, user)
 
     @property
     def image(self) -> str:
@@ -694,12 +742,14 @@ class Seat:
         del found["CELLGATE_SPOOL"], found[_KEEPER]
         return found
 
-    def description(self, request: SeatRequest) -> bytes:
-        """The kernel, as its child reads it."""
+    def description(self, request: SeatRequest, names: int) -> bytes:
+        """The kernel, as its child reads it. `names`: how many descriptors come for its workspace's."""
         return json.dumps(
             {
                 "env": self.own(request.launch.env),
-                "folder": self.view.workspace,
+                "folder": self.path,
+                "names": names,
+                "named_folder": WORKSPACE,
                 "scratch": self.scratch,
                 "connection_file": self.view.connection_file,
                 "connection": dict(request.connection),
@@ -713,6 +763,15 @@ def _namespace(process: int) -> tuple[int, int]:
     """What identifies the namespace of processes that this one is in. Raises OSError."""
     found = Path(f"/proc/{process}/ns/pid").stat()
     return found.st_dev, found.st_ino
+
+
+def _number_inside(process: int) -> int | None:
+    """Its number in its own namespace of processes; None if it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), None)
 
 
 @dataclass(slots=True)

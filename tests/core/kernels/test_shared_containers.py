@@ -32,6 +32,7 @@ from cellgate_kernels.provisioners.cgroups import Cgroup, Cgroups
 from cellgate_kernels.provisioners.engine import Container
 from cellgate_kernels.provisioners.folders import LaunchFolders
 from cellgate_kernels.provisioners.fork_server import ForkSettings
+from cellgate_kernels.provisioners.names import Names, NamesRequest
 from cellgate_kernels.provisioners.shared_containers import (
     Places,
     Roots,
@@ -60,6 +61,10 @@ class FakeZygote(threading.Thread):
         self.children: list[subprocess.Popen[bytes]] = []
         self.opened: Callable[[int], int] = os.pidfd_open
         """What it sends as the descriptor of a child."""
+        self.answer = b"ok"
+        """What a child says that was sent names."""
+        self.received: list[int] = []
+        """How many descriptors children were sent."""
         self.control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.connect(str(address))
 
@@ -91,9 +96,10 @@ class FakeZygote(threading.Thread):
                 return
             (length,) = LENGTH.unpack(data)
             self.described.append(json.loads(door.recv(length, socket.MSG_WAITALL)))
+            self.received.append(len(opened))
             for each in opened:
                 os.close(each)
-            door.sendall(b"ok")
+            door.sendall(self.answer if self.described[-1]["names"] else b"ok")
 
 
 class FakeEngine:
@@ -243,6 +249,59 @@ async def test_kernels_of_a_principal_share_one(
     await asyncio.sleep(0)
     three.tidy()
     assert names(roots) == []
+
+
+class NamesMade:
+    """What has names made, for tests: it makes two descriptors, or none."""
+
+    def __init__(self, *, works: bool) -> None:
+        self.works = works
+        self.wanted: list[NamesRequest] = []
+
+    async def make(self, wanted: NamesRequest) -> Names | None:
+        self.wanted.append(wanted)
+        return Names((os.open("/", os.O_PATH), os.open("/", os.O_PATH))) if self.works else None
+
+
+@pytest.mark.parametrize(
+    ("works", "answer", "workspace"),
+    [
+        (True, b"ok, with names", "/workspace"),
+        (True, b"ok", "/sessions/kernel-1"),
+        (False, b"ok, with names", "/sessions/kernel-1"),
+    ],
+)
+async def test_a_kernel_has_the_workspaces_names_if_it_took_them(
+    containers: SharedContainers, engine: FakeEngine, works: bool, answer: bytes, workspace: str
+) -> None:
+    first, _ = await forked(containers, ADA, "kernel-0")
+    assert first.view.workspace == "/sessions/kernel-0"
+    engine.zygotes[-1].answer = answer
+    seat = containers.seat(ADA, "kernel-1")
+    made: Any = NamesMade(works=works)
+    seat._house._naming = made
+    child = await seat.fork(replace(request(seat), named_for=(7, 8)))
+    described = engine.zygotes[-1].described[-1]
+    assert (described["names"], described["folder"]) == (2 if works else 0, "/sessions/kernel-1")
+    assert engine.zygotes[-1].received == [1, 3 if works else 1]  # the first one is for its log
+    assert seat.view.workspace == workspace
+    # Of the container's first process; a branch's is forked off where its keeper is.
+    made_of = NamesRequest(engine.process, 1, "/sessions/kernel-1", "/workspace", 7, 8, is_machines_user=True)
+    assert made.wanted == [made_of]
+    of_a_branch = "/sessions/kernel-1.branches/b"
+    for folder, process in (("/workspace", 1), (of_a_branch, 1), (of_a_branch, 99)):
+        offered = await seat.make_names(child, folder, process, (7, 8))
+        assert (offered is not None) is (workspace == "/workspace")
+        if offered is not None:
+            offered.close()
+    if workspace == "/workspace":
+        assert [(each.forked, each.folder) for each in made.wanted[1:]] == [
+            (child.pid, "/sessions/kernel-1"),
+            (child.pid, of_a_branch),
+            (99, of_a_branch),
+        ]
+    await ended(child)
+    assert await seat.make_names(child, of_a_branch, 1, (7, 8)) is None
 
 
 async def test_without_cgroups_a_container_has_the_limits_of_one_kernel(

@@ -456,7 +456,7 @@ def test_the_filter_decides_by_arguments(
 
 
 def test_the_sandbox_allows_what_containers_are_allowed() -> None:
-    profile = json.loads(engine_profile())
+    profile = json.loads(engine_profile(names=True))
     rules = [rule for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW"]
     arches = {None, "amd64", "arm64"}
     named = {
@@ -466,8 +466,7 @@ def test_the_sandbox_allows_what_containers_are_allowed() -> None:
         for name in rule["names"]
     }
     ours = set().union(*allowed_calls().values())
-    branches = {"setns"}  # by which branches in sandboxes get names of their own
-    assert ours - named == {*UNKNOWN_CALLS, *branches}  # the former answered as an older system would
+    assert ours - named == {*UNKNOWN_CALLS}  # answered as an older system would
     assert {name for name in named - ours if not ONLY_32_BIT.search(name)} == set()
 
 
@@ -479,6 +478,32 @@ def test_the_engines_profile_lets_nobody_hold_a_file() -> None:
     assert below == {1024}
     assert equal == set(range(1025, 1040))
     assert len(allowed) == len(equal) + len(below)
+
+
+def rules_for(call: str, *, names: bool) -> list[list[dict[str, Any]]]:
+    """The conditions of each rule of the engine's profile that allows a call."""
+    rules = json.loads(engine_profile(names=names))["syscalls"]
+    return [rule["args"] for rule in rules if call in rule["names"] and rule["action"] == "SCMP_ACT_ALLOW"]
+
+
+def test_containers_have_no_calls_for_names_unless_branches_get_some() -> None:
+    assert rules_for("setns", names=False) == []
+    assert rules_for("ioctl", names=False) == [[]]
+
+
+def test_who_may_enter_namespaces_is_shown_no_others() -> None:
+    """Of all requests of ioctl(2), whatever their other bits are, those of two types are refused."""
+    entered = [(each["index"], each["value"], each["op"]) for (each,) in rules_for("setns", names=True)]
+    assert entered == [(1, 0x10000000, "SCMP_CMP_EQ"), (1, 0x20000, "SCMP_CMP_EQ")]
+    conditions = [condition for (condition,) in rules_for("ioctl", names=True)]
+    assert {(each["index"], each["op"]) for each in conditions} == {(1, "SCMP_CMP_MASKED_EQ")}
+    refused = {
+        kind
+        for kind in range(256)
+        for request in (kind << 8, 0xFFFFFFFF_FFFF00FF | kind << 8)
+        if not any(request & each["value"] == each["valueTwo"] for each in conditions)
+    }
+    assert refused == {0xB7, 0xFF}
 
 
 # ---- set-ID files that are there all the same --------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.provisioners import names
 from cellgate_kernels.provisioners.base import Launch, egress_environment
 from cellgate_kernels.provisioners.container import ContainerSettings, container_config, shared_config
 from cellgate_kernels.provisioners.disk import Folder, usage
@@ -51,6 +53,42 @@ def test_a_kernel_has_no_network_no_rights_and_no_writable_system() -> None:
     assert made["User"] == "1000:1000"
     assert [mount["Source"] for mount in host["Mounts"] if not mount["ReadOnly"]] == ["/data/w", "/run/x/ipc"]
     assert "Runtime" not in host
+
+
+@pytest.mark.parametrize(
+    ("mount", "inside"),
+    [
+        ("/data:/data", False),
+        ("/data:/workspaces", False),
+        ("/data:/workspace/data", True),
+        ("/data:/mnt/data/given:rw", True),
+        ("/data:/home/user/given", True),
+    ],
+)
+def test_who_may_have_names_of_the_workspace_made(
+    mount: str, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root alone, on runc, with an engine that has a root, where nothing is mounted in the workspace."""
+    engine = Engine()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert DockerProvisioner(mounts=[mount])._may_name(engine) is not inside
+    assert not DockerProvisioner(mounts=[mount], runtime="runsc")._may_name(engine)
+    engine.rootless = True
+    assert not DockerProvisioner(mounts=[mount])._may_name(engine)
+    engine.rootless = False
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not DockerProvisioner(mounts=[mount])._may_name(engine)
+
+
+def test_a_socket_is_given_to_its_receiver_and_nothing_else_is(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        names._give(str(tmp_path / "socket"), (os.geteuid(), os.getegid()))
+        (tmp_path / "file").touch()
+        (tmp_path / "link").symlink_to("socket")
+        for other in ("file", "link", "none"):
+            with pytest.raises(FileNotFoundError):
+                names._give(str(tmp_path / other), (os.geteuid(), os.getegid()))
 
 
 def test_limits_are_the_engines() -> None:
