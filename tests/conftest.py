@@ -16,14 +16,12 @@ from itertools import islice
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any, TypeVar
-from zlib import crc32
 
 import hypothesis
 import psutil
 import pytest
 from docker.api.client import APIClient
 from tornado.ioloop import IOLoop
-from xdist.scheduler import LoadScopeScheduling
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.container import ContainerSettings
@@ -39,6 +37,7 @@ from tests.support.commands import INSTALLED
 from tests.support.free_ports import free_port
 from tests.support.place import Place, abandoned
 from tests.support.requirements import require
+from tests.support.scheduling import TogetherWhereShared
 from tests.support.server import GatewayProcess
 from tests.support.workers import Importer
 
@@ -60,7 +59,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
 
 
-BROWSED = "tests/clients/console/"
 LONG = ("tests/containers/", "tests/clients/")
 """Folders of tests that take many times as long as others: they start an engine's containers, or browsers."""
 
@@ -111,27 +109,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         assert isinstance(item, pytest.Function)
         if seconds and "fuzz" in item.fixturenames:
             item.add_marker(pytest.mark.timeout(usual + 2 * seconds))
-
-
-class TogetherWhereShared(LoadScopeScheduling):
-    """What ``pytest -n`` runs in one process: a module that shares a fixture, else each test for itself.
-
-    Not ``--dist loadgroup``: it marks tests by a name that pytest 9.2 no longer reads, and groups nothing.
-    """
-
-    def __init__(self, config: pytest.Config, log: Any) -> None:
-        super().__init__(config, log)
-        self._shares: dict[str, bool] = {}
-
-    def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.partition("::")[0]
-        if module.startswith(BROWSED):
-            # One browser for half of them: with one for all, they would end last.
-            return f"{BROWSED}{crc32(module.encode()) % 2}"
-        if module not in self._shares:
-            text = (self.config.rootpath / module).read_text()
-            self._shares[module] = 'fixture(scope="module"' in text
-        return module if self._shares[module] else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -40,7 +40,8 @@ class ObstacleKind(StrEnum):
 
     `THREAD`: a thread of Python code, by its name. It would not exist in the branch, where the locks that it
     holds would be held for ever. `NATIVE_THREAD`: a thread of a library that does not survive a fork, such as
-    polars', or the library, where only that is known. `OPENMP`: numba's OpenMP layer, which aborts the
+    polars', or the library, where only that is known; or one that runs all the time, so that nobody can say
+    whose it is. `OPENMP`: numba's OpenMP layer, which aborts the
     branch. `DEBUGGER`: an attached debugger.
     `CUDA`: the driver for GPUs, whose contexts can't be forked. `EVENT_LOOP`: that of a window system, by
     ``%gui``, which runs inside the kernel's own. `UNNAMED_FILE`: a file without a name, or shared memory, of
@@ -64,8 +65,8 @@ WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
         ObstacleKind.THREAD: "Threads ({names}): end them, or branch with `anyway` (`--anyway`): the branch"
         " does not have them.",
         ObstacleKind.NATIVE_THREAD: "Threads of a native library ({names}): DuckDB's end when the connection"
-        " is closed; others do not end, so branch before the library computes anything. If the branch will"
-        " not use it, branch with `anyway` (`--anyway`).",
+        " is closed; one that is running may have to come to its end; others do not end, so branch before the"
+        " library computes anything. If the branch will not use it, branch with `anyway` (`--anyway`).",
         ObstacleKind.OPENMP: "OpenMP ({names}): it ends a branch that uses it. Choose another threading"
         " layer, such as workqueue, before numba computes anything, or, if the branch will not use it, branch"
         " with `anyway` (`--anyway`).",

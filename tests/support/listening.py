@@ -30,6 +30,7 @@ async def listening(
     *,
     settings: ListenerSettings | None = None,
     closed_by_us: Callable[[str], None] = lambda _: None,
+    gateway: str | None = None,
     **services: Any,
 ) -> AsyncIterator[tuple[int, Listener]]:
     """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
@@ -41,6 +42,7 @@ async def listening(
         Application(cast(Any, routes), log_function=lambda _: None, paths={}),
         settings=settings or ListenerSettings(),
         closed_by_us=closed_by_us,
+        gateway=gateway,
     )
     sockets = bind_sockets(0, "127.0.0.1")
     listener.add_sockets(sockets)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cellgate.cli.base import UsageError, did_you_mean
+from cellgate.cli.base import BaseApp, UsageError, did_you_mean
+from cellgate.cli.setting_checks import settings_of
 
 _ALIKE = (
     frozenset({"delete", "remove", "rm", "del", "end", "stop", "kill", "revoke", "uninstall"}),
@@ -45,3 +46,27 @@ def choose_action(
         form = next((form for form in forms if form.split()[0] == action), f"{action} {actions[action]}")
         raise UsageError(f"usage: {command} {form}".rstrip())
     return action, rest
+
+
+def check_options(command: BaseApp, action: str) -> None:
+    """Refuse an option of the command line that this action does not have, by `options_of_some`.
+
+    What the environment or a configuration file says is for all calls of a command, whatever the action.
+    Raises UsageError, which names the actions that have it.
+    """
+    name = command.name.replace("-", " ", 1)
+    for class_name, setting, _ in settings_of(command.cli_config):
+        having = command.options_of_some.get(setting, action).split()
+        if action not in having:
+            *others, last = having
+            listed = f"{', '.join(others)} and {last}" if others else last
+            option = _flag(command, setting) or command.option(setting, class_name)
+            raise UsageError(f"{option} is an option of {name} {listed}, and {action} does not have it")
+
+
+def _flag(command: BaseApp, setting: str) -> str | None:
+    """The option without a value that sets this; None if there is none."""
+    flags = command.flatten_flags()[0].items()
+    return next(
+        (f"--{flag}" for flag, (sets, _) in flags if any(setting in each for each in sets.values())), None
+    )

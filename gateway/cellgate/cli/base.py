@@ -246,6 +246,8 @@ class BaseApp(Application):
     forms: ClassVar[tuple[str, ...]] = ()  # the usages in full, where `usage` abbreviates them
     carried: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What is said of an option, without its dashes, that users know from other programs."""
+    options_of_some: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """The settings that only some of a command's actions have, each with these actions: ``actions``."""
     environment = AnyTrait(help="The environment variables that settings may come from.")
 
     data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(

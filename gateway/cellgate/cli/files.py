@@ -7,11 +7,12 @@ session.
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from traitlets import Unicode
 
-from cellgate.cli.actions import choose_action, forms_of
+from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.base import CommandApp, UsageError, expanded
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.transfer import target_of, transfer
@@ -43,6 +44,12 @@ class FilesApp(CommandApp):
         cellgate files rm my-session raw/2026.csv
     """
 
+    options_of_some = MappingProxyType(
+        {
+            "output": "get",
+        }
+    )
+
     output = Unicode(help="With get: the FILE to write, replaced if it exists.").tag(
         config=True, metavar="FILE"
     )
@@ -52,7 +59,8 @@ class FilesApp(CommandApp):
     async def run_command(self) -> int:
         """Runs the action of the first argument."""
         action, words = choose_action("cellgate files", self.usage, _ACTIONS, self.extra_args)
-        if "output" in self.cli_config.get("FilesApp", {}) and (action != "get" or len(words) > 2):
+        check_options(self, action)
+        if "output" in self.cli_config.get("FilesApp", {}) and len(words) > 2:
             raise UsageError("--output is the FILE of get, which is given once")
         if action == "get" and len(words) == 2 and self.output:
             words.append(self.output)

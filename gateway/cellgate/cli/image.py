@@ -10,11 +10,13 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from rich.console import Console
 from traitlets import Enum, Unicode
 
+from cellgate.cli.actions import check_options
 from cellgate.cli.base import BaseApp, UsageError, expanded
 from cellgate_kernels.provisioners.container import IMAGE
 from cellgate_kernels.provisioners.engine import SOCKET
@@ -51,6 +53,15 @@ class ImageApp(BaseApp):
         cellgate image check --runtime runsc
     """
 
+    options_of_some = MappingProxyType(
+        {
+            "base_image": "build",
+            "kernel_environment": "build",
+            "requirements": "build",
+            "runtime": "check",
+        }
+    )
+
     image = Unicode(IMAGE, help="The name of the image.").tag(config=True, metavar="NAME")
     base_image = Unicode(help="The image to build on; default: the one in Dockerfile.kernel.").tag(
         config=True, metavar="NAME"
@@ -82,6 +93,7 @@ class ImageApp(BaseApp):
         """Runs the action of the first argument and exits with 0. Raises UsageError or BackendUnavailable."""
         if self.extra_args not in (["build"], ["check"]):
             raise UsageError("cellgate image build, or cellgate image check; see cellgate image --help")
+        check_options(self, self.extra_args[0])
         console = Console(highlight=False, soft_wrap=True, markup=False)
         if self.extra_args == ["build"]:
             self._build(console)

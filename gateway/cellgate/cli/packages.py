@@ -6,10 +6,11 @@ The gateway installs and removes them, as far as its operator allows; this is a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from traitlets import Bool
 
-from cellgate.cli.actions import choose_action, forms_of
+from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.base import CommandApp
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.tables import as_json, make_table, print_table
@@ -43,6 +44,12 @@ class PackagesApp(CommandApp):
         cellgate packages uninstall my-session humanize
     """
 
+    options_of_some = MappingProxyType(
+        {
+            "upgrade": "install",
+        }
+    )
+
     upgrade = Bool(False, help="Replace installed versions by newer ones.").tag(config=True)
     json = Bool(False, help="Print JSON.").tag(config=True)
 
@@ -55,6 +62,7 @@ class PackagesApp(CommandApp):
     async def run_command(self) -> int:
         """Runs the action of the first argument."""
         action, words = choose_action("cellgate packages", self.usage, self.actions, self.extra_args)
+        check_options(self, action)
         gateway = self.gateway()
         match action:
             case "allowed":

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from traitlets import Bool
 
-from cellgate.cli.actions import choose_action
+from cellgate.cli.actions import check_options, choose_action
 from cellgate.cli.base import BaseApp
 from cellgate.cli.tables import PIPE_WIDTH
 
@@ -35,6 +35,7 @@ class PrincipalsApp(BaseApp):
         """Run the action of the first argument."""
         command = self.name.replace("-", " ", 1)
         action, words = choose_action(command, self.usage, self.actions, self.extra_args, self.forms)
+        check_options(self, action)
         self.run_action(action, *words)
         sys.stdout.flush()
         raise SystemExit(0)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from traitlets import Bool, List, Unicode
 
-from cellgate.cli.actions import choose_action, forms_of
+from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.base import CommandApp, UsageError
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.program_run import Feed, ProgramRun, piped_stdin, show_events
@@ -63,6 +64,16 @@ class ProcessApp(CommandApp):
         cellgate process end my-session p-0123456789ab
     """
 
+    options_of_some = MappingProxyType(
+        {
+            "cwd": "run start",
+            "env": "run start",
+            "timeout": "run start",
+            "stdin": "run start",
+            "json": "run start ls watch",
+        }
+    )
+
     cwd = Unicode(help="The folder of the workspace to run in; default: the workspace itself.").tag(
         config=True, metavar="FOLDER"
     )
@@ -103,6 +114,7 @@ class ProcessApp(CommandApp):
         action, (session, *words) = choose_action(
             "cellgate process", self.usage, self.actions, self.extra_args
         )
+        check_options(self, action)
         gateway = self.gateway()
         match action:
             case "run":

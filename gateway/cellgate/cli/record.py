@@ -13,11 +13,12 @@ import time
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from traitlets import Bool, Integer
 
-from cellgate.cli.actions import choose_action, forms_of
+from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.base import BaseApp, UsageError, expanded
 from cellgate.cli.tables import without_controls
 from cellgate_kernels.errors import CellgateError
@@ -83,6 +84,18 @@ class RecordApp(BaseApp):
         cellgate record restore /backups/record-monday.sqlite3 --force
     """
 
+    options_of_some = MappingProxyType(
+        {
+            "force": "backup restore",
+            "anyway": "restore",
+            "after": "trail",
+            "keep": "backup",
+            "json": "trail",
+            "trust": "clock",
+            "create": "key",
+        }
+    )
+
     force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
     anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
     after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
@@ -121,6 +134,7 @@ class RecordApp(BaseApp):
         }
         copies = {"backup": self._backup, "restore": self._restore}
         name, files = choose_action("cellgate record", self.usage, self.actions, self.extra_args)
+        check_options(self, name)
         valid = True
         if name in works:
             works[name]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import MappingProxyType
 
 from traitlets import Unicode
 
@@ -37,6 +38,12 @@ class SecretApp(PrincipalsApp):
         cellgate secret list --user alice
         cellgate secret remove API_KEY --user alice
     """
+
+    options_of_some = MappingProxyType(
+        {
+            "json": "list",
+        }
+    )
 
     user = Unicode(help="Whose secrets.").tag(config=True, metavar="NAME")
 

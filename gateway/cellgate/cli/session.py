@@ -9,12 +9,13 @@ import asyncio
 import sys
 import webbrowser
 from collections.abc import Callable, Coroutine, Iterator
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 from traitlets import Bool, Integer, Unicode
 
-from cellgate.cli.actions import choose_action, forms_of
+from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.alternatives import alternative_lines
 from cellgate.cli.base import UsageError
 from cellgate.cli.branch_tree import tree_lines
@@ -123,6 +124,24 @@ class SessionApp(ListOptions):
         cellgate session end my-session --yes
     """
 
+    options_of_some = MappingProxyType(
+        {
+            "yes": "end",
+            "opened": "port",
+            "after": "watch",
+            "made_as": "checkpoint branch",
+            "shared": "branch",
+            "seed": "branch",
+            "anyway": "checkpoint branch explore",
+            "keep_all": "explore",
+            "keep_first": "explore",
+            "timeout": "explore",
+            "state": "ls",
+            "live": "ls",
+            "search": "ls",
+        }
+    )
+
     yes = Bool(False, help="End without asking.").tag(config=True)
     opened = Bool(False, help="Open the address of a port in a browser.").tag(config=True)
     after = Integer(
@@ -186,6 +205,7 @@ class SessionApp(ListOptions):
     async def run_command(self) -> int:
         """Runs the action of the first argument."""
         action, words = choose_action("cellgate session", self.usage, self.actions, self.extra_args)
+        check_options(self, action)
         handlers: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {
             "ls": self.list_sessions,
             "info": self._info,

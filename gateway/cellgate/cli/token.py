@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,6 +41,17 @@ class TokenApp(PrincipalsApp):
         cellgate token list --user alice
         cellgate token revoke 3f9a52c01be7
     """
+
+    options_of_some = MappingProxyType(
+        {
+            "user": "create list",
+            "expires": "create",
+            "scope": "create",
+            "session": "create",
+            "sessions": "create",
+            "json": "create list",
+        }
+    )
 
     user = Unicode(help="Whose token, or whose tokens to list.").tag(config=True, metavar="NAME")
     expires = Unicode(

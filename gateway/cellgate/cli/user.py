@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from traitlets import Enum
 
 from cellgate.cli.actions import forms_of
@@ -46,6 +48,13 @@ class UserApp(PrincipalsApp):
         cellgate user role alice admin
         cellgate user disable alice
     """
+
+    options_of_some = MappingProxyType(
+        {
+            "role": "add",
+            "json": "list",
+        }
+    )
 
     role = Enum(ROLES, "user", help="What a new user may do: user, admin or auditor.").tag(
         config=True, metavar="ROLE"

@@ -155,14 +155,20 @@ class Gateway(Asynchronous):
             made = await self._calls.call("POST", "/v1/sessions", body, session=path)
             return decode(made, SessionModel)
         now = asyncio.get_running_loop().time
+        request = self._calls.exchange(
+            "POST", "/v1/sessions", body=encode(body), accept="application/x-ndjson", session=path
+        )
         try:
             async with (
                 asyncio.timeout(REQUEST_TIMEOUT) as silence,
-                aclosing(self._lines("POST", "/v1/sessions", encode(body), path)) as received,
+                request as answer,
+                aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received,
             ):
                 async for line in received:
                     found = parse_opening(line)
                     if isinstance(found, SessionModel):
+                        # The answer began before the session had a name.
+                        self._calls.learn(session_path(found.session), answer)
                         return found
                     if found is not None:
                         on_wait(found)
@@ -408,10 +414,12 @@ class Gateway(Asynchronous):
         body = given(cells=list(cells), timeout=timeout) | {"keep": keep, "anyway": anyway}
         path = session_path(session, "explore") + _cut_at(max_text)
         key = uuid.uuid4().hex
-        return decode(
-            await self._calls.call("POST", path, body, timeout=None, idempotency=key, most=MOST_RESULT),
-            Exploration,
-        )
+        answer = await self._calls.call("POST", path, body, timeout=None, idempotency=key, most=MOST_RESULT)
+        explored = decode(answer, Exploration)
+        for each in explored.results:
+            if each.session:
+                self._calls.learn_branch(session_path(session), session_path(each.session))
+        return explored
 
     async def checkpoint(
         self, session: str, name: str | None = None, *, anyway: bool = False
@@ -505,13 +513,9 @@ class Gateway(Asynchronous):
                 if (event := parse_event(line)) is not None:
                     yield event
 
-    async def _lines(
-        self, method: str, path: str, body: bytes | None = None, session: str | None = None
-    ) -> AsyncGenerator[bytes]:
-        """The lines of one answer, as they arrive. `session`: as for `Calls.exchange`."""
-        request = self._calls.exchange(
-            method, path, body=body, accept="application/x-ndjson", session=session
-        )
+    async def _lines(self, method: str, path: str, body: bytes | None = None) -> AsyncGenerator[bytes]:
+        """The lines of one answer, as they arrive."""
+        request = self._calls.exchange(method, path, body=body, accept="application/x-ndjson")
         async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
             async for line in received:
                 yield line

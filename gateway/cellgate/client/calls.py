@@ -21,7 +21,6 @@ from urllib.parse import quote
 import msgspec
 
 from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
-from cellgate.client.owners import Owners, session_in
 from cellgate.client.transport import MOST_ANSWER, Answer, Body, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
 from cellgate_kernels.limits import GIB
@@ -64,34 +63,10 @@ class Calls:
         self._server = server
         self.attempts = max(1, attempts)
         self.url = server.url
-        self._owners = Owners()
+        self.exchange = server.exchange
+        self.learn = server.learn
+        self.learn_branch = server.learn_branch
         self.websocket = server.websocket
-
-    @asynccontextmanager
-    async def exchange(
-        self,
-        method: str,
-        target: str,
-        *,
-        body: bytes | Body | None = None,
-        accept: str = "application/json",
-        headers: Mapping[str, str] | None = None,
-        on_send: Callable[[], object] | None = None,
-        session: str | None = None,
-    ) -> AsyncIterator[Answer]:
-        """As ``Server.exchange``, with the gateway that has the session, and no other.
-
-        `session`: the path of the session that it is about, where the target does not say. Raises NotOwner.
-        """
-        session = session or session_in(target)
-        owner = self._owners.headers(session)
-        async with self._server.exchange(
-            method, target, body=body, accept=accept, headers={**(headers or {}), **owner}, on_send=on_send
-        ) as answer:
-            self._owners.learn(session or session_in(answer.headers.get("location", "")), answer.headers)
-            if method == "DELETE" and session == target.partition("?")[0]:
-                self._owners.forget(session)
-            yield answer
 
     async def call(
         self,
@@ -108,7 +83,7 @@ class Calls:
         """The answer's body. After a lost connection the request is repeated only if that is safe.
 
         `on_send` is called when it is sent, each time. `most`: bytes of an answer, of which more is an error.
-        `session`: as for `exchange`.
+        `session`: as for ``Server.exchange``.
         """
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)

@@ -17,7 +17,7 @@ from tornado.httpclient import HTTPError
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClientConnection, WebSocketClosedError
 
-from cellgate.client.calls import Calls
+from cellgate.client.calls import Calls, session_path
 
 _CONNECT_TIMEOUT = 5.0
 _ANSWER_TIMEOUT = 5.0
@@ -43,6 +43,7 @@ class KernelQuestions:
     def __init__(self, calls: Calls, session: str) -> None:
         self._calls = calls
         self._target = f"/api/kernels/{quote(session, safe='~')}/channels?session_id={uuid.uuid4().hex}"
+        self._key = session
         self._session = uuid.uuid4().hex
         self._socket: WebSocketClientConnection | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -76,7 +77,7 @@ class KernelQuestions:
     async def _connected(self) -> WebSocketClientConnection:
         if self._socket is None:
             await self.close()
-            self._socket = await self._calls.websocket(self._target)
+            self._socket = await self._calls.websocket(self._target, session_path(self._key))
             self._reader = asyncio.create_task(self._read(self._socket))
         return self._socket
 

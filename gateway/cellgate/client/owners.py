@@ -2,11 +2,12 @@
 
 Gateways behind one address, such as that of a load balancer, know nothing of each other's sessions: the same
 name is a session of each. Each answer names its gateway in `Cellgate-Owner`. A call for a session that is
-known sends that name along, and another gateway refuses it (421 `not_owner`). Pure; ``calls`` is the user.
+known sends that name along, and another gateway refuses it (421 `not_owner`). Pure, for ``transport``.
 """
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 
@@ -16,6 +17,8 @@ from cellgate.wire.owner import OWNER
 MOST_KNOWN = 10_000
 """Sessions that are remembered; the one that was used longest ago is forgotten first."""
 _SESSIONS = "/v1/sessions/"
+_ID = re.compile("[0-9a-f]{1,64}")
+"""A gateway's id. Whoever answers may be none: anything else is as good as nothing, and is not kept."""
 
 
 class Owners:
@@ -34,8 +37,8 @@ class Owners:
 
         Raises NotOwner if it is not of the gateway that has answered before.
         """
-        owner = headers.get(OWNER.lower())
-        if session is None or not owner:
+        owner = headers.get(OWNER.lower(), "")
+        if session is None or not _ID.fullmatch(owner):
             return
         known = self._known.setdefault(session, owner)
         self._known.move_to_end(session)
@@ -49,14 +52,16 @@ class Owners:
                 " for one session must reach one gateway: see docs/how-to/use-several-machines.md",
             )
 
+    def learn_branch(self, session: str, branch: str) -> None:
+        """Note that a session's branch is where the session is, if that is known. Raises NotOwner."""
+        self.learn(branch, {name.lower(): owner for name, owner in self.headers(session).items()})
+
     def forget(self, session: str) -> None:
         """Forget a session that has ended: any gateway may make the next one of its name."""
         self._known.pop(session, None)
 
 
 def session_in(target: str) -> str | None:
-    """Return the path of the session that a request's target is about; None for any other target."""
-    path = target.partition("?")[0]
-    if not path.startswith(_SESSIONS):
-        return None
-    return _SESSIONS + path.removeprefix(_SESSIONS).partition("/")[0]
+    """Return the path of the session that a target or a location is about, below whatever prefix; or None."""
+    _, found, rest = target.partition("?")[0].partition(_SESSIONS)
+    return _SESSIONS + rest.partition("/")[0] if found else None

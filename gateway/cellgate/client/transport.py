@@ -8,8 +8,8 @@ proxies, no netrc; only OpenSSL reads its own variables, which say what the syst
 reused for the next request, and leaving an exchange closes it, which tells the gateway that nobody wants the
 answer any more.
 
-``api`` uses it and knows what the requests mean. The token is sent in a header only: it is in no URL, and
-httpcore2 does not log request headers.
+``api`` uses it and knows what the requests mean; ``owners`` says which gateway each is for. The token is sent
+in a header only: it is in no URL, and httpcore2 does not log request headers.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import httpcore2
 import msgspec
 
 from cellgate.client.errors import CannotBranch, GatewayError, InvalidInput, gateway_error
+from cellgate.client.owners import Owners, session_in
 from cellgate.wire.events import Obstacle
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import MIB
@@ -242,6 +243,7 @@ class Server:
         self._headers = {"Host": name if port is None else f"{name}:{port}", "User-Agent": "cellgate"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
+        self._owners = Owners()
 
     @asynccontextmanager
     async def exchange(
@@ -253,15 +255,19 @@ class Server:
         accept: str = "application/json",
         headers: Mapping[str, str] | None = None,
         on_send: Callable[[], object] | None = None,
+        session: str | None = None,
     ) -> AsyncIterator[Answer]:
         """Sends a request; yields its answer once the headers have arrived. Leaving closes the connection.
 
         `body`: JSON as bytes, or any bytes as a Body. `on_send` is called when its first byte is sent:
-        before that, the gateway can't have acted.
+        before that, the gateway can't have acted. `session`: the path of the session that it is about, where
+        the target does not say: it is asked of the gateway that has it, and of no other.
 
-        Raises GatewayError for every failure, including a refusal (status 300 and above).
+        Raises GatewayError for every failure, including a refusal (status 300 and above), and NotOwner.
         """
+        session = session or session_in(target)
         sent = {**self._headers, "Accept": accept, "Connection": "close", **(headers or {})}
+        sent |= self._owners.headers(session)
         if body is not None or method in {"POST", "PUT"}:
             raw = isinstance(body, Body)
             sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
@@ -270,7 +276,19 @@ class Server:
             backend = _Backend(on_send or _ignore)
             answer = Answer(await self._ask(stack, method, target, sent, body, backend), self.url)
             await answer.check()
+            self.learn(session, answer)
+            self.learn(session_in(answer.headers.get("location", "")), answer)
+            if method == "DELETE" and session is not None and session == target.partition("?")[0]:
+                self._owners.forget(session)
             yield answer
+
+    def learn(self, session: str | None, answer: Answer) -> None:
+        """Note which gateway has the session with this path. Raises NotOwner if it was another's."""
+        self._owners.learn(session, answer.headers)
+
+    def learn_branch(self, session: str, branch: str) -> None:
+        """Note that a session's branch is where the session is, both by their paths. Raises NotOwner."""
+        self._owners.learn_branch(session, branch)
 
     async def _ask(
         self,
@@ -327,13 +345,17 @@ class Server:
         except _FAILURES as error:
             raise _lost() from error
 
-    async def websocket(self, target: str) -> WebSocketClientConnection:
-        """An open WebSocket. Raises OSError and tornado's HTTPError and StreamClosedError."""
+    async def websocket(self, target: str, session: str) -> WebSocketClientConnection:
+        """An open WebSocket, of the gateway that has the session with this path.
+
+        Raises OSError and tornado's HTTPError and StreamClosedError.
+        """
         from tornado.httpclient import HTTPRequest  # noqa: PLC0415 - for prompts only
         from tornado.websocket import websocket_connect  # noqa: PLC0415
 
         url = "ws" + self.url.removeprefix("http") + target
         headers = {name: value for name, value in self._headers.items() if name != "Host"}
+        headers |= self._owners.headers(session)
         return await websocket_connect(HTTPRequest(url, headers=headers, ssl_options=self._tls))
 
 

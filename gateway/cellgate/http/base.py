@@ -279,7 +279,7 @@ class BaseHandler(RequestHandler):
         """The error or, for one wrong token too many of the same address, a refusal that says so."""
         if not isinstance(error, NotAuthenticated) or not error.is_attempt:
             return error
-        wait = self.services.attempts.failed(origin_of((self.client_address,)))
+        wait = self.services.attempts.failed(self.client_origin)
         if wait is None:
             return error
         return _too_many(wait, error)
@@ -292,7 +292,7 @@ class BaseHandler(RequestHandler):
         """
         if ask is not None and ask.known:
             return
-        wait = self.services.attempts.waiting(origin_of((self.client_address,)))
+        wait = self.services.attempts.waiting(self.client_origin)
         if wait is not None:
             raise _too_many(wait)
 
@@ -447,6 +447,11 @@ class BaseHandler(RequestHandler):
     def client_address(self) -> str:
         """The IP address of the client: what a trusted proxy says of it, otherwise the connection's."""
         return self.request.remote_ip or ""
+
+    @property
+    def client_origin(self) -> str:
+        """The key under which requests of the client's address count together."""
+        return origin_of((self.client_address,))
 
     @property
     def _needs_token(self) -> bool:

@@ -402,7 +402,7 @@ class ProviderAnswerHandler(ProviderHandler):
         if not code:
             raise NotAuthenticated("The identity provider has signed nobody in: begin again", cause="oidc")
         self._check_attempts()
-        login = await provider.login(begun, code, self.back)
+        login = await provider.login(begun, code, self.back, self.client_origin)
         return self.services.access.authentication.admitted(login)
 
 

@@ -27,6 +27,7 @@ from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.fetching import Fetcher
 from cellgate.principals.jwt import JwtLogin, OidcSettings, Verifier, read_header
 from cellgate.principals.provider import PROVIDER, ProviderKeys, check_endpoint, discover
+from cellgate.principals.shares import Shares
 from cellgate.principals.tokens import digest
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
@@ -36,7 +37,9 @@ DISCOVERY_SECONDS: Final = 300.0
 RETRY_SECONDS: Final = 5.0
 """Between two questions to a provider that does not say where it asks users."""
 MOST_AT_ONCE: Final = 8
-"""Answers of the provider that are checked there at the same time: anybody can send some."""
+"""Answers of the provider that are checked there at the same time: anybody can send some, so one address has
+three quarters at most.
+"""
 MOST_ANSWER: Final = 256 * 1024
 MOST_CODE: Final = 4096
 _BEGUN: Final = re.compile(r"([\w-]{32})\.([\w-]{32})\.([\w-]{43})", re.ASCII)
@@ -101,7 +104,7 @@ class ProviderSignIn:
         self._known: tuple[str, str] | None = None
         self._asks_again = float("-inf")
         self._reading = asyncio.Lock()
-        self._exchanges = 0
+        self._exchanges = Shares(MOST_AT_ONCE)
 
     async def question(self, begun: Begun, back: str) -> str:
         """The URL at which the provider asks the user; it answers at the URL `back`.
@@ -126,20 +129,20 @@ class ProviderSignIn:
         ours = hmac.compare_digest(begun.state.encode(), state.encode())
         return ours and issuer in {None, self._settings.issuer}
 
-    async def login(self, begun: Begun, code: str, back: str) -> JwtLogin:
-        """The login of the user whom the provider has given this code for.
+    async def login(self, begun: Begun, code: str, back: str, origin: str) -> JwtLogin:
+        """The login of the user whom the provider has given this code for. `origin`: whose address it is.
 
         Raises InvalidToken, IdentityUnavailable, and Forbidden for a user without a role.
         """
         if len(code) > MOST_CODE:
             raise _refused()
-        if self._exchanges >= MOST_AT_ONCE:
+        place = self._exchanges.take(origin)
+        if place is None:
             raise IdentityUnavailable("Too many sign in at the same moment: try again")
-        self._exchanges += 1
         try:
             token = await self._exchange(begun, code, back)
         finally:
-            self._exchanges -= 1
+            place.release()
         return await self._verified(token, begun.nonce)
 
     async def _exchange(self, begun: Begun, code: str, back: str) -> str:

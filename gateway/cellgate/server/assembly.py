@@ -920,6 +920,7 @@ def _listener(
         settings=settings,
         certificate=certificate,
         closed_by_us=lambda reason: services.metrics.closed_connections[reason].inc(),
+        gateway=application.settings.get("owner"),
         max_body_size=MAX_REQUEST_BYTES,
         max_buffer_size=MAX_BUFFER_BYTES,
         max_header_size=MAX_HEAD_BYTES,

@@ -1,9 +1,9 @@
-"""Compares what is asked of a session with the live session of that key.
+"""Whether a request for a session may go on with the live session of that key.
 
-Whoever asks for a session with limits, variables, secrets or metadata must not go on with one that has
-others. Kernel, network, checkpoints and workspace are compared by ``registry``, for everybody; the rest only
-where a client says all that it wants: doors add metadata of their own, and the Jupyter protocol finds a
-session by its path alone.
+Nobody goes on with a session of another kernel, network, workspace or way of making checkpoints than they
+asked for. Limits, variables, secrets and metadata are compared, too, where a client says all that it wants:
+doors add metadata of their own, and the Jupyter protocol finds a session by its path alone. ``registry``
+asks, and knows which session it is.
 """
 
 from __future__ import annotations
@@ -12,24 +12,64 @@ from collections.abc import Iterator
 
 from cellgate.errors import Conflict
 from cellgate.execution.limits import SessionLimits, named_limits
+from cellgate.record.rows import SessionRow
+from cellgate.sessions.model import AUTO
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
+from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 MOST_NAMED = 5
 MOST_LENGTH = 64
 
 
-def check_agreement(session: Session, body: SessionBody) -> None:
-    """Raise Conflict unless the session has every limit, variable, secret and field of metadata of `body`.
+def check_agreement(
+    session: Session,
+    body: SessionBody,
+    kernels: KernelspecCatalog,
+    sharer: SessionRow | None,
+    *,
+    exact: bool,
+) -> None:
+    """Raise Conflict unless the session is what `body` asks for. The message says what differs, no values.
 
-    The message names what differs, without values. The session may have more than `body` asks for.
+    `kernels`: of which one is meant, where the body names a language. `sharer`: the session whose workspace
+    is asked for. `exact`: it must also have every limit, variable, secret and field of metadata of `body`; it
+    may have more.
     """
+    if (difference := _of_another_kind(session, body, kernels, sharer)) is not None:
+        raise Conflict(
+            f"Session {session.row.key!r} exists with {difference}; delete it first, or choose another key"
+        )
+    if not exact:
+        return
     different = [f"{part} ({_listed(names)})" for part, names in _differences(session, body) if names]
     if different:
         raise Conflict(
             f"Session {session.row.key!r} exists with other {', '.join(different)}; delete it first, choose"
             " another key, or leave out what it was created with"
         )
+
+
+def names_kernel(body: SessionBody) -> bool:
+    """Whether a certain kernel is asked for."""
+    return body.kernel is not None or body.language is not None
+
+
+def _of_another_kind(
+    session: Session, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None
+) -> str | None:
+    """What the session has that no request for something else can go on with; None if there is nothing."""
+    if sharer is not None and sharer.folder != session.row.folder:
+        return "another workspace"
+    kernel = session.row.kernel
+    if names_kernel(body) and kernels.choose(body.kernel, body.language, kernel) != kernel:
+        return f"kernel {kernel!r}"
+    network = "allow" if session.has_network else "none"
+    if body.network not in (None, network):
+        return f"network {network!r}"
+    if body.checkpoint not in (None, AUTO if session.undo.automatic else "none"):
+        return "other `checkpoint`"
+    return None
 
 
 def _differences(session: Session, body: SessionBody) -> Iterator[tuple[str, list[str]]]:

@@ -36,6 +36,7 @@ from cellgate.record.events import EventLog, MemoryStore, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
+from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.resumption import Past, Resumption, resume
@@ -293,13 +294,14 @@ class SessionManager:
         *,
         until: float | None = None,
         moved: Moved | None = None,
+        exact: bool = False,
     ) -> tuple[Session, bool]:
         """The live session with the body's key, created if necessary, and whether this started a kernel.
 
         `until`: when the caller will wait in line for a kernel no longer, by the loop's clock. `moved` is
         told the new session's position in line, at most once a second and only if it has changed. Raises
-        Conflict when it exists with another kernel or network, NetworkNotAllowed, InvalidInput, StorageError
-        and the pool's errors.
+        Conflict when it exists and is not what is asked for (``check_agreement``, as is `exact`),
+        NetworkNotAllowed, InvalidInput, StorageError and the pool's errors.
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
@@ -319,7 +321,7 @@ class SessionManager:
             elif (session := self._live.get(owned)) is not None:
                 if not session.ending:
                     session.touch()
-                    return self._same(session, body, sharer), False
+                    return self._agreed(session, body, sharer, exact=exact), False
                 await asyncio.wait([session.over])  # even if its end fails
                 self._forget(session)
             elif opening is not None and opening.abandoned:
@@ -328,7 +330,8 @@ class SessionManager:
             else:
                 break
         if opening is not None:
-            return self._same(await self._outcome(opening, until, moved), body, sharer), False
+            session = await self._outcome(opening, until, moved)
+            return self._agreed(session, body, sharer, exact=exact), False
         profile = self._profile(body, limits)
         self._journal.check_writable()
         open_it = partial(self._open, owned, body, profile, limits, secrets, sharer)
@@ -600,29 +603,10 @@ class SessionManager:
             return request
         return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
 
-    def _same(self, session: Session, body: SessionBody, sharer: SessionRow | None) -> Session:
-        if sharer is not None and sharer.folder != session.row.folder:
-            raise Conflict(
-                f"Session {session.row.key!r} exists with another workspace;"
-                " delete it first, or choose another key"
-            )
-        kernel = session.row.kernel
-        if self._names_kernel(body) and self._catalog.choose(body.kernel, body.language, kernel) != kernel:
-            raise Conflict(
-                f"Session {session.row.key!r} exists with kernel {session.row.kernel!r};"
-                " delete it first, or choose another key"
-            )
-        network = "allow" if session.has_network else "none"
-        if body.network not in (None, network):
-            raise Conflict(
-                f"Session {session.row.key!r} exists with network {network!r};"
-                " delete it first, or choose another key"
-            )
-        if body.checkpoint not in (None, AUTO if session.undo.automatic else "none"):
-            raise Conflict(
-                f"Session {session.row.key!r} exists with other `checkpoint`;"
-                " delete it first, or choose another key"
-            )
+    def _agreed(
+        self, session: Session, body: SessionBody, sharer: SessionRow | None, *, exact: bool
+    ) -> Session:
+        check_agreement(session, body, self._catalog, sharer, exact=exact)
         return session
 
     def _check_network(self, principal: str) -> None:
@@ -641,10 +625,6 @@ class SessionManager:
         except CellgateError:
             return False
         return True
-
-    @staticmethod
-    def _names_kernel(body: SessionBody) -> bool:
-        return body.kernel is not None or body.language is not None
 
     def ceilings(self, principal: str) -> Ceilings:
         """The highest limits that the principal may request."""
@@ -710,7 +690,7 @@ class SessionManager:
             self._reserve_again(owned, former, limits, resumed.limits)
             limits = resumed.limits
         if former is not None and former.kernel != profile.kernelspec:
-            if self._names_kernel(body):
+            if names_kernel(body):
                 raise Conflict(
                     f"Session {key!r} is recorded with kernel {former.kernel!r}; choose another key"
                 )

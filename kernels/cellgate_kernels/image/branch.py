@@ -835,7 +835,8 @@ def thread_names():
     """What the system calls the threads of this process."""
     names = []
     for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
-        with suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:  # noqa: PTH123
+        path = f"/proc/self/task/{thread}/comm"
+        with suppress(OSError), open(path, errors="replace") as file:  # noqa: PTH123 - a cell can have named it
             names.append(file.read().strip())
     return names
 
@@ -848,7 +849,7 @@ def children():
             found += file.read().split()
     named = []
     for child in found:
-        with suppress(OSError), open(f"/proc/{child}/comm") as file:  # noqa: PTH123
+        with suppress(OSError), open(f"/proc/{child}/comm", errors="replace") as file:  # noqa: PTH123
             named.append(f"{child} {file.read().strip()}")
     return named
 

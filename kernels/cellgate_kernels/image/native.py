@@ -6,7 +6,8 @@ that are not there. But a database can be told to have none, so its threads are 
 called back after it, here and in the child. Those of a database that can't be told so stay, and are named.
 
 A thread does not say whose it is. What it will return to does: addresses on its stack, which are in the
-library's file. Where the system does not tell where a thread's stack is (gVisor), nothing is found.
+library's file. Where the system does not tell where a thread's stack is (gVisor), nothing is found; a thread
+that never waits is named as itself.
 """
 
 import gc
@@ -15,6 +16,7 @@ import re
 import struct
 import sys
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from types import ModuleType
@@ -30,6 +32,10 @@ STACK = 16 * 1024
 """Bytes of a stack that are looked at: a thread that waits for work has used little of it."""
 MOST_OBJECTS = 20_000
 """Among so many of a session's objects connections are looked for, nearest first."""
+LOOKS = 200
+"""So often a thread is looked at that runs. One that has just been woken needs a processor, then it waits."""
+PAUSE = 0.005
+"""Seconds between two looks."""
 LONG = 1000
 """Longer lists and the like are not looked into: to look at an object is to write to its memory."""
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -45,7 +51,7 @@ class Native:
         self.areas = []
 
     def rest(self, namespace):
-        """Send home what can be; returns the names of libraries whose threads are still there.
+        """Send home what can be; returns the names of what is still there, as `owners` tells them.
 
         `namespace`: the variables of cells.
         """
@@ -113,19 +119,41 @@ def found(kind, namespace):
     return objects
 
 
-def owners(mapped):
-    """The names of those of `LIBRARIES` that have threads here. `mapped`: as `areas` tells it."""
+def owners(mapped, pause=lambda: time.sleep(PAUSE)):
+    """The names of those of `LIBRARIES` that have threads here, and of threads that nothing is known of.
+
+    Where a running thread's stack is nobody says, so each is looked at until it waits, with a `pause` before
+    each further look. One that never waits may be any library's. `mapped`: as `areas` tells it.
+    """
     owners = set()
     of_python = {thread.native_id for thread in threading.enumerate()}
-    for task in os.listdir("/proc/self/task"):  # noqa: PTH208
-        if int(task) in of_python:
-            continue
-        with suppress(OSError, ValueError):  # it has ended, it runs, or nobody says where
-            words = {address for (address,) in WORD.iter_unpack(stack(task))}
-            for start, end, whose in mapped:
-                if whose not in owners and any(start <= address < end for address in words):
-                    owners.add(whose)
+    left = [task for task in os.listdir("/proc/self/task") if int(task) not in of_python]  # noqa: PTH208
+    for look in range(LOOKS):
+        if not left:
+            break
+        if look:
+            pause()
+        left = [task for task in left if not waits(task, mapped, owners)]
+    for task in left:
+        path = f"/proc/self/task/{task}/comm"
+        with suppress(OSError), open(path, errors="replace") as file:  # noqa: PTH123 - it may have ended
+            owners.add(f"{file.read().strip()} (running)")
     return owners
+
+
+def waits(task, mapped, owners):
+    """Whether a thread waits, has ended, or nobody says; adds to `owners` whose it is, as the others."""
+    try:
+        part = stack(task)
+    except OSError:
+        return True
+    if part is None:
+        return False
+    words = {address for (address,) in WORD.iter_unpack(part)}
+    for start, end, whose in mapped:
+        if whose not in owners and any(start <= address < end for address in words):
+            owners.add(whose)
+    return True
 
 
 def areas():
@@ -144,10 +172,12 @@ def areas():
 
 
 def stack(task):
-    """The nearest part of a waiting thread's stack, in whole words. Raises OSError, ValueError."""
+    """The nearest part of a waiting thread's stack, in whole words; None of one that runs. Raises OSError."""
     with open(f"/proc/self/task/{task}/syscall") as file:  # noqa: PTH123
-        *_, pointer, _ = file.read().split()
+        fields = file.read().split()
+    if fields == ["running"]:
+        return None
     with open("/proc/self/mem", "rb", buffering=0) as memory:  # noqa: PTH123
-        memory.seek(int(pointer, 16))
+        memory.seek(int(fields[-2], 16))
         part = memory.read(STACK)
     return part[: len(part) // WORD.size * WORD.size]

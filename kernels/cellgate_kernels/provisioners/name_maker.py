@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import sys
 
 # linux/sched.h, linux/nsfs.h, linux/mount.h, linux/fcntl.h, linux/prctl.h
@@ -39,6 +40,7 @@ COUNTED = {
 LONGEST = 26
 NAMESPACES = "/proc/sys/user/max_user_namespaces"
 FEW, MANY = 64, "1048576"
+KILL = 9  # the module that names it takes milliseconds
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -123,20 +125,31 @@ def allow_another() -> int:
     """Let one more user namespace be made below this one, also where bwrap has forbidden it for good.
 
     Returns a descriptor for the number of the process that is in it. Where it is forbidden, this goes on in a
-    child: then it is forbidden again, before the number is passed on.
+    child: then it is forbidden again, before the number is passed on, and whatever goes wrong: whoever waits
+    no longer closes our standard input, also by its own end.
     """
     with open(NAMESPACES) as file:  # noqa: PTH123
         most = file.read()
     if int(most) > FEW:
         return 1
     reader, writer = os.pipe()
-    set_namespaces(MANY)
-    if os.fork() == 0:
+    child, number = -1, b""
+    try:
+        set_namespaces(MANY)
+        child = os.fork()
+        if child:
+            os.close(writer)
+            told, _, _ = select.select([reader, 0], [], [])
+            number = os.read(reader, 32) if reader in told else b""
+    finally:
+        if child:
+            set_namespaces(most)
+        if child > 0 and not number:
+            # It has failed, or hangs.
+            os.kill(child, KILL)
+    if child == 0:
         os.close(reader)
         return writer
-    os.close(writer)
-    number = os.read(reader, 32)
-    set_namespaces(most)
     if number:
         os.write(1, number)
         os.read(0, 1)

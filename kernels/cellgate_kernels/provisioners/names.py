@@ -39,6 +39,8 @@ allows 32 in all.
 
 _PROGRAM: Final = Path(__file__).with_name("name_maker.py")
 _TIMEOUT: Final = 10.0
+_LAST_WORDS: Final = 5.0
+"""Seconds that the program has for its end."""
 _MOST_SAID: Final = 500
 
 
@@ -150,7 +152,17 @@ def _make(wanted: NamesRequest) -> Names:
             receiver = (wanted.user, wanted.group) if wanted.is_machines_user else None
             return Names(_opened(int(said)), receiver)
         finally:
-            program.kill()
+            _end(program)
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """End it, and let it forbid again what it has allowed for a moment."""
+    assert program.stdin is not None
+    program.stdin.close()
+    try:
+        program.wait(_LAST_WORDS)
+    except subprocess.TimeoutExpired:
+        program.kill()
 
 
 def _give(path: str, user: tuple[int, int]) -> None:
@@ -166,7 +178,7 @@ def _give(path: str, user: tuple[int, int]) -> None:
 
 
 def _why(program: subprocess.Popen[bytes]) -> str:
-    program.kill()
+    _end(program)
     assert program.stderr is not None
     said = program.stderr.read(_MOST_SAID).decode(errors="replace").strip()
     return said or f"it was not done within {_TIMEOUT:g} s"

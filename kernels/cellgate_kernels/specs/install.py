@@ -12,16 +12,18 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TextIO
 
 from cellgate_kernels.errors import BackendUnavailable, in_words
+from cellgate_kernels.regular import read_regular
 from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, KERNEL_PACKAGES, data_folder
 from cellgate_kernels.specs.environments import (
@@ -43,6 +45,11 @@ from cellgate_kernels.specs.uv_command import (
 )
 
 _STAMP = "cellgate-environment.sha256"
+_PLACED = "start-up-files.txt"
+_PLACED_BYTES = 64 * 1024
+_PLACED_NAME = re.compile(r"(?:[a-z_]++/)?[a-z_]++\.(?:py|js)")
+_UNLISTED = ("stills_dom.js", "stills_maps.js", "stills_vega.js")
+"""What versions without the list have put there, and this one has elsewhere."""
 _LINES_SHOWN = 12  # of a failed program's output
 
 
@@ -134,7 +141,8 @@ def install_kernelspec(
     """Write the kernelspec of an environment, based on the container kernelspec `like`; returns its folder.
 
     Puts the kernels' start-up files into the environment, matplotlib's list of fonts if it is installed (a
-    fresh sandbox would otherwise spend seconds on it at the first import), and the manifest. Idempotent.
+    fresh sandbox would otherwise spend seconds on it at the first import), and the manifest. What an earlier
+    version has put there and this one does not is removed. Idempotent.
     """
     environment = environment.absolute()
     python = environment / "bin" / "python"
@@ -144,6 +152,7 @@ def install_kernelspec(
     for place, script in files.items():
         place.parent.mkdir(exist_ok=True)
         _replace(place, script.read_bytes())
+    _remove_former(shared, {str(place.relative_to(shared)) for place in files})
     imported = [str(place) for place in files if place.suffix == ".py"]
     # Each kernel imports these, from a folder that it can't write to.
     _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
@@ -163,6 +172,23 @@ def install_kernelspec(
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "kernel.json", f"{json.dumps(spec, indent=1)}\n".encode())
     return folder
+
+
+def _remove_former(shared: Path, names: Set[str]) -> None:
+    """Remove the start-up files that were put there before, but for those with these names; keep the list."""
+    listed = shared / _PLACED
+    try:
+        former = read_regular(listed, _PLACED_BYTES).decode(errors="replace").split("\n")
+    except FileNotFoundError:
+        former = list(_UNLISTED)
+    for name in set(former) - names:
+        # A kernel without a sandbox can write to the list.
+        if _PLACED_NAME.fullmatch(name):
+            path = shared / name
+            path.unlink(missing_ok=True)
+            for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+                compiled.unlink(missing_ok=True)
+    _replace(listed, "\n".join(sorted(names)).encode())
 
 
 def _write_manifest(environment: Path, *name: str) -> None:

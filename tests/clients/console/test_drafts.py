@@ -79,3 +79,47 @@ def test_a_draft_is_put_aside_for_an_earlier_cell_and_comes_back(page: Any, cons
     ended(cells(page).nth(1))
     expect(editor(page)).to_have_text("40 + 2")
     expect(back).to_have_count(0)
+
+
+def test_an_earlier_cell_comes_into_the_editor_once_it_is_read(page: Any, console: GatewayProcess) -> None:
+    """Whoever asks for its code before the page has it need not ask again."""
+    console.execute("draft-unread", "earlier = 1")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    reading = "**/draft-unread/events?after=*"
+    page.route(reading, hold)
+    with page.expect_request(reading):
+        show(page, "draft-unread")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    expect(cells(page)).to_be_focused()
+    page.keyboard.press("e")
+    expect(cells(page)).to_be_focused()
+    for route in held:
+        route.continue_()
+    expect(editor(page)).to_have_text("earlier = 1")
+    expect(editor(page)).to_be_focused()
+
+
+def test_an_earlier_cell_that_was_left_meanwhile_does_not_come(page: Any, console: GatewayProcess) -> None:
+    console.execute("draft-left", "earlier = 1")
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    reading = "**/draft-left/events?after=*"
+    page.route(reading, hold)
+    with page.expect_request(reading):
+        show(page, "draft-left")
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("e")
+    write(page, "40 + 2")
+    for route in held:
+        route.continue_()
+    expect(cells(page).locator(".source")).to_have_text("earlier = 1")
+    expect(editor(page)).to_have_text("40 + 2")

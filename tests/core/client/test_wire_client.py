@@ -270,6 +270,35 @@ async def test_who_makes_a_session_is_told_its_position_in_line() -> None:
                 await gateway.create_session("s", on_wait=told.append)
 
 
+async def test_sessions_are_known_to_be_where_they_were_made() -> None:
+    """Also those without a name before the answer, and branches: nobody goes on in another gateway's."""
+
+    async def made(gateway: Gateway, call: str) -> str:
+        match call:
+            case "named by the gateway":
+                return (await gateway.create_session()).session
+            case "named while it waits":
+                return (await gateway.create_session(on_wait=lambda _: None)).session
+            case "branch":
+                return (await gateway.branch("other")).session
+            case _:
+                (explored,) = (await gateway.explore("other", ["1"])).results
+                return explored.session
+
+    at = "Cellgate-Owner: 0a\r\n"
+    alternative = b'{"session":"s","execution":"e","status":"ok","branch":"kept"}'
+    for call, said in {
+        "named by the gateway": answer(b'{"session":"s"}', headers=f"{at}Location: /base/v1/sessions/s\r\n"),
+        "named while it waits": answer(b'{"session":"s"}\n', headers=at),
+        "branch": answer(b'{"session":"s"}', headers=f"{at}Location: /base/v1/sessions/s\r\n"),
+        "explore": answer(b'{"results":[%s]}' % alternative, headers=at),
+    }.items():
+        async with answering(said) as (gateway, requests):
+            assert await made(gateway, call) == "s"
+            await gateway.interrupt("s")
+        assert b"Cellgate-Owner: 0a\r\n" in requests[1], call
+
+
 async def test_a_failure_in_the_middle_of_a_stream_is_raised() -> None:
     problem = b'{"type":"problem","status":507,"reason":"storage_full","detail":"The disk is full"}\n'
     async with answering(chunked(line("started"), problem)) as (gateway, _):

@@ -9,10 +9,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from cellgate.errors import IdentityUnavailable
+from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.fetching import Answer, Fetcher
 from cellgate.principals.jwt import OidcSettings
-from cellgate.principals.oidc_sign_in import DISCOVERY_SECONDS, RETRY_SECONDS, Begun, ProviderSignIn
+from cellgate.principals.oidc_sign_in import (
+    DISCOVERY_SECONDS,
+    MOST_AT_ONCE,
+    RETRY_SECONDS,
+    Begun,
+    ProviderSignIn,
+)
 from cellgate.principals.provider import ProviderKeys, UrlKeys
 from tests.support.identity import AUDIENCE, ISSUER
 
@@ -32,6 +38,8 @@ class Asked(Fetcher):
         super().__init__("The provider")
         self.document: Mapping[str, str] | None = GOOD
         self.count = 0
+        self.codes: asyncio.Queue[str] = asyncio.Queue()
+        self.answers = asyncio.Event()
 
     async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> Answer:
         del url, most, headers
@@ -40,6 +48,12 @@ class Asked(Fetcher):
         if self.document is None:
             raise IdentityUnavailable("The provider can't be reached")
         return Answer(200, json.dumps(self.document).encode())
+
+    async def post(self, url: str, form: Mapping[str, str], *, most: int) -> Answer:
+        del url, most
+        self.codes.put_nowait(form["code"])
+        await self.answers.wait()
+        return Answer(400, b"")
 
 
 class World:
@@ -128,3 +142,26 @@ def test_an_answer_is_to_one_question_of_one_provider(world: World) -> None:
     assert not world.provider.is_answer(begun, begun.state, "https://evil.example")
     for state in ("", Begun.new().state, f"{begun.state}x", "é"):
         assert not world.provider.is_answer(begun, state, ISSUER)
+
+
+async def test_one_address_leaves_room_for_the_sign_ins_of_others(world: World) -> None:
+    """However many codes a stranger sends, the next user's is looked at."""
+
+    async def sign_in(code: str, origin: str) -> object:
+        with pytest.raises((InvalidToken, IdentityUnavailable)) as refused:
+            await world.provider.login(Begun.new(), code, BACK, origin)
+        return refused.type
+
+    floods = [asyncio.create_task(sign_in(f"flood {each}", "192.0.2.1")) for each in range(20)]
+    for _ in range(MOST_AT_ONCE * 3 // 4):
+        assert (await world.fetcher.codes.get()).startswith("flood")
+    refused = [each for each in floods if each.done()]
+    assert len(refused) == len(floods) - MOST_AT_ONCE * 3 // 4
+    assert {each.result() for each in refused} == {IdentityUnavailable}
+    users = [asyncio.create_task(sign_in(name, name)) for name in ("ada", "ben", "cid")]
+    assert [await world.fetcher.codes.get() for _ in range(2)] == ["ada", "ben"]
+    world.fetcher.answers.set()
+    assert await asyncio.gather(*users) == [InvalidToken, InvalidToken, IdentityUnavailable]
+    assert set(await asyncio.gather(*floods)) == {InvalidToken, IdentityUnavailable}
+    # The places are free again.
+    assert await sign_in("later", "192.0.2.1") is InvalidToken

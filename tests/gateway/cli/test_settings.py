@@ -22,7 +22,7 @@ from cellgate.cli.base import BaseApp, CommandApp, UsageError, environment_confi
 from cellgate.cli.main import CellgateApp, main
 from cellgate.cli.run import RunApp
 from cellgate.cli.serve import ServeApp
-from tests.support.commands import cellgate
+from tests.support.commands import cellgate, environment
 
 
 class DemoApp(BaseApp):
@@ -253,7 +253,39 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["-c", "print(1)"], "cellgate: there is no option -c; cellgate exec CODE runs code"),
         (["-v"], "cellgate: there is no option -v; did you mean --version?"),
         (["exec", "--out", "x", "1"], "cellgate: there is no option --out"),
-        (["files", "ls", "s", "-o", "x"], "cellgate: --output is the FILE of get, which is given once"),
+        (
+            ["files", "ls", "s", "-o", "x"],
+            "cellgate: --output is an option of cellgate files get, and ls does not have it",
+        ),
+        (
+            ["record", "stats", "--trust"],
+            "cellgate: --trust is an option of cellgate record clock, and stats does not have it",
+        ),
+        (
+            ["record", "trail", "--force"],
+            (
+                "cellgate: --force is an option of cellgate record backup and restore,"
+                " and trail does not have it"
+            ),
+        ),
+        (
+            ["session", "info", "s", "--as", "x"],
+            (
+                "cellgate: --as is an option of cellgate session checkpoint and branch,"
+                " and info does not have it"
+            ),
+        ),
+        (
+            ["process", "end", "s", "p", "--ProcessApp.json=True"],
+            (
+                "cellgate: --json is an option of cellgate process run, start, ls and watch,"
+                " and end does not have it"
+            ),
+        ),
+        (
+            ["image", "check", "--base-image", "x"],
+            "cellgate: --base-image is an option of cellgate image build, and check does not have it",
+        ),
         (
             ["files", "get", "s", "a", "b", "-o", "x"],
             "cellgate: --output is the FILE of get, which is given once",
@@ -640,3 +672,40 @@ def test_every_command_with_verbs_has_a_usage_line_for_each() -> None:
             first = {form.partition(" ")[0] for form in command.forms}
             assert first == set(verbs or first), path
             assert command.forms or command.__name__ in {"CompletionApp", "ReplayApp", "VerifyApp"}, path
+
+
+WITH_ACTIONS = ("record", "files", "packages", "process", "session", "user", "token", "secret", "image")
+
+
+@pytest.mark.parametrize("name", WITH_ACTIONS)
+def test_an_option_that_an_action_does_not_have_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is done, and whatever else is said; all that no action is said to lack is for all."""
+    command = import_item(CellgateApp.subcommands[name][0])
+    actions = {form.split()[0]: form.partition(" --")[0].split()[1:] for form in command.forms}
+    options = {target.partition(".")[2]: names for names, target in command.aliases.items()}
+    switches = {next(iter(one)): names for names, (of, _) in command.flags.items() for one in of.values()}
+    assert command.options_of_some.keys() <= (options | switches).keys()
+    refusals = 0
+    for setting, having in command.options_of_some.items():
+        names = (options | switches)[setting]
+        option = f"--{names if isinstance(names, str) else names[-1]}"
+        numbers = {"after", "keep", "seed", "timeout"}
+        value = "1" if setting in numbers else "admin" if setting == "role" else "minimal"
+        assert set(having.split()) < actions.keys()
+        for action in actions.keys() - set(having.split()):
+            words = [name, action, *actions[action], option, *([value] if setting in options else [])]
+            assert main(words) == 2
+            told = capsys.readouterr().err
+            assert told.startswith(f"cellgate: {option} is an option of cellgate {name} "), words
+            assert told.endswith(f", and {action} does not have it\n")
+            refusals += 1
+    assert refusals
+
+
+def test_what_the_environment_says_is_for_all_actions_of_a_command() -> None:
+    for words in (("add", "ann"), ("disable", "ann"), ("list",)):
+        done = cellgate("user", *words, env=environment(CELLGATE_ROLE="auditor"))
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "auditor" in done.stdout

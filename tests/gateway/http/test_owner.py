@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -69,6 +70,13 @@ def test_every_answer_names_its_gateway_and_so_does_the_next_life(
         answer = gateway.get(path)
         assert (answer.status, answer.headers[OWNER]) == (status, owner)
     assert gateway.request("GET", "/v1/sessions", token="wrong").headers[OWNER] == owner
+    # The listener answers what never gets to a handler.
+    host, _, port = gateway.host.partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        head = connection.makefile("rb").read().partition(b"\r\n\r\n")[0].decode()
+    assert head.startswith("HTTP/1.1 400 ")
+    assert f"{OWNER}: {owner}" in head.split("\r\n")
     gateway.stop()
     assert owner_of(start_gateway(tmp_path / "data")) == owner
 
@@ -112,12 +120,17 @@ def test_owners_are_remembered_until_the_session_ends() -> None:
     first, second = ({OWNER.lower(): name} for name in ("a", "b"))
     path = session_in("/v1/sessions/s%2Ft/executions/1?max_text=2")
     assert path == "/v1/sessions/s%2Ft"
-    assert session_in("/v1/sessions") is session_in("/v1/me") is None
+    assert session_in("/v1/sessions") is session_in("/v1/me") is session_in("") is None
+    assert session_in("/below/v1/sessions/s") == "/v1/sessions/s"
     assert owners.headers(path) == owners.headers(None) == {}
     owners.learn(path, first)
     owners.learn(path, {})
     owners.learn(None, second)
     assert owners.headers(path) == {OWNER: "a"}
+    owners.learn_branch("/v1/sessions/unknown", "/v1/sessions/branch")
+    assert owners.headers("/v1/sessions/branch") == {}
+    owners.learn_branch(path, "/v1/sessions/branch")
+    assert owners.headers("/v1/sessions/branch") == {OWNER: "a"}
     with pytest.raises(NotOwner, match="The gateway b answered for a session that a has"):
         owners.learn(path, second)
     assert owners.headers(path) == {OWNER: "a"}
@@ -127,3 +140,13 @@ def test_owners_are_remembered_until_the_session_ends() -> None:
     for number in range(MOST_KNOWN):
         owners.learn(f"/v1/sessions/{number}", first)
     assert owners.headers(path) == {}
+
+
+@pytest.mark.parametrize("told", ["", "a" * 65, "A", "g", "a b", "a\n", "0x1", "\u0663", "a" * 1_000_000])
+def test_what_is_no_id_of_a_gateway_is_not_kept(told: str) -> None:
+    owners = Owners()
+    owners.learn("/v1/sessions/s", {OWNER.lower(): told})
+    assert owners.headers("/v1/sessions/s") == {}
+    owners.learn("/v1/sessions/s", {OWNER.lower(): "0123456789abcdef" * 4})
+    owners.learn("/v1/sessions/s", {OWNER.lower(): told})
+    assert owners.headers("/v1/sessions/s") == {OWNER: "0123456789abcdef" * 4}

@@ -82,3 +82,44 @@ def test_an_environment_is_made_once_and_anew_when_it_was_not_finished(tmp_path:
     assert not leftover.exists()
     assert not list(environment.glob("*.sha256")), "a half-made environment passes for a finished one"
     assert "not-there-at-all" in (data_folder(tmp_path) / "setup.log").read_text()
+
+
+def test_a_set_up_removes_what_an_earlier_one_put_there_and_leaves_the_rest(
+    kernel_prefix: Path, tmp_path: Path
+) -> None:
+    installed = json.loads((kernel_prefix / "kernels" / "python3" / "kernel.json").read_text())
+    python = Path(installed["argv"][0])
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(python)
+    shared = data_folder(tmp_path)
+    (shared / "__pycache__").mkdir(parents=True)
+    # Of a version before there was a list.
+    former = shared / "stills_vega.js"
+    own = shared / "own.js"
+    for path in (former, own):
+        path.touch()
+    install_kernelspec(tmp_path, tmp_path, name="bash", like="bash")
+    assert own.exists()
+    assert not former.exists()
+    assert (shared / "drawing" / "stills_vega.js").exists()
+    listed = shared / "start-up-files.txt"
+    names = listed.read_text().split("\n")
+    assert {"bootstrap.py", "drawing/stills_vega.js"} <= set(names)
+    # Of a version after that; a kernel without a sandbox can have written the rest.
+    outside = tmp_path / "outside.py"
+    later = [
+        shared / "later.py",
+        shared / "__pycache__" / "later.cpython-311.pyc",
+        shared / "drawing" / "later.js",
+    ]
+    for path in (outside, *later):
+        path.touch()
+    listed.write_text(
+        "\n".join(["later.py", "drawing/later.js", "../../outside.py", str(outside), "", "own", *names])
+    )
+    install_kernelspec(tmp_path, tmp_path, name="bash", like="bash")
+    assert [path for path in later if path.exists()] == []
+    assert outside.exists()
+    assert own.exists()
+    assert listed.read_text().split("\n") == names
+    assert all((shared / name).is_file() for name in names)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import platform
+
 import pytest
 
 from cellgate_kernels.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
@@ -9,6 +12,7 @@ from cellgate_kernels.errors import CannotBranch
 from tests.gateway.kernels.test_branch import backend, copied
 from tests.gateway.kernels.test_checkpoints import Session, launcher, session
 from tests.gateway.kernels.test_kernel import folders, new_launcher, printed
+from tests.support import native_thread
 from tests.support.branch_cells import Thing
 
 __all__ = ["backend", "folders", "launcher", "new_launcher", "session"]  # fixtures
@@ -104,3 +108,21 @@ async def test_threads_that_can_not_rest_are_named(
         await session.run(ends)
         await session.roll_back(await session.checkpoint())
         assert await session.run(f"{threads}; e.close()") == "(3,)\n"
+
+
+@pytest.mark.skipif(platform.machine() not in native_thread.CODE, reason="no machine code for this processor")
+async def test_a_native_thread_that_never_waits_is_named_beside_duckdb(session: Session) -> None:
+    source = inspect.getsource(native_thread)
+    name = await session.run(
+        f"{source}\nthread = NativeThread(); print(open('/proc/self/comm').read().strip())"
+    )
+    # Without DuckDB no native thread is looked at.
+    await session.checkpoint()
+    await session.run("import duckdb")
+    for ask in (session.checkpoint, lambda: session.kernel.branch(SHARED)):
+        with pytest.raises(CannotBranch) as refused:
+            await ask()
+        named = Obstacle(ObstacleKind.NATIVE_THREAD, f"{name.strip()} (running)")
+        assert refused.value.obstacles == (named,)
+    await session.run("thread.rest()")
+    await session.roll_back(await session.checkpoint())

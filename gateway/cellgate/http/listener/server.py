@@ -77,9 +77,13 @@ class Listener(HTTPServer):
         settings: ListenerSettings,
         closed_by_us: Callable[[str], None],
         certificate: Certificate | None = None,
+        gateway: str | None = None,
         **options: Any,
     ) -> None:
-        """Tornado's constructor. With a `certificate`, all connections are TLS."""
+        """Tornado's constructor. With a `certificate`, all connections are TLS.
+
+        `gateway`: the id that its own refusals name.
+        """
         # Large enough for a piece of an upload; streams read other bodies in smaller parts.
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         # Tornado would keep a timer for each head, of an hour; we check all connections ourselves.
@@ -87,6 +91,7 @@ class Listener(HTTPServer):
         self._closed_by_us = closed_by_us
         self._limits = settings
         self._certificate = certificate
+        self._gateway = gateway
         # In the order of their arrival, so that each is checked about as long after its last check.
         self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
@@ -174,7 +179,7 @@ class Listener(HTTPServer):
         if len(self._streams) >= self._limits.connections or self._has_too_many(origin, 1):
             self._closed_by_us("refused")
             if self._certificate is None:
-                say(connection, answer_of(503, "too_many_connections", TOO_MANY))
+                say(connection, self.refusal(503, "too_many_connections", TOO_MANY))
             connection.close()
             return
         # Tornado takes and zeroes a buffer of `read_chunk_size` at each read, however few bytes come.
@@ -275,6 +280,10 @@ class Listener(HTTPServer):
         """Report a stream about to be closed because clients hold too much memory and it holds most."""
         self._closed_by_us(why)
         logger.warning("Closed a connection, which held most of the memory for clients: it is %s", why)
+
+    def refusal(self, status: int, reason: str, detail: str) -> bytes:
+        """Return a whole answer with a problem, after which the connection is closed."""
+        return answer_of(status, reason, detail, self._gateway)
 
     def refused_tls(self, stream: ClientStream) -> None:
         """Count a failed handshake."""

@@ -25,6 +25,7 @@ from tornado.iostream import IOStream, UnsatisfiableReadError
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.principals.principal import Login
 from cellgate.principals.shares import Shares
+from cellgate.wire.owner import OWNER
 from cellgate_kernels.budget import ByteBudget
 from cellgate_kernels.places import Places
 from cellgate_kernels.tasks import guarded
@@ -38,6 +39,11 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: on, with a timeout of zero."""
 _HANDSHAKE = 0x16
 """The first byte of TLS (RFC 8446, 5.1), and of no request."""
+_GOES_ON = b"HTTP/1.1 100 "
+"""How the word begins that a body may come, which is no answer."""
+_TORNADOS_REFUSAL = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+"""What tornado says to what it can't parse. No answer of a handler begins so: each has headers."""
+_UNREADABLE = "The request can't be read: it is not HTTP, or has too many headers"
 WAITING_HELPS = frozenset({408, 503})
 """The statuses of refusals that may not be refused if they are sent again after `RETRY_SECONDS`."""
 RETRY_SECONDS = 5
@@ -80,6 +86,9 @@ class Owner(Protocol):
 
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""
+
+    def refusal(self, status: int, reason: str, detail: str) -> bytes:
+        """Return a whole answer with a problem, after which the connection is closed."""
 
     def refused_tls(self, stream: ClientStream) -> None:
         """The TLS handshake has failed; the stream is about to be closed."""
@@ -140,6 +149,7 @@ class ClientStream(IOStream):
         self._given_up = False
         self._dropped = self._said = False
         self._counting = False
+        self._has_begun_answer = False
         self._message_at = 0
         self.since = self._window = self._write_window = time.monotonic()
         # Marks are values of `received` or `sent`: at the phase's start, at the window's, before the answer.
@@ -196,6 +206,7 @@ class ClientStream(IOStream):
         self._enter(Phase.WAITING)
         self._phase_mark -= self._read_buffer_size
         self._answer_mark = self.sent
+        self._has_begun_answer = False
         self.login = None
         self.signed_in = None
         self.passed = None
@@ -374,7 +385,7 @@ class ClientStream(IOStream):
         if self.closed() or self.writing() or (self.phase is Phase.BODY and self.sent > self._answer_mark):
             return
         self._said = True
-        self._send_last(answer_of(status, reason, detail))
+        self._send_last(self._owner.refusal(status, reason, detail))
 
     def _send_last(self, words: bytes) -> None:
         say(self.socket, words)
@@ -454,7 +465,11 @@ class ClientStream(IOStream):
         return count
 
     def write(self, data: bytes | memoryview) -> asyncio.Future[None]:
-        """Count bytes that the system did not take at once."""
+        """Count bytes that the system did not take at once. Tornado's bare refusal becomes one of ours."""
+        if not self._has_begun_answer and data[: len(_GOES_ON)] != _GOES_ON:
+            self._has_begun_answer = True
+            if data == _TORNADOS_REFUSAL:
+                data = self._owner.refusal(400, "bad_request", _UNREADABLE)
         self._written += len(data)
         written = super().write(data)
         if self._flushed < self._written:
@@ -503,8 +518,9 @@ def silence(connection: socket.socket) -> float:
     return milliseconds / 1000 if probes or unacknowledged else 0.0
 
 
-def answer_of(status: int, reason: str, detail: str) -> bytes:
-    """A whole answer with a problem, after which the connection is closed."""
+def answer_of(status: int, reason: str, detail: str, gateway: str | None = None) -> bytes:
+    """A whole answer with a problem, after which the connection is closed. `gateway`: the id in it."""
+    named = "" if gateway is None else f"{OWNER}: {gateway}\r\n"
     retry = f"Retry-After: {RETRY_SECONDS}\r\n" if status in WAITING_HELPS else ""
     title = reason.replace("_", " ").capitalize()
     body = msgspec.json.encode(
@@ -518,7 +534,7 @@ def answer_of(status: int, reason: str, detail: str) -> bytes:
     )
     head = (
         f"HTTP/1.1 {status} {title}\r\nServer: cellgate\r\nContent-Type: application/problem+json\r\n"
-        f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
+        f"{named}Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
     )
     return head.encode() + body
 

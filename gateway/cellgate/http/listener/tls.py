@@ -12,7 +12,7 @@ import ssl
 
 from tornado.iostream import SSLIOStream
 
-from cellgate.http.listener.streams import ClientStream, answer_of, quietly, say
+from cellgate.http.listener.streams import ClientStream, quietly, say
 
 _PLAIN_HTTP = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
 """OpenSSL's reasons for a handshake that begins with a request."""
@@ -51,8 +51,8 @@ class TlsStream(ClientStream, SSLIOStream):
         """Answer a request without TLS, for people who forgot the `s` of `https`."""
         # What is left unread would make closing a reset, and the answer would be lost.
         quietly(lambda: socket.socket.recv(self.socket, 65536, socket.MSG_DONTWAIT))
-        words = answer_of(400, "bad_request", "This port is for HTTPS: the URL must begin with https://")
-        say(self.socket, words)
+        detail = "This port is for HTTPS: the URL must begin with https://"
+        say(self.socket, self._owner.refusal(400, "bad_request", detail))
 
     def _is_connreset(self, e: BaseException) -> bool:
         """Tornado's hook: errors for which it just closes. It would log all that is sent instead of TLS."""

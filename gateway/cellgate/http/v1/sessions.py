@@ -10,7 +10,6 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, NDJSON, READS, STARTS, WRITES, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
 from cellgate.principals.principal import Permission
-from cellgate.sessions.agreement import check_agreement
 from cellgate.sessions.model import within
 from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
 from cellgate.wire.models import BranchBody, SessionBody
@@ -80,9 +79,9 @@ class SessionsHandler(StreamingHandler):
         lines = Format.NDJSON in self.request.headers.get("Accept", "")
         form = Format.NDJSON if lines else Format.JSON
         async with self.waiting(form) as moved:
-            session, created = await self.services.manager.get_or_create(self.owner, body, moved=moved)
-            if not created:
-                check_agreement(session, body)
+            session, created = await self.services.manager.get_or_create(
+                self.owner, body, moved=moved, exact=True
+            )
             await session.log.commit()
         self.set_location(f"/v1/sessions/{session.row.key}")
         self.answer_last(within(self.login.reach, session.to_wire()), form, 201 if created else 200)

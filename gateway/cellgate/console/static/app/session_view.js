@@ -19,7 +19,7 @@ import { Failed, Icon, IconButton, Menu, Spinner, State, Tabs } from "./ui.js";
 import { because, counted } from "./words.js";
 import { Variables } from "./variables.js";
 import { VirtualList } from "./virtual_list.js";
-import { html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { effect, html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 
 /** So wide that panels are shown beside the cells, in pixels; narrower, they are above them when asked for. */
 const WIDE = 1080;
@@ -70,7 +70,7 @@ function Opened({ log, execution, principal }) {
         k: () => list.current?.focusBy(-1),
         G: () => list.current?.toEnd(),
         i: () => editor.current?.focus(),
-        e: () => focusedCell(log, (cell) => cell.state.peek().loaded && edit(cell.state.peek().code)),
+        e: () => editFocused(log, edit),
         p: () => (panelOpen.value = !panelOpen.value),
         u: () => model?.checkpoint && runs && undo(log, { asks: true }),
       };
@@ -97,11 +97,27 @@ function Opened({ log, execution, principal }) {
   `;
 }
 
-/** @param {SessionLog} log @param {(cell: import("./session_log.js").Cell) => void} act */
-function focusedCell(log, act) {
+/** @param {SessionLog} log */
+function focusedCell(log) {
   const place = document.activeElement?.closest?.("[data-item]")?.getAttribute("data-item");
-  const cell = place == null ? undefined : log.cells[Number(place)];
-  if (cell) act(cell);
+  return place == null ? undefined : log.cells[Number(place)];
+}
+
+/**
+ * Put the code of the cell that has the focus into the editor: once it has been read, if the focus is still there.
+ * @param {SessionLog} log @param {(code: string) => void} edit
+ */
+function editFocused(log, edit) {
+  const cell = focusedCell(log);
+  if (!cell) return;
+  const stop = effect(() => {
+    if (!cell.state.value.loaded) return;
+    // Not within the effect, which what is done here would run again.
+    queueMicrotask(() => {
+      stop();
+      if (focusedCell(log) === cell) edit(cell.state.peek().code);
+    });
+  });
 }
 
 /** @param {{log: SessionLog, principal: string | null}} props */
