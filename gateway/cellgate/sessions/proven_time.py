@@ -120,9 +120,7 @@ class ProvenTime:
         """
         running, wall = self._running(), self._wall()
         if self._last is None:
-            first = self._read()
-            before = ClockState(wall if newest is None else newest) if first is None else first
-            ran = None
+            before, ran = self._first(wall if newest is None else newest), None
         else:
             before, ran = self._last[0], running - self._last[1]
         state = before.at(wall, ran)
@@ -138,12 +136,20 @@ class ProvenTime:
             logger.warning("The state of the clock is not kept for the next start: %s", in_words(error))
         return state
 
-    def _read(self) -> ClockState | None:
+    def _first(self, last: float) -> ClockState:
+        """Return what the gateway before has kept; `last` stands for its last look if it has kept nothing.
+
+        Where that can't be read, there may have been any leap, so nothing is certain.
+        """
         try:
-            return read_state(self._folder)
+            return read_state(self._folder) or ClockState(last)
         except StorageError as error:
-            logger.warning("The clock's former state is not known: %s", error.message)
-            return None
+            logger.warning(
+                "No record is removed for its age until the gateway has run for a day, or `cellgate record"
+                " clock --trust` says that the clock is right: its former state is not known: %s",
+                error.message,
+            )
+            return ClockState(last, (Leap(0.0, 0.0, seen=True),))
 
     def _is_trusted(self) -> bool:
         with suppress(OSError):
@@ -183,6 +189,9 @@ def _keep(path: Path, state: ClockState) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(state))
+        file.flush()
+        # Else some file systems show an empty file after the power was cut, when the clock is least certain.
+        os.fsync(descriptor)
     draft.replace(path)
 
 

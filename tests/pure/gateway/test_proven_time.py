@@ -143,12 +143,18 @@ def test_leaps_without_end_take_no_room_without_end() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"wall": "x"}', "\x00" * 100, '{"wall": 1e999}'])
-def test_a_damaged_state_is_said_and_replaced(clocks: Clocks, tmp_path: Path, content: str) -> None:
+def test_what_a_damaged_state_has_said_may_have_been_a_leap(
+    clocks: Clocks, tmp_path: Path, content: str
+) -> None:
+    """The rows of the record may all be of a clock that is wrong, so their times prove nothing."""
     (tmp_path / STATE_FILE).write_text(content)
     with pytest.raises(StorageError, match=STATE_FILE):
         read_state(tmp_path)
-    assert clocks.gateway(tmp_path).look(START - 7200).proven == START - 7200
-    assert read_state(tmp_path) == ClockState(START, (Leap(7200.0, 0.0, False),))
+    gateway = clocks.gateway(tmp_path)
+    assert gateway.look(START - 60).proven is None
+    assert read_state(tmp_path) == ClockState(START, (Leap(0.0, 0.0, True),))
+    clocks.later(DAY)
+    assert gateway.look(START).proven == clocks.wall
 
 
 def test_a_state_that_cannot_be_kept_stops_nothing(clocks: Clocks, tmp_path: Path) -> None:
