@@ -123,11 +123,12 @@ class ProvenTime:
             before, ran = self._first(wall if newest is None else newest), None
         else:
             before, ran = self._last[0], running - self._last[1]
-        state = before.at(wall, ran)
-        if self._is_trusted():
+        if (said := self._trusted()) is not None:
             logger.info("The system clock is right, as an operator says: records are removed by it again")
-            state = ClockState(wall)
-        elif abs(ahead := before.ahead(wall, ran)) > LEAP_SECONDS and state.leaps:
+            # The word is about the clock as it was then, and may have been given long before this look.
+            before, ran = ClockState(said), None if ran is None else min(ran, max(0.0, wall - said))
+        state = before.at(wall, ran)
+        if abs(ahead := before.ahead(wall, ran)) > LEAP_SECONDS and state.leaps:
             _warn(state, ahead)
         self._last = (state, running)
         try:
@@ -151,11 +152,14 @@ class ProvenTime:
             )
             return ClockState(last, (Leap(0.0, 0.0, seen=True),))
 
-    def _is_trusted(self) -> bool:
+    def _trusted(self) -> float | None:
+        """Return when an operator said that the clock is right, by that clock; the word is taken once."""
+        path = self._folder / TRUST_FILE
         with suppress(OSError):
-            (self._folder / TRUST_FILE).unlink()
-            return True
-        return False
+            said = path.stat().st_mtime
+            path.unlink()
+            return said
+        return None
 
 
 def read_state(folder: Path) -> ClockState | None:
