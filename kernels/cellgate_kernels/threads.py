@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from cellgate_kernels.tasks import guarded
 from cellgate_kernels.turns import Claimant, Turns
 
 FURTHER_THREADS = 16
@@ -35,18 +37,24 @@ def work_for(name: str) -> None:
 class Lane:
     """A pool of at most `workers` threads. Calls beyond that wait; those for whom they are made take turns.
 
+    `executor`: threads that somebody else owns, so many of them.
+
     Its queue has no limit of its own: every caller waits for its result, so there are at most as many calls
     as requests and kernels, and both are limited.
     """
 
-    def __init__(self, name: str, workers: int) -> None:
+    def __init__(self, name: str, workers: int, executor: ThreadPoolExecutor | None = None) -> None:
         self.name = name
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix=f"cellgate-{name}")
+        self._executor = executor or ThreadPoolExecutor(workers, thread_name_prefix=f"cellgate-{name}")
         self._free = workers
         self._line: Turns[asyncio.Future[None]] = Turns()
+        self._guarded_leave = guarded(self._leave, "a thread that is free again")
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `work` in a thread. If the caller is cancelled, a call that has started runs on unobserved."""
+        """Call `work` in a thread. If the caller is cancelled, a call that has started runs on unobserved.
+
+        It has its thread until then: who is cancelled again and again has no more threads than others.
+        """
         context = contextvars.copy_context()
         call = partial(context.run, work, *args, **kwargs)
         loop = asyncio.get_running_loop()
@@ -55,12 +63,24 @@ class Lane:
         else:
             await self._turn(loop)
         try:
-            running = loop.run_in_executor(self._executor, call)
+            running = self._executor.submit(call)
         except BaseException:
             self._leave()
             raise
-        running.add_done_callback(self._leave)
-        return await running
+        result = asyncio.wrap_future(running)
+        result.add_done_callback(partial(self._done, loop, running))
+        return await result
+
+    def _done(self, loop: asyncio.AbstractEventLoop, running: Future[T], _: object) -> None:
+        """Free the thread, unless the call's caller was cancelled: it is still at work then."""
+        if running.done():
+            self._leave()
+        else:
+            running.add_done_callback(partial(self._leave_later, loop))
+
+    def _leave_later(self, loop: asyncio.AbstractEventLoop, _: object) -> None:
+        with suppress(RuntimeError):  # the loop may be over
+            loop.call_soon_threadsafe(self._guarded_leave)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Return when a thread is this call's."""

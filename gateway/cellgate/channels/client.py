@@ -98,6 +98,8 @@ class Client:
         if self.socket is not None:
             self._stop_pump()
             self._give_up(self.socket)
+        else:
+            logger.warning("Dropped what a client would get when it returns: %s", self._outbox.lost)
 
     def attach(self, socket: Socket) -> None:
         """Write to this socket from now on."""

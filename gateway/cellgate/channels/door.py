@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from cellgate.channels.client import GOING_AWAY, ChannelSettings, Client
-from cellgate.channels.frame_log import KernelFrames, Opener
+from cellgate.channels.frame_log import KernelFrames
 from cellgate.channels.frames import FrameFormat, OutgoingMessage
 from cellgate.channels.order import EndOrder
 from cellgate.channels.requests import Received, names_subshell
@@ -23,6 +23,7 @@ from cellgate.channels.synthesis import aborted_reply, answer_to, error_content,
 from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
+from cellgate.record.spill_ledger import Opener
 from cellgate_kernels.branch_request import REQUEST as BRANCH_REQUEST
 from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.execution import Outcome, Status

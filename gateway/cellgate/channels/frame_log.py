@@ -16,14 +16,14 @@ import os
 import tempfile
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from cellgate.channels.frames import FrameFormat
 from cellgate.errors import is_full
-from cellgate.record.spill_ledger import Space, Spiller
+from cellgate.record.spill_ledger import Opener
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB, MIB
 from cellgate_kernels.tasks import Supervisor
@@ -38,9 +38,6 @@ SMALLEST_FILE, LARGEST_FILE = 4 * MIB, 64 * MIB
 
 NO_ROOM = "This client reads too slowly: others need the space on disk"
 STANDING = "This client reads too slowly, and the disk can't keep what waits for it"
-
-Opener = Callable[[Spiller], Space]
-"""Makes the space of a log on the disk: its session's principal holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +196,9 @@ class FrameLog:
         self._tasks.start(self._close(file), "end of frames")
 
     async def _close(self, file: _File) -> None:
-        # The system may take long to free a large file.
+        # The system may take long to free a large file: those whose it is wait for it, not those for whom it
+        # gave way.
+        work_for(self._space.principal)
         try:
             await self._lane.run(file.file.close)
         finally:
@@ -277,6 +276,7 @@ class FrameLog:
         await self._tasks.finished()
         self.tidy()
         await self._tasks.finished()
+        self._space.close()
 
 
 class Waiting:

@@ -46,6 +46,7 @@ class Outbox:
         # In the log: where each begins and ends.
         self._runs: deque[tuple[int, int]] = deque()
         self._taken: bytes | None = None
+        self._is_awaited = False
         self._ended = False
         self._wake = asyncio.Event()
         log.join(self)
@@ -67,7 +68,7 @@ class Outbox:
         if self.size and self.size + size > self.limit:
             self.lose(f"This client reads too slowly: {self.size} bytes wait for it")
             return True
-        if not self._runs and (not self._head or self._fits(size)):
+        if not self._runs and (self._fits(size) or (self._is_awaited and not self._head)):
             self._head.append(frame)
             self._head_size += size
             self._memory.size += size
@@ -78,7 +79,7 @@ class Outbox:
         return False
 
     def _fits(self, size: int) -> bool:
-        """Whether the frame may wait in memory behind others."""
+        """Whether the frame may wait in memory, however long; what is awaited leaves it at once."""
         return self._memory.size + size <= self._most or self._head_size + size <= OWN
 
     def _keep(self, frame: bytes) -> bool:
@@ -120,8 +121,16 @@ class Outbox:
             elif self._ended:
                 return None
             else:
-                await self._wake.wait()
+                await self._frames()
         return self._taken
+
+    async def _frames(self) -> None:
+        """Wait for frames: there are none."""
+        self._is_awaited = True
+        try:
+            await self._wake.wait()
+        finally:
+            self._is_awaited = False
 
     def written(self) -> None:
         """Note that the frames last taken have been written."""

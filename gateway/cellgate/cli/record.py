@@ -57,9 +57,10 @@ class RecordApp(BaseApp):
         `--after N` leaves out the first N entries; `--json` prints each as it was hashed, with its hash.
         `cellgate verify` checks the chain.
 
-        `clock` shows how far the system's clock is believed, if records are removed for their age
-        (`retention_days`). After a leap none is until the gateway has run for a day; `clock --trust` says
-        that the clock is right, which a gateway takes into account at its next check for old records.
+        `clock` shows how far the system's clock is believed, where records are removed for their age
+        (`retention_days`). After it has leapt, no record is removed for its age until the gateway has run for
+        a day. `clock --trust` says that the clock is right, which a gateway believes from its next check for
+        old records on.
 
         `backup FILE` writes everything that is committed now to a file; a gateway may be serving. It checks
         the copy, and exits with 1 if something is not valid. With a folder the file is named by the time, and
@@ -222,18 +223,19 @@ class RecordApp(BaseApp):
     def _clock(self) -> None:
         from cellgate.sessions import proven_time  # noqa: PLC0415 - keeps --help quick
 
-        state = proven_time.read_state(self.data_path)
         if self.trust:
             proven_time.trust(self.data_path)
             sys.stdout.write("A gateway believes the system's clock from its next check for old records on\n")
-        elif state is None:
+            return
+        state = proven_time.read_state(self.data_path)
+        if state is None:
             sys.stdout.write("No gateway has removed records for their age here (`retention_days`)\n")
         elif not state.leaps:
             sys.stdout.write("The system's clock is believed\n")
-        for leap in () if self.trust or state is None else state.leaps:
+        for leap in () if state is None else state.leaps:
             when = "while a gateway ran" if leap.seen else "while no gateway looked"
             ahead, left = (timedelta(seconds=round(each)) for each in (leap.ahead, leap.left))
-            by = f"by {ahead}" if leap.ahead else "back"
+            by = f"by {ahead}" if leap.ahead else "back, or one that is not known"
             sys.stdout.write(f"a leap {by}, {when}: it counts when the gateway has run for {left} more\n")
 
     def _compact(self) -> None:

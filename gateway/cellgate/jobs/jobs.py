@@ -13,12 +13,14 @@ import logging
 import os
 import resource
 import sys
+from functools import partial
 from pathlib import Path
 
 from cellgate.errors import JobFailed, QueueFull
 from cellgate.jobs.job_files import PART, JobFile
 from cellgate.record.admission import Turns
-from cellgate.record.spill_ledger import Fixed, SpillLedger
+from cellgate.record.spill_ends import SpillEnds
+from cellgate.record.spill_ledger import SpillLedger
 from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.threads import Lane
@@ -43,14 +45,18 @@ class Jobs:
     def __init__(self, folder: Path, ledger: SpillLedger, lane: Lane, deadline: float = DEADLINE) -> None:
         self._folder = folder
         self._ledger = ledger
-        self._lane = lane
+        self._ends = SpillEnds(lane)
         self._deadline = deadline
         refusal = "Too many conversions are under way; try again later"
         self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, deadline, refusal)
 
     def file(self, principal: str) -> JobFile:
         """A new file, for a job of this principal's to read or to write. Raises StorageError."""
-        return JobFile(self._folder, self._ledger.open(principal, Fixed()), self._lane)
+        return JobFile(self._folder, partial(self._ledger.open, principal), self._ends)
+
+    async def finished(self) -> None:
+        """Return when all files whose users are done are gone from the disk."""
+        await self._ends.finished()
 
     async def run(self, principal: str, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
         """Run the module with stdin `given` and stdout `made`, for this principal.
@@ -86,6 +92,9 @@ class Jobs:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+        # What it read, or wrote, may have gone meanwhile.
+        given.check()
+        made.check()
         if process.returncode == os.EX_IOERR or (process.returncode and made.size >= room):
             raise made.explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         await made.count()

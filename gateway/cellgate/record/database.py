@@ -13,6 +13,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import StorageError
 from cellgate.record.schema import storage_error
+from cellgate_kernels.threads import Lane
+
+CLOSED = "The record is closed"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,6 +26,7 @@ class Database:
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._lane = Lane(name, 1, self._thread)
         self._connection: sqlite3.Connection | None = None
 
     async def open(self, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -35,6 +39,21 @@ class Database:
     ) -> asyncio.Future[T]:
         """Call `query` with the connection in the thread, after all earlier calls. Raises StorageError."""
         return asyncio.wrap_future(self._submit(query, *args, **kwargs))
+
+    async def run_in_turn(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As `run`, but of calls that wait, those for whom they are made take turns. Raises StorageError."""
+
+        def call() -> T:
+            return self._query(self._connection, query, *args, **kwargs)
+
+        try:
+            return await self._lane.run(call)
+        except RuntimeError as error:
+            if self._connection is None:
+                raise StorageError(CLOSED) from error
+            raise
 
     def start(
         self,
@@ -53,15 +72,22 @@ class Database:
     ) -> Future[T]:
         connection = self._connection
         if connection is None:
-            raise StorageError("The record is closed")
+            raise StorageError(CLOSED)
+        return self._thread.submit(lambda: self._query(connection, query, *args, **kwargs))
 
-        def call() -> T:
-            try:
-                return query(connection, *args, **kwargs)
-            except sqlite3.Error as error:
-                raise storage_error(error) from error
-
-        return self._thread.submit(call)
+    @staticmethod
+    def _query(
+        connection: sqlite3.Connection | None,
+        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        if connection is None:
+            raise StorageError(CLOSED)
+        try:
+            return query(connection, *args, **kwargs)
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
 
     async def close(self) -> None:
         """Disconnect after all running calls, and end the thread. May be called again."""

@@ -309,7 +309,7 @@ class Journal(Queries):
         Some clients cause this query before each cell, so it does not wait for rows to reach the tables.
         """
         row = self._backlog.execution_by_key(session_id, idempotency_key)
-        return row or await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
+        return row or await self._reader.run_in_turn(schema.execution_by_key, session_id, idempotency_key)
 
     async def _landing_of(self, group: Group) -> None:
         if self._broken is not None:

@@ -1,7 +1,7 @@
 """How a gateway reads the record that it writes. Reads see committed rows, not those still enqueued.
 
-One thread and one connection serve all short reads. The SQL is in ``schema``; the meaning of the rows is not
-known here.
+One thread and one connection serve all short reads; those for whom reads wait take turns. The SQL is in
+``schema``; the meaning of the rows is not known here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Queries(ABC):
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         await self.applied()
-        return await self._reader.run(query, *args, **kwargs)
+        return await self._reader.run_in_turn(query, *args, **kwargs)
 
     async def session(self, principal: str, key: str) -> SessionRow | None:
         """The session that the principal calls `key`."""

@@ -20,6 +20,7 @@ from threading import Lock
 from typing import BinaryIO
 
 from cellgate.errors import StorageError, StorageFull, not_written
+from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate_kernels.errors import CellgateError, in_words
 from cellgate_kernels.threads import Lane
@@ -39,6 +40,7 @@ class Spills:
     def __init__(self, folder: Path, ledger: SpillLedger, lane: Lane) -> None:
         self.folder = folder
         self.lane = lane
+        self.ends = SpillEnds(lane)
         self._ledger = ledger
 
     def open(self, principal: str) -> Spill:
@@ -49,6 +51,10 @@ class Spills:
     def used(self) -> int:
         """Bytes on the disk, with what other spills of the gateway have there."""
         return self._ledger.used
+
+    async def finished(self) -> None:
+        """Return when all spills that were read, or given up, are gone from the disk."""
+        await self.ends.finished()
 
 
 class Spill:
@@ -65,6 +71,7 @@ class Spill:
         self._file: BinaryIO | None = None
         self._size = 0
         self._ended = False
+        self._gone = False
         self._error: CellgateError | None = None
         self._users = 1
         self.last_read = time.monotonic()
@@ -101,7 +108,7 @@ class Spill:
             file = tempfile.TemporaryFile(dir=self._spills.folder, buffering=0)  # noqa: SIM115
             try:
                 self._space.take(len(self._memory))
-                _write_all(file, self._memory)
+                write_all(file, self._memory)
             except BaseException:
                 file.close()
                 raise
@@ -109,7 +116,7 @@ class Spill:
                 self._file = file
                 self._memory = bytearray()
         self._space.take(len(part))
-        _write_all(self._file, part)
+        write_all(self._file, part)
         with self._lock:
             self._size += len(part)
 
@@ -132,13 +139,14 @@ class Spill:
         if to_own and self.stalled_since() is None:
             return False
         with self._lock:
-            if self._file is None or self._file.closed or self._error is not None:
+            if self._file is None or self._gone or self._error is not None:
                 return False
             self._error = StorageFull(GIVEN_WAY)
             self._space.leave(self._space.held)
-            if self._users == 1 and self._ended:
-                self._file.close()
-                self._space.gone(self._space.leaving)
+            # Its reader has nothing more to read, but may be long in coming back.
+            nobody_reads = self._users == 1 and self._ended
+        if nobody_reads:
+            self._end()
         self._news.set()
         return True
 
@@ -182,7 +190,7 @@ class Spill:
         try:
             if self._error is not None:
                 raise self._error
-            if self._file is None or self._file.closed:
+            if self._file is None or self._gone:
                 raise StorageError("This export can't be read: it was discarded")
             part = os.pread(self._file.fileno(), min(PART, self._size - offset), offset)
         except OSError as error:
@@ -198,18 +206,24 @@ class Spill:
             self._users += 1
 
     def _leave(self) -> None:
-        """The last user closes the file: its descriptor may be reused after that."""
+        """The last user ends the file: its descriptor may be reused after that."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
             self._memory = bytearray()
-        if self._file is not None:
-            self._file.close()
-        self._space.gone(self._space.held + self._space.leaving)
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._gone:
+                return
+            self._gone = True
+        self._spills.ends.end(None if self._file is None else self._file.close, self._space)
 
 
-def _write_all(file: BinaryIO, data: bytes | bytearray) -> None:
+def write_all(file: BinaryIO, data: bytes | bytearray) -> None:
+    """Write all of it to a file without a buffer. Raises OSError."""
     with memoryview(data) as whole:
         done = 0
         while done < len(whole):

@@ -18,6 +18,7 @@ import errno
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -45,22 +46,15 @@ class Spiller(Protocol):
         """
 
 
-class Fixed:
-    """A spiller that never gives way: it is short-lived, and few exist at once."""
-
-    def stalled_since(self) -> float | None:
-        """Never."""
-        return None
-
-    def give_way(self, *, to_own: bool) -> bool:
-        """Can't be."""
-        return False
+Opener = Callable[[Spiller], "Space"]
+"""Makes the space of a spiller: whoever passes it on has said whose it is."""
 
 
 class Space:
     """What one spiller holds, in bytes. It is made on the `loop`; its methods may be called from any thread.
 
-    `held`: counts for its principal; `leaving`: no longer, but still on the disk.
+    `held`: counts for its principal; `leaving`: no longer, but still on the disk. `closed`: nothing may be
+    written any more.
     """
 
     def __init__(self, ledger: SpillLedger, principal: str, spiller: Spiller) -> None:
@@ -69,10 +63,13 @@ class Space:
         self.loop = asyncio.get_running_loop()
         self.held = 0
         self.leaving = 0
+        self.closed = False
         self._ledger = ledger
 
     def take(self, count: int) -> None:
-        """Count bytes that are about to be written. Raises OSError when there is no room for them."""
+        """Count bytes that are about to be written. Raises OSError when there is no room for them, or no file
+        any more: whoever has closed it may have left a thread that was about to write.
+        """
         self._ledger.take(self, count)
 
     def leave(self, count: int) -> None:
@@ -82,6 +79,10 @@ class Space:
     def gone(self, count: int) -> None:
         """Note that so many bytes are gone from the disk; those that were leaving come first."""
         self._ledger.gone(self, count)
+
+    def close(self) -> None:
+        """Note that all is gone from the disk, and that nothing more is written."""
+        self._ledger.close(self)
 
     @property
     def room(self) -> int:
@@ -129,12 +130,13 @@ class SpillLedger:
     def take(self, space: Space, count: int) -> None:
         """See `Space.take`."""
         with self._lock:
-            if self._too_much(space, count) is None:
+            if not space.closed and self._too_much(space, count) is None:
                 self._add(space, count)
                 return
-        made = self._make_room if _on_loop() else self._ask_loop
-        if not made(space, count):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        made = self._make_room if on_loop() else self._ask_loop
+        if space.closed or not made(space, count):
+            number = errno.EBADF if space.closed else errno.ENOSPC
+            raise OSError(number, os.strerror(number))
 
     def leave(self, space: Space, count: int) -> None:
         """See `Space.leave`."""
@@ -151,6 +153,12 @@ class SpillLedger:
             space.leaving -= left
             self._leaving -= left
             self._add(space, left - count)
+
+    def close(self, space: Space) -> None:
+        """See `Space.close`."""
+        with self._lock:
+            space.closed = True
+            self.gone(space, space.held + space.leaving)
 
     def _add(self, space: Space, count: int) -> None:
         space.held += count
@@ -192,11 +200,12 @@ class SpillLedger:
 
     def _make_room(self, asking: Space, count: int) -> bool:
         with self._lock:
-            while (heaviest := self._too_much(asking, count)) is not None:
+            while not asking.closed and (heaviest := self._too_much(asking, count)) is not None:
                 if not self._have_give_way(heaviest, asking, count):
                     return False
-            self._add(asking, count)
-            return True
+            if not asking.closed:
+                self._add(asking, count)
+            return not asking.closed
 
     def _have_give_way(self, principal: str, asking: Space | None = None, count: int = 0) -> bool:
         def rank(space: Space) -> tuple[float, int]:
@@ -222,7 +231,7 @@ class SpillLedger:
             return any(self._have_give_way(principal) for principal in by_size)
 
 
-def _on_loop() -> bool:
+def on_loop() -> bool:
     """Whether this thread runs an event loop."""
     try:
         asyncio.get_running_loop()

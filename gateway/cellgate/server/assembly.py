@@ -669,6 +669,7 @@ def _build(
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
     spills = Spills(staging, spilled, lanes.files)
+    stack.push_async_callback(spills.finished)
     exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
     stack.push_async_callback(exports.close)
     meter = KernelMeter(pool.processes, lanes.bulk)
@@ -686,6 +687,7 @@ def _build(
     )
     stack.push_async_callback(files.close)
     jobs = Jobs(staging, spilled, lanes.files)
+    stack.push_async_callback(jobs.finished)
     services = Services(
         version=settings.version,
         backend=settings.backend,

@@ -120,16 +120,15 @@ class ProvenTime:
         """
         running, wall = self._running(), self._wall()
         if self._last is None:
-            first = self._read()
-            before = ClockState(wall if newest is None else newest) if first is None else first
-            ran = None
+            before, ran = self._first(wall if newest is None else newest), None
         else:
             before, ran = self._last[0], running - self._last[1]
-        state = before.at(wall, ran)
-        if self._is_trusted():
+        if (said := self._trusted()) is not None:
             logger.info("The system clock is right, as an operator says: records are removed by it again")
-            state = ClockState(wall)
-        elif abs(ahead := before.ahead(wall, ran)) > LEAP_SECONDS and state.leaps:
+            # The word is about the clock as it was then, and may have been given long before this look.
+            before, ran = ClockState(said), None if ran is None else min(ran, max(0.0, wall - said))
+        state = before.at(wall, ran)
+        if abs(ahead := before.ahead(wall, ran)) > LEAP_SECONDS and state.leaps:
             _warn(state, ahead)
         self._last = (state, running)
         try:
@@ -138,18 +137,29 @@ class ProvenTime:
             logger.warning("The state of the clock is not kept for the next start: %s", in_words(error))
         return state
 
-    def _read(self) -> ClockState | None:
-        try:
-            return read_state(self._folder)
-        except StorageError as error:
-            logger.warning("The clock's former state is not known: %s", error.message)
-            return None
+    def _first(self, last: float) -> ClockState:
+        """Return what the gateway before has kept; `last` stands for its last look if it has kept nothing.
 
-    def _is_trusted(self) -> bool:
+        Where that can't be read, there may have been any leap, so nothing is certain.
+        """
+        try:
+            return read_state(self._folder) or ClockState(last)
+        except StorageError as error:
+            logger.warning(
+                "No record is removed for its age until the gateway has run for a day, or `cellgate record"
+                " clock --trust` says that the clock is right: its former state is not known: %s",
+                error.message,
+            )
+            return ClockState(last, (Leap(0.0, 0.0, seen=True),))
+
+    def _trusted(self) -> float | None:
+        """Return when an operator said that the clock is right, by that clock; the word is taken once."""
+        path = self._folder / TRUST_FILE
         with suppress(OSError):
-            (self._folder / TRUST_FILE).unlink()
-            return True
-        return False
+            said = path.stat().st_mtime
+            path.unlink()
+            return said
+        return None
 
 
 def read_state(folder: Path) -> ClockState | None:
@@ -183,6 +193,9 @@ def _keep(path: Path, state: ClockState) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(state))
+        file.flush()
+        # Else some file systems show an empty file after the power was cut, when the clock is least certain.
+        os.fsync(descriptor)
     draft.replace(path)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -22,7 +24,8 @@ from cellgate_kernels.threads import Lane
 async def spills(tmp_path: Path, lane: Lane) -> AsyncGenerator[Spills]:
     """Those of a folder in which none is left."""
     ledger = SpillLedger(tmp_path, 0)
-    yield Spills(tmp_path, ledger, lane)
+    yield (made := Spills(tmp_path, ledger, lane))
+    await made.finished()
     assert ledger.used == 0
     assert open_files(tmp_path) == []
 
@@ -108,7 +111,45 @@ async def test_whoever_leaves_last_closes_the_file(spills: Spills, tmp_path: Pat
             assert await anext(parts)
         assert open_files(tmp_path)
         spill.write(b"goes on until it is told")
+    await spills.finished()
     assert open_files(tmp_path) == []
+
+
+class Watched(io.FileIO):
+    """A file that knows which threads have closed it."""
+
+    closed_in: list[threading.Thread]
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed_in.append(threading.current_thread())
+        super().close()
+
+
+@pytest.mark.parametrize("end", ["read", "left", "given way"])
+async def test_a_file_is_freed_in_a_thread(
+    spills: Spills, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The system takes a third of a second for a gigabyte, for which everybody would wait."""
+    file = Watched(tmp_path / "spill", "w+")
+    file.closed_in = []
+    monkeypatch.setattr("cellgate.record.spill.tempfile.TemporaryFile", lambda **_: file)
+    spill = spills.open("ada")
+    await write(spill, bytes(2 * MEMORY))
+    spill.end()
+    async with aclosing(spill.parts()) as parts:
+        if end == "read":
+            assert len([part async for part in parts]) == 2
+        else:
+            assert await anext(parts)
+        if end == "given way":
+            assert spill.give_way(to_own=False)
+            await spills.finished()
+            assert len(file.closed_in) == 1, "before its reader comes back"
+    await spills.finished()
+    assert len(file.closed_in) == 1
+    assert threading.current_thread() not in file.closed_in
+    assert spills.used == 0
 
 
 RESERVE = 100 * MIB
@@ -140,6 +181,7 @@ async def test_the_record_keeps_its_room_and_half_of_the_rest(
         spill.end(CellgateError("over"))
         with pytest.raises(CellgateError):
             await read(spill)
+    await disk.spills.finished()
     assert disk.ledger.used == 0
     await write(third := disk.open(), bytes(3 * MIB))
     third.end()
@@ -194,4 +236,5 @@ async def test_nobody_s_export_ends_for_somebody_who_holds_more(
     large.end()
     with pytest.raises(StorageFull, match="others got its room"):
         await read(large)
+    await disk.spills.finished()
     assert disk.ledger.used == 0

@@ -225,3 +225,7 @@ def test_a_clock_that_is_ahead_at_a_start_removes_nothing_until_an_operator_says
     assert "next check" in cellgate("record", "clock", "--trust", "--data-dir", data)
     until(lambda: gateway.get("/v1/sessions/old").status == 404, "the old record is still there")
     assert "cellgate_unproven_clock_leaps 0.0" in gateway.get("/metrics").body.decode()
+    gateway.stop()
+    (data / "clock.json").write_text("")
+    assert "something else" in cellgate("record", "clock", "--data-dir", data, status=1)
+    assert "next check" in cellgate("record", "clock", "--trust", "--data-dir", data)

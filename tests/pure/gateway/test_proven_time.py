@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cellgate.sessions.proven_time import (
     MOST_LEAPS,
     STATE_FILE,
     STEADY_SECONDS,
+    TRUST_FILE,
     ClockState,
     Leap,
     ProvenTime,
@@ -33,6 +35,11 @@ class Clocks:
     def later(self, seconds: float) -> None:
         self.wall += seconds
         self.running += seconds
+
+    def trusted(self, folder: Path) -> None:
+        """An operator says now that the clock is right."""
+        trust(folder)
+        os.utime(folder / TRUST_FILE, (self.wall, self.wall))
 
     def gateway(self, folder: Path) -> ProvenTime:
         """A gateway that starts now."""
@@ -128,10 +135,34 @@ def test_an_operator_says_that_the_clock_is_right(clocks: Clocks, tmp_path: Path
     gateway.look(None)
     clocks.wall += 40 * DAY
     assert gateway.look(None).proven is None
-    trust(tmp_path)
+    clocks.trusted(tmp_path)
+    clocks.later(DAY / 2)
     assert gateway.look(None).proven == clocks.wall
+    assert gateway.look(None).leaps == ()
     clocks.wall += 40 * DAY
     assert gateway.look(None).proven is None, "the word is about the clock as it was"
+
+
+@pytest.mark.parametrize("leap", [40 * DAY, -40 * DAY])
+def test_a_word_says_nothing_of_what_the_clock_did_after_it(
+    clocks: Clocks, tmp_path: Path, leap: float
+) -> None:
+    gateway = clocks.gateway(tmp_path)
+    gateway.look(None)
+    clocks.trusted(tmp_path)
+    clocks.wall += leap
+    assert gateway.look(None).proven is None
+
+
+def test_an_old_word_is_not_of_today(clocks: Clocks, tmp_path: Path) -> None:
+    """Given when no gateway looked at the clock, and found by one that does, long after."""
+    clocks.trusted(tmp_path)
+    said = clocks.wall
+    clocks.wall += 400 * DAY
+    gateway = clocks.gateway(tmp_path)
+    assert gateway.look(clocks.wall).proven == said
+    clocks.later(DAY)
+    assert gateway.look(None).proven == clocks.wall
 
 
 def test_leaps_without_end_take_no_room_without_end() -> None:
@@ -143,12 +174,18 @@ def test_leaps_without_end_take_no_room_without_end() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"wall": "x"}', "\x00" * 100, '{"wall": 1e999}'])
-def test_a_damaged_state_is_said_and_replaced(clocks: Clocks, tmp_path: Path, content: str) -> None:
+def test_what_a_damaged_state_has_said_may_have_been_a_leap(
+    clocks: Clocks, tmp_path: Path, content: str
+) -> None:
+    """The rows of the record may all be of a clock that is wrong, so their times prove nothing."""
     (tmp_path / STATE_FILE).write_text(content)
     with pytest.raises(StorageError, match=STATE_FILE):
         read_state(tmp_path)
-    assert clocks.gateway(tmp_path).look(START - 7200).proven == START - 7200
-    assert read_state(tmp_path) == ClockState(START, (Leap(7200.0, 0.0, False),))
+    gateway = clocks.gateway(tmp_path)
+    assert gateway.look(START - 60).proven is None
+    assert read_state(tmp_path) == ClockState(START, (Leap(0.0, 0.0, True),))
+    clocks.later(DAY)
+    assert gateway.look(START).proven == clocks.wall
 
 
 def test_a_state_that_cannot_be_kept_stops_nothing(clocks: Clocks, tmp_path: Path) -> None:

@@ -102,6 +102,35 @@ async def test_who_waits_for_a_thread_waits_for_one_of_each_other_s_calls() -> N
         lane.close()
 
 
+async def test_a_call_whose_caller_has_gone_has_its_thread_until_it_ends() -> None:
+    """So that whoever begins calls and leaves has no more threads than others."""
+    lane = Lane("test", 1)
+    begun, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(60)
+
+    async def call(name: str) -> None:
+        work_for(name)
+        await lane.run(done.append, name)
+
+    try:
+        left = asyncio.create_task(lane.run(work))
+        await asyncio.to_thread(begun.wait, 60)
+        left.cancel()
+        await asyncio.wait([left])
+        calls = [asyncio.create_task(call(name)) for name in ("ada", "ada", "ada", "bea")]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*calls)
+        assert done == ["ada", "bea", "ada", "ada"]
+        assert await lane.run(lambda: "free again") == "free again"
+    finally:
+        go_on.set()
+        lane.close()
+
+
 async def test_a_lane_that_closes_drops_the_calls_that_wait() -> None:
     lane = Lane("test", 1)
     go_on = threading.Event()

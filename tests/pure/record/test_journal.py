@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import subprocess
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from cellgate.record.journal import EventRow, Journal
 from cellgate.record.migrations import VERSION
 from cellgate.record.verify_store import check_record
 from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.threads import work_for
 from tests.pure.record.conftest import (
     Chain,
     all_events,
@@ -251,6 +253,50 @@ async def test_names_that_mean_something_in_a_uri_are_fine(tmp_path: Path) -> No
     assert await journal.sessions() == []
     await journal.close()
     assert path.is_file()
+
+
+class Held:
+    """The thread that reads does nothing else until it `goes_on`."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.begun, self.goes_on = threading.Event(), threading.Event()
+        self.reading = asyncio.create_task(journal._read(self._hold))
+
+    def _hold(self, _: sqlite3.Connection) -> None:
+        self.begun.set()
+        assert self.goes_on.wait(60)
+
+
+async def test_whoever_reads_waits_for_one_of_each_other_s_reads(journal: Journal) -> None:
+    """However many somebody has begun before: there is one thread for all."""
+    held, done = Held(journal), list[str]()
+    await asyncio.to_thread(held.begun.wait, 60)
+
+    async def read(name: str) -> None:
+        work_for(name)
+        await journal._read(lambda _: done.append(name))
+
+    reads = [asyncio.create_task(read(name)) for name in (*["ada"] * 20, "bea")]
+    await asyncio.sleep(0)
+    held.goes_on.set()
+    await asyncio.gather(held.reading, *reads)
+    assert done == ["ada", "bea", *["ada"] * 19]
+
+
+async def test_reads_that_wait_when_the_record_is_closed_are_told(path: Path) -> None:
+    journal = await Journal.open(path)
+    held = Held(journal)
+    await asyncio.to_thread(held.begun.wait, 60)
+    reads = [asyncio.create_task(journal.session("ada", "s")) for _ in range(3)]
+    await asyncio.sleep(0)
+    closing_it = asyncio.create_task(journal._reader.close())
+    await asyncio.sleep(0)
+    held.goes_on.set()
+    await closing_it
+    for read in reads:
+        with pytest.raises(StorageError, match="closed"):
+            await read
+    await journal.close()
 
 
 @pytest.mark.parametrize(("sync", "level"), [("normal", 1), ("full", 2)])
