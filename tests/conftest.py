@@ -95,8 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     on top of the usual timeout.
 
     Tests that take long are among the first nine tenths, so that of those that run side by side none has much
-    left to do when the others have nothing. Not all in front: most of them wait, and would do so together. With
-    none of them in the last third, processors were idle for four tenths of the last minutes.
+    left to do when the others have nothing. Not all in front: most of them wait, and would do so together.
+    With none of them in the last third, processors were idle for four tenths of the last minutes.
     """
     listed = config.stash[_LISTED] = long.listed()
     if not config.getoption("--nightly"):

@@ -119,6 +119,8 @@ logger = logging.getLogger(__name__)
 
 RUNNING_FILE = "gateway.json"
 INSTANCE_FILE = "instance"
+MOST_INSTANCE = 64
+"""Characters of a gateway's id, as clients take it."""
 INSTANCE_BYTES = 1024
 PACKAGES = "packages"
 SOCKET_PATH_ROOM = 60
@@ -501,15 +503,20 @@ async def _read_manifests(engine: Engine, catalog: KernelspecCatalog) -> None:
 
 
 def _instance(path: Path) -> str:
-    """The id of this data folder's gateway, in its answers and on its containers."""
+    """Return the id of this data folder's gateway, in its answers and on its containers.
+
+    Raises StorageError for a file that can't be read, or has anything else: a line break would be one of the
+    header's.
+    """
     try:
         if not path.exists():
             path.write_text(secrets.token_hex(16))
-        return read_regular(path, INSTANCE_BYTES).decode().strip()
-    except UnicodeDecodeError as error:
-        raise StorageError(f"{path} is damaged; remove it while no container of this gateway runs") from error
+        told = read_regular(path, INSTANCE_BYTES).strip()
     except OSError as error:
         raise StorageError(f"Can't read or write {path}: {in_words(error, file=False)}") from error
+    if not told or len(told) > MOST_INSTANCE or told.strip(b"0123456789abcdef"):
+        raise StorageError(f"{path} is damaged; remove it while no container of this gateway runs")
+    return told.decode()
 
 
 async def _fork_server(
