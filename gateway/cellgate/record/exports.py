@@ -92,8 +92,9 @@ class Exports:
         self._makers = Supervisor(dict)
 
     async def close(self) -> None:
-        """Cancel the exports that are being made."""
+        """Cancel the exports that are being made; return when all that were read are gone from the disk."""
         await self._makers.cancel()
+        await self._spills.finished()
 
     async def moment(self, session: SessionRow, covers: Callable[[str], bool] | None = None) -> Moment:
         """The record of a session as it is now. Raises RecordGone.

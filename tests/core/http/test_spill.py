@@ -186,6 +186,8 @@ async def test_the_record_keeps_its_room_and_half_of_the_rest(
     await write(third := disk.open(), bytes(3 * MIB))
     third.end()
     assert len(await read(third)) == 3 * MIB
+    await disk.spills.finished()
+    assert disk.ledger.used == 0
 
 
 async def test_what_is_not_read_gives_way_to_others(
@@ -210,6 +212,8 @@ async def test_what_is_not_read_gives_way_to_others(
     for spill in (unfinished, large):
         spill.end()
     assert (len(await read(unfinished)), len(await read(large))) == (2 * MIB, 5 * MIB)
+    await disk.spills.finished()
+    assert disk.ledger.used == 0
 
 
 async def test_nobody_s_export_ends_for_somebody_who_holds_more(

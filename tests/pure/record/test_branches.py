@@ -270,6 +270,7 @@ async def exporter(path: Path, lane: Lane) -> AsyncGenerator[Exporter, None]:
         await three_generations(journal)
         spills = Spills(path.parent, SpillLedger(path.parent, 0), lane)
         yield Exporter(journal, Exports(journal, "0.1.0", None, spills), path.parent)
+        await spills.finished()
         assert spills.used == 0
     finally:
         await journal.close()
