@@ -111,6 +111,7 @@ def test_a_child_has_nothing_of_its_parent_s(stills: Any) -> None:
     with stills.lock:
         stills.let_go()
         assert not stills.lock.locked()
-        assert drawing.process.poll() is None
+        # Here its pipes were the only ones: it ends by itself, and was not killed.
+        assert drawing.process.wait(IN_TIME) == 0
     assert shown(stills, "second")[SVG] == "second"
     drawing.end()
