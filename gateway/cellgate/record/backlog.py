@@ -11,7 +11,7 @@ while that transaction is written, however long the disk takes.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -114,7 +114,8 @@ class Backlog:
     """Four groups: `enqueued`, not examined yet; `held` for a transaction; `logged`, committed by the redo
     log; and `writing`, a former `held` or `logged` on its way into the tables.
 
-    `writing_logged`: whether it was `logged`. `size`: bytes in memory of all four.
+    `writing_logged`: whether it was `logged`. `size`: bytes in memory of all four. `sizes`: the same by
+    principal.
     """
 
     def __init__(self) -> None:
@@ -123,11 +124,38 @@ class Backlog:
         self.logged = Group()
         self.writing = Group()
         self.size = 0
+        self.sizes: Counter[str] = Counter()
         self.writing_logged = False
+        # Of each session with events in a group: its principal, and bytes.
+        self._principals: dict[int, str] = {}
+        self._bytes: Counter[int] = Counter()
         # The sessions of `held`, of `logged`, and of `writing` unless that is committed.
         self._held: set[int] = set()
         self._logged: set[int] = set()
         self._written: set[int] = set()
+
+    def enqueue(self, row: EventRow, principal: str) -> int:
+        """Take an event of a principal's session; returns the bytes that it takes in memory."""
+        size = cost(row)
+        self.enqueued.events.append(row)
+        self.enqueued.size += size
+        self.size += size
+        self._bytes[row.session_id] += size
+        self.sizes[self._principals.setdefault(row.session_id, principal)] += size
+        return size
+
+    def _left(self, session_id: int, size: int) -> None:
+        """Count out so many bytes of a session."""
+        if not size:
+            return
+        self.size -= size
+        self._bytes[session_id] -= size
+        principal = self._principals[session_id]
+        self.sizes[principal] -= size
+        if not self._bytes[session_id]:
+            del self._bytes[session_id], self._principals[session_id]
+        if not self.sizes[principal]:
+            del self.sizes[principal]
 
     def uncommitted(self, session_id: int | None = None) -> Group | None:
         """The last group with uncommitted rows, of one session or of any; None when there is none.
@@ -209,7 +237,11 @@ class Backlog:
         group = self.writing
         self.writing = Group()
         self._written = set()
-        self.size -= group.size
+        sizes: Counter[int] = Counter()
+        for row in group.events:
+            sizes[row.session_id] += cost(row)
+        for session_id, size in sizes.items():
+            self._left(session_id, size)
         return group
 
     def put_back(self) -> None:
@@ -228,7 +260,7 @@ class Backlog:
 
     def drop(self, session_id: int) -> None:
         """Drop the uncommitted rows of a session, except those that are being written."""
-        self.size -= self.enqueued.drop(session_id) + self.held.drop(session_id)
+        self._left(session_id, self.enqueued.drop(session_id) + self.held.drop(session_id))
         self._held.discard(session_id)
 
     def settle(self, error: StorageError) -> None:

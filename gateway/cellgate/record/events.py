@@ -42,14 +42,16 @@ BATCH_BYTES = 1024 * 1024
 class EventStore(Protocol):
     """Where rows go: the journal, or memory for a session that is not to be recorded."""
 
-    def reserve(self, event_type: str, size: int) -> None:
+    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
         """Keep room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
 
-    def unreserve(self, size: int) -> None:
-        """The row has arrived, or will not come."""
+    def unreserve(self, size: int, *, principal: str = "") -> None:
+        """Give back room for a row that has arrived, or will not come."""
 
-    def append(self, row: EventRow, *, reserved: bool = False) -> None:
-        """Take a row; it is durable after the next `commit`. `reserved`: whether room was kept for it.
+    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+        """Take a row of a principal's session; it is durable after the next `commit`.
+
+        `reserved`: whether room was kept for it.
 
         Raises StorageFull when there is no room.
         """
@@ -69,8 +71,8 @@ class EventStore(Protocol):
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
         """Why the session is no longer recorded, None while it is."""
 
-    full: bool
-    """Whether too many bytes wait to be written."""
+    def full_for(self, principal: str = "") -> bool:
+        """Whether so much waits to be written that the sessions of a principal are to slow down."""
 
     def save_session(self, row: SessionRow) -> None:
         """Take a session's row, which replaces an earlier one; durable like `append`'s."""
@@ -81,8 +83,8 @@ class EventStore(Protocol):
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """The newest execution that was requested under the idempotency key."""
 
-    async def room(self) -> None:
-        """Return when the store is no longer `full`."""
+    async def room(self, principal: str = "") -> None:
+        """Return when the store is no longer `full_for` a principal."""
 
     async def events(
         self,
@@ -133,7 +135,8 @@ class EventLog:
     """The events of one session. `append` is quick and never waits.
 
     `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
-    `lane`: threads for large events; without it they are encoded at once.
+    `lane`: threads for large events; without it they are encoded at once. `whose`: the session's principal,
+    for whom threads chain large events and rows wait; nobody in particular by default.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class EventLog:
         last_seq: int = 0,
         head: bytes = GENESIS,
         lane: Lane | None = None,
+        whose: str = "",
     ) -> None:
         self.session_id = session_id
         self.key = key
@@ -166,10 +170,9 @@ class EventLog:
         self._failures = 0
         self._failure: StorageError | None = None
         self._recorded = True
-        self.whose = ""
-        """The session's principal, for whom threads chain large events; nobody in particular by default."""
+        self.whose = whose
         self.overfull: Callable[[], None] = _nothing
-        """Called for each event that is appended while the store is `full`."""
+        """Called for each event that is appended while the store is `full_for` the principal."""
         self.stored: Callable[[int], None] | None = None
         """Called with the size of each event that the store has taken."""
 
@@ -209,20 +212,20 @@ class EventLog:
             self._store.refuse(self.session_id, "a cell's execution count can't be stored")
         if self._lane is not None and (self._unchained or size > LARGE_EVENT):
             reserved = max(size, 1)
-            self._store.reserve(event_type, reserved)
+            self._store.reserve(event_type, reserved, principal=self.whose)
             self._unchained.append((event, reserved))
             if len(self._unchained) == 1:
                 self._tasks.start(self._chain_up(self._lane), "large event", self._break_off)
         else:
             body, head = self._made(event)
             row = EventRow(self.session_id, seq, event_type, execution, body, head)
-            self._store.append(row)
+            self._store.append(row, principal=self.whose)
             self._chained_to(row)
         self.last_seq = seq
         if withhold:
             self._withheld.append(seq)
         self._publish()
-        if self._store.full:
+        if self._store.full_for(self.whose):
             self.overfull()
         return event
 
@@ -284,9 +287,9 @@ class EventLog:
                 else:
                     made = self._made(event)
                 row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], *made)
-                self._store.append(row, reserved=True)
+                self._store.append(row, principal=self.whose, reserved=True)
                 self._chained_to(row)
-                self._store.unreserve(size)
+                self._store.unreserve(size, principal=self.whose)
             self._unchained.popleft()
             self._chained.set()
             self._publish()
@@ -294,7 +297,8 @@ class EventLog:
     def _break_off(self, error: Exception) -> None:
         """Drop the waiting events: nothing can follow a break in the chain."""
         self._store.refuse(self.session_id, f"an event could not be written down: {in_words(error)}")
-        self._store.unreserve(sum(0 if callable(waiting) else waiting[1] for waiting in self._unchained))
+        reserved = sum(0 if callable(waiting) else waiting[1] for waiting in self._unchained)
+        self._store.unreserve(reserved, principal=self.whose)
         self._unchained.clear()
         self.head_seq = self.last_seq
         self._chained.set()
@@ -441,17 +445,19 @@ class MemoryStore:
     def __init__(self) -> None:
         self._rows: list[EventRow] = []
         self._forgotten = 0
-        self.full = False
-        """Always false: the caps of its execution limit it."""
         self._refused: NotRecorded | None = None
 
-    def reserve(self, event_type: str, size: int) -> None:
+    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
         """There is always room."""
 
-    def unreserve(self, size: int) -> None:
+    def unreserve(self, size: int, *, principal: str = "") -> None:
         """There is always room."""
 
-    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+    def full_for(self, principal: str = "") -> bool:
+        """Return False: the caps of its execution limit it."""
+        return False
+
+    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
         """Keep the row."""
         if self._refused is None:
             self._rows.append(row)
@@ -490,7 +496,7 @@ class MemoryStore:
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """Always None: executions that are not recorded are not looked up."""
 
-    async def room(self) -> None:
+    async def room(self, principal: str = "") -> None:
         """There is always room."""
 
     async def events(

@@ -2,7 +2,8 @@
 
 A row is enqueued in microseconds and waits in memory, limited by `pending_bytes`, until somebody calls
 `commit` or a moment has passed. A reserve above that limit is for small rows only, so that other sessions are
-still recorded while one session's large outputs fill the rest. Rows are committed at once, by the redo log
+still recorded while one session's large outputs fill the rest, and another one for rows of all principals but
+the one with most. Rows are committed at once, by the redo log
 (``redo``); a thread later writes the logged rows into the tables, with the SQL of ``schema``. Rows of
 sessions that have too many for the log, and with sync "full" all rows, are committed by that thread's
 transaction; other sessions don't wait for it. Rows that could not be written are kept and tried again, so a
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ SMALL_ROW = 16 * KIB
 """Bytes of a row that may use the reserve."""
 RESERVE_PART = 4
 """The reserve is `pending_bytes` divided by this."""
+OTHERS_PART = 4
+"""Of `pending_bytes` this part is for all principals but the one with most, however much that one has."""
 FLUSH_BYTES = MIB
 LOGGED_AT_ONCE = MOST_BYTES // 2
 """Bytes of rows in a frame of the redo log; the encoded frame is larger."""
@@ -89,15 +92,14 @@ class Journal(Queries):
         """When any session of earlier gateways was last used, as rows have it; None without sessions."""
         self._limit = limit
         self._backlog = Backlog()
-        self._reserved = 0
+        self._reserved: Counter[str] = Counter()
+        self._reserved_bytes = 0
         # Bytes of the reserve that small rows have used since there was last room for all rows.
         self._reserve_used = 0
         self.appended_bytes = 0
         """Bytes of all events that were taken since the start."""
         self.write_failures = 0
         """How often rows could not be written into the tables."""
-        self.full = False
-        """Whether half of the limit is used: time to slow down those who append."""
         self._in_tables = begun.number
         # Sessions that are no longer recorded, and why.
         self._refused = dict(begun.refused)
@@ -110,8 +112,8 @@ class Journal(Queries):
         self._landed = asyncio.Event()
         self._landed.set()
         self._broken: StorageError | None = None
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        # Set when rows have left, and replaced by a new one for those that go on waiting.
+        self._less = asyncio.Event()
         self._flush_timer: asyncio.TimerHandle | None = None
         self._apply_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -199,29 +201,45 @@ class Journal(Queries):
         self._backlog.enqueued.executions[row.session_id, row.id] = row
         self._write_soon()
 
-    def reserve(self, event_type: str, size: int) -> None:
+    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
         """Keep room for a row of about `size` bytes that is made later. Raises StorageFull like `append`."""
-        self._take_room(event_type, size + ROW_COST)
-        self._reserved += size
-        self._measure()
+        self._take_room(event_type, size + ROW_COST, principal)
+        self._reserved[principal] += size
+        self._reserved_bytes += size
 
-    def unreserve(self, size: int) -> None:
-        """The row has arrived, or will not come."""
-        self._reserved -= size
-        self._measure()
+    def unreserve(self, size: int, *, principal: str = "") -> None:
+        """Give back room for a row that has arrived, or will not come."""
+        self._reserved_bytes -= size
+        self._reserved[principal] -= size
+        if not self._reserved[principal]:
+            del self._reserved[principal]
+        self._wake()
 
-    def _measure(self) -> None:
-        """Update `full` and wake `room` after the number of waiting bytes has changed."""
-        self.full = 2 * self.pending_bytes >= self._limit
-        if self.full and not self._closed:
-            self._has_room.clear()
-        else:
-            self._has_room.set()
+    def _wake(self) -> None:
+        """Let those look again that wait for `room`, after rows have left."""
+        self._less.set()
+        self._less = asyncio.Event()
 
-    def _take_room(self, event_type: str, size: int) -> None:
+    def full_for(self, principal: str = "") -> bool:
+        """Whether so much waits that the sessions of a principal are to slow down.
+
+        That is half of the limit, if the principal has most of it, or the others have half of their part.
+        """
+        if 2 * self.pending_bytes < self._limit:
+            return False
+        others = self._of_others(principal)
+        return others is None or 2 * OTHERS_PART * others >= self._limit
+
+    def _of_others(self, principal: str) -> int | None:
+        """Bytes that wait for all principals but the one with most; None for that one itself."""
+        pending = self._backlog.sizes + self._reserved
+        largest = max(pending.values(), default=0)
+        return None if pending[principal] == largest else self.pending_bytes - largest
+
+    def _take_room(self, event_type: str, size: int, principal: str) -> None:
         if self.pending_bytes < self._limit:
             self._reserve_used = 0
-        elif event_type in ALWAYS_TAKEN:
+        elif event_type in ALWAYS_TAKEN or self._is_for_others(size, principal):
             return
         elif size <= SMALL_ROW and self._reserve_used + size <= self._limit // RESERVE_PART:
             # The reserve is released only as a whole, above: that limits memory without counting small rows.
@@ -231,26 +249,25 @@ class Journal(Queries):
                 "Too much is waiting to be written to the record: the disk accepts nothing, or not enough"
             )
 
-    def append(self, row: EventRow, *, reserved: bool = False) -> None:
-        """Enqueue an event; its session must be saved before the loop's next turn.
+    def _is_for_others(self, size: int, principal: str) -> bool:
+        others = self._of_others(principal)
+        return others is not None and OTHERS_PART * (others + size) <= self._limit
+
+    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+        """Enqueue an event of a principal's session, which must be saved before the loop's next turn.
 
         Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows already wait and it is
-        not small, or the reserve for small rows is used up too. Rows that change the state of a session or an
-        execution are always taken: they are small, and limited by the number of these. So is a row for which
-        room was `reserved`. A row of a session that is no longer recorded is dropped, and `commit` says so.
+        not small, or the reserve for small rows is used up too; unless another principal has more than this
+        one, and the others' part is not used up. Rows that change the state of a session or an execution are
+        always taken: they are small, and limited by the number of these. So is a row for which room was
+        `reserved`. A row of a session that is no longer recorded is dropped, and `commit` says so.
         """
         if not self._takes(row.session_id):
             return
-        size = cost(row)
         if not reserved:
-            self._take_room(row.type, size)
+            self._take_room(row.type, cost(row), principal)
         backlog = self._backlog
-        backlog.enqueued.events.append(row)
-        backlog.enqueued.size += size
-        backlog.size += size
-        self.appended_bytes += size
-        if not self.full and 2 * (backlog.size + self._reserved) >= self._limit:
-            self._measure()
+        self.appended_bytes += backlog.enqueue(row, principal)
         if backlog.enqueued.size + backlog.held.size >= FLUSH_BYTES and self.healthy:
             self._write_next()
         # Also then: while a transaction is being written, the flush logs the rows of other sessions.
@@ -286,7 +303,7 @@ class Journal(Queries):
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self._refused[session_id] = why
             self._backlog.drop(session_id)
-            self._measure()
+            self._wake()
 
     def _takes(self, session_id: int) -> bool:
         if self._closed:
@@ -323,7 +340,7 @@ class Journal(Queries):
     @property
     def pending_bytes(self) -> int:
         """Bytes in memory that are not in the tables yet, including rows that are still being made."""
-        return self._backlog.size + self._reserved
+        return self._backlog.size + self._reserved_bytes
 
     def check_writable(self, session_id: int | None = None) -> None:
         """Raises StorageError while the last group could not be written, or the disk is nearly full.
@@ -352,9 +369,10 @@ class Journal(Queries):
         """Whether the last group was written."""
         return self._failure is None
 
-    async def room(self) -> None:
-        """Return when the journal is not `full`, however long that takes, or when it is closed."""
-        await self._has_room.wait()
+    async def room(self, principal: str = "") -> None:
+        """Return when the journal is not `full_for` a principal, however long that takes, or is closed."""
+        while self.full_for(principal) and not self._closed:
+            await self._less.wait()
 
     def _write_soon(self) -> None:
         if self._flush_timer is None:
@@ -396,7 +414,7 @@ class Journal(Queries):
                     backlog.hold(one)
         if backlog.logged.empty:
             return
-        if self._redo.crowded or self.full:
+        if self._redo.crowded or 2 * self.pending_bytes >= self._limit:
             self._write_next()
         elif self._apply_timer is None:
             self._apply_timer = self._loop.call_later(APPLY_SECONDS, self._guarded_write)
@@ -455,7 +473,7 @@ class Journal(Queries):
             for session_id, why in refused.items():
                 self.refuse(session_id, f"the record refused its rows ({why})")
             backlog.land().settle(None)
-            self._measure()
+            self._wake()
             self._sync()
         finally:
             self._landed.set()
@@ -503,7 +521,7 @@ class Journal(Queries):
 
     async def _close(self) -> None:
         self._closed = True
-        self._has_room.set()
+        self._wake()
         clean = False
         try:
             # The tasks that start purges end before the eraser that carries them out.

@@ -32,4 +32,4 @@ class SessionPrograms:
 
     async def room(self) -> None:
         """Return when the store takes more. Raises StorageError."""
-        await self._store.room()
+        await self._store.room(self.log.whose)

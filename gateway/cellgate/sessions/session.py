@@ -153,7 +153,6 @@ class Session:
             SessionGrants(spec.secrets, self._proxy(spec, parts), parts.neighbours),
         )
         spec.log.overfull = self.slot.hold_back
-        spec.log.whose = self.account.name
         self.undo = SessionUndo(
             UndoParts(
                 parts.pool,
@@ -727,7 +726,7 @@ class Session:
     async def _room(self) -> None:
         """Return once the clients and the record can take more."""
         await self.door.room()
-        await self._store.room()
+        await self._store.room(self.log.whose)
 
     def wake(self) -> None:
         """The worker has something to do."""

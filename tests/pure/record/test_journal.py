@@ -35,6 +35,7 @@ from tests.pure.record.conftest import (
     to_tables,
 )
 from tests.support.requirements import require
+from tests.support.server import IN_TIME
 
 BODY = b'{"seq":1}'
 
@@ -458,6 +459,53 @@ async def test_large_rows_leave_a_reserve_to_small_ones(small: Journal) -> None:
     assert await all_events(small, quiet) == rows[: 2 * most]
 
 
+async def test_one_principals_rows_leave_a_part_to_all_others(small: Journal) -> None:
+    """Ada's outputs fill the limit and the reserve, and bea's are taken as if there were none."""
+    await limit_pages(small, 1)
+    first, second, third = (small.new_session_id() for _ in range(3))
+    for session_id in (first, second, third):
+        small.save_session(session_row(session_id))
+    ada, bea, carl = Chain(first), Chain(second), Chain(third)
+    small.append(ada.next(size=40 * KIB), principal="ada")
+    assert small.full_for("ada")
+    assert not small.full_for("bea")
+    await asyncio.wait_for(small.room("bea"), IN_TIME)
+    small.append(ada.next(size=30 * KIB), principal="ada")
+    with pytest.raises(StorageFull):
+        small.append(Chain(first).next(size=30 * KIB), principal="ada")
+    kept = [bea.next(size=7 * KIB)]
+    small.append(kept[0], principal="bea")
+    assert not small.full_for("bea")
+    small.reserve("stream", 2 * KIB, principal="bea")
+    assert small.full_for("bea"), "half of the others' part is used"
+    other = carl.next(size=5 * KIB)
+    small.append(other, principal="carl")
+    assert small.full_for("carl")
+    with pytest.raises(StorageFull):
+        small.append(Chain(third).next(size=20 * KIB), principal="carl")
+    small.unreserve(2 * KIB, principal="bea")
+    assert small._backlog.sizes.keys() == {"ada", "bea", "carl"}
+    await limit_pages(small, 100_000)
+    await small.commit()
+    await small.applied()
+    assert (small.pending_bytes, small._backlog.sizes) == (0, {})
+    assert await all_events(small, second) == kept
+    assert await all_events(small, third) == [other]
+
+
+async def test_sessions_that_are_refused_hold_no_room(small: Journal) -> None:
+    await limit_pages(small, 1)
+    session_id = small.new_session_id()
+    small.save_session(session_row(session_id))
+    small.append(Chain(session_id).next(size=40 * KIB), principal="ada")
+    waiting = asyncio.create_task(small.room("ada"))
+    await asyncio.sleep(0)
+    small.refuse(session_id, "for a test")
+    await asyncio.wait_for(waiting, IN_TIME)
+    assert (small.pending_bytes, small._backlog.sizes) == (0, {})
+    await limit_pages(small, 100_000)
+
+
 async def test_closing_on_a_full_disk_says_that_rows_are_lost(path: Path) -> None:
     """And gives the folder free all the same."""
     journal = await Journal.open(path)
@@ -478,7 +526,7 @@ async def test_room_waits_while_much_waits_to_be_written(small: Journal, other: 
     await small.commit()
     other.execute("BEGIN IMMEDIATE")
     chain = Chain(session_id)
-    while not small.full:
+    while not small.full_for():
         small.append(chain.next(size=500))
     room, commit = asyncio.ensure_future(small.room()), asyncio.ensure_future(small.commit())
     assert await small.events(session_id) == []
@@ -486,7 +534,7 @@ async def test_room_waits_while_much_waits_to_be_written(small: Journal, other: 
     assert not commit.done()
     other.execute("ROLLBACK")
     await asyncio.gather(room, commit)
-    assert not small.full
+    assert not small.full_for()
     assert len(await all_events(small, session_id)) == chain.seq
 
 

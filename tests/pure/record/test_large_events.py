@@ -129,7 +129,7 @@ async def test_its_bytes_count_as_waiting(path: Path, lane: Lane, making: Making
         log.append("session", None, {"state": "idle"})
         journal.save_session(row)
         log.append("stream", "e", TEXT, **LARGE)
-        assert journal.full
+        assert journal.full_for()
         with pytest.raises(StorageFull):
             log.append("stream", "e", TEXT, size=LARGE_EVENT + 1)
         log.append("stream", "e", TEXT)
@@ -140,7 +140,7 @@ async def test_its_bytes_count_as_waiting(path: Path, lane: Lane, making: Making
         making.may_go.release()
         await log.commit()
         await journal.applied()
-        assert (journal.pending_bytes, journal.full) == (0, False)
+        assert (journal.pending_bytes, journal.full_for()) == (0, False)
         await journal.room()
         assert await seen(log) == [1, 2, 3, 4]
     finally:
