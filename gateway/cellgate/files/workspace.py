@@ -71,8 +71,8 @@ def new_folder() -> str:
 
 
 def folder_of(row: SessionRow) -> str:
-    """The name of a session's kept folder."""
-    return folder_name(row.id, row.folder)
+    """Return the name of a session's kept folder."""
+    return folder_name(row.folder)
 
 
 def snapshots_of(row: SessionRow) -> str:
@@ -80,9 +80,9 @@ def snapshots_of(row: SessionRow) -> str:
     return f"{folder_of(row)}.{row.id}"
 
 
-def folder_name(session_id: int, folder: str) -> str:
-    """Like `folder_of`. A session of an older record has no random id, so its number is used."""
-    return f"{KEPT}{folder or session_id}"
+def folder_name(folder: str) -> str:
+    """Return the name of the kept folder of sessions that have this random id in their rows."""
+    return f"{KEPT}{folder}"
 
 
 class CopyPatience:

@@ -76,14 +76,14 @@ def brief(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class ExecutionFacts:
-    """The values that an execution's row must have. `created_at` is None if the record is older than it."""
+    """The values that an execution's row must have."""
 
     id: str
     number: int
     msg_id: str
     first_seq: int
     last_seq: int
-    created_at: str | None
+    created_at: str
     idempotency: tuple[str, str] | None
     status: str | None = None
 
@@ -110,11 +110,6 @@ class SessionFacts:
         self._first_files = dict(self.files)
         # What was put and deleted, to know what there was at a checkpoint.
         self._file_events: list[FileChanged] = []
-
-    @property
-    def introduced(self) -> bool:
-        """Whether the record says whose and what the session is; records of version 0.1.0 do not."""
-        return "principal" in self.fields
 
     def apply(self, event: Event) -> None:
         """Fold one event in."""
@@ -167,7 +162,7 @@ class SessionFacts:
             msg_id=event.msg_id,
             first_seq=event.seq,
             last_seq=event.seq,
-            created_at=event.at if self.introduced else None,
+            created_at=event.at,
             idempotency=(pair[0], pair[1]) if len(pair) == 2 else None,
         )
 

@@ -1,8 +1,7 @@
-"""Opens a record for writing: brings it to the newest schema, and takes in the rows of its redo log.
+"""Opens a record for writing: makes the tables of a new one, and takes in the rows of its redo log.
 
 Both happen in one transaction. So a log that this version can't read stops the start before anything is
-changed, and the version that wrote it can still be started; and no migration happens without the rows that
-were committed under the former schema. The SQL is in ``schema`` and ``migrations``.
+changed, and the version that wrote it can still be started. The SQL is in ``schema`` and ``migrations``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 
 from cellgate.errors import RecordDamaged, StorageError, not_written
 from cellgate.record import purge, salvage, schema
-from cellgate.record.migrations import VERSION, migrate, version_of
+from cellgate.record.migrations import create, version_of
 from cellgate.record.schema import Sync
 from cellgate.record.transactions import transaction
 from cellgate_kernels.errors import in_words
@@ -28,10 +27,10 @@ WAL_BYTES = 64 * 1024 * 1024
 
 
 def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
-    """A connection for writing, to a file in the newest schema that only its owner can read.
+    """Return a connection for writing, to a file that only its owner can read.
 
-    The rows of a redo log are then in its tables. Raises StorageError for a file that is not a record, has a
-    newer schema, or is too damaged to be opened.
+    The rows of a redo log are then in its tables. Raises StorageError for a file that is not a record, has
+    another schema, or is too damaged to be opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -106,15 +105,16 @@ def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
 
 
 def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
-    """Migrate the record and take in its redo log. Raises StorageError, sqlite3.Error and OSError."""
-    version = version_of(db, path)
-    seed = schema.expected_log(db) if version >= salvage.FIRST_WITH_SEED else None
-    found = salvage.look(path, version, seed)
+    """Make missing tables and take in the redo log. Raises StorageError, sqlite3.Error and OSError."""
+    empty = not version_of(db, path)
+    seed = None if empty else schema.expected_log(db)
+    found = salvage.look(path, seed)
     waits = found.there or found.last is not None or seed is not None
-    if version == VERSION and not waits:
+    if not (empty or waits):
         return
     with transaction(db):
-        migrate(db, version)
+        if empty:
+            create(db)
         if waits:
             salvage.take_in(db, path, found, expected=seed is not None)
             schema.expect_log(db, None)

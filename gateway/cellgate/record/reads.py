@@ -92,8 +92,8 @@ class Queries(ABC):
         """All sessions that have not ended; at the start, those that the previous gateway left open."""
         return await self._read(schema.unfinished_sessions)
 
-    async def session_folders(self) -> list[tuple[int, str]]:
-        """The ids of all sessions and what their rows say of their folders."""
+    async def session_folders(self) -> list[str]:
+        """Return the folder of each session, as its row has it."""
         return await self._read(schema.session_folders)
 
     async def holds_folder(self, folder: str, *, but: int) -> bool:

@@ -59,8 +59,7 @@ MOST_BYTES = 64 * KIB
 SEED_BYTES = 16
 
 _MAGIC = b"CGR2"
-_FORMER_MAGIC = b"CGR1"
-_BEGINNING = re.compile(re.escape(_MAGIC) + b"|" + re.escape(_FORMER_MAGIC))
+_BEGINNING = re.compile(re.escape(_MAGIC))
 _HEAD = struct.Struct(">4sQI")
 _CHECK = struct.Struct(">I")
 _FRONT = _HEAD.size + _CHECK.size
@@ -111,15 +110,13 @@ def frame(number: int, group: Group, start: int) -> bytes:
     return head + _CHECK.pack(zlib.crc32(rows, zlib.crc32(head, start))) + rows
 
 
-def find_frames(data: bytes, seeds: Collection[bytes], *, former: bool) -> Frames:
-    """The whole frames in a log's bytes that were made with one of the seeds.
+def find_frames(data: bytes, seeds: Collection[bytes]) -> Frames:
+    """Return the whole frames in a log's bytes that were made with one of the seeds.
 
-    `former`: logs of versions without seeds are read too. After bytes that are not a frame the search goes on
-    at what looks like the next one. Raises StorageError for a whole frame with rows of another version.
+    After bytes that are not a frame the search goes on at what looks like the next one. Raises StorageError for
+    a whole frame with rows of another version.
     """
-    starts = {_MAGIC: [seed_check(seed) for seed in seeds]}
-    if former:
-        starts[_FORMER_MAGIC] = [0]
+    starts = [seed_check(seed) for seed in seeds]
     groups: dict[int, Group] = {}
     damaged = False
     for half in (data[:HALF_BYTES], data[HALF_BYTES:]):
@@ -136,18 +133,18 @@ def find_frames(data: bytes, seeds: Collection[bytes], *, former: bool) -> Frame
     return Frames(groups, damaged)
 
 
-def _whole(data: bytes, position: int, starts: dict[bytes, list[int]]) -> int | None:
+def _whole(data: bytes, position: int, starts: Collection[int]) -> int | None:
     """The end of the frame at this position, None when there is no whole one."""
     if position + _FRONT > len(data):
         return None
     magic, _, length = _HEAD.unpack_from(data, position)
     (check,) = _CHECK.unpack_from(data, position + _HEAD.size)
     end: int = position + _FRONT + length
-    if magic not in starts or end > len(data) or end - position > MOST_BYTES:
+    if magic != _MAGIC or end > len(data) or end - position > MOST_BYTES:
         return None
     head = data[position : position + _HEAD.size]
     rows = data[position + _FRONT : end]
-    fits = any(zlib.crc32(rows, zlib.crc32(head, start)) == check for start in starts[magic])
+    fits = any(zlib.crc32(rows, zlib.crc32(head, start)) == check for start in starts)
     return end if fits else None
 
 

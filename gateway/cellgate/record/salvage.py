@@ -26,9 +26,6 @@ from cellgate_kernels.errors import in_words
 
 logger = logging.getLogger(__name__)
 
-FIRST_WITH_SEED = 5
-"""The first schema whose tables hold the log's seed; logs of earlier ones have no last number."""
-
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -58,8 +55,8 @@ class Loss:
         return f"{least}{self.missing} of the record's commits {verb} missing, {where}: {self.why}"
 
 
-def look(record: Path, version: int, seed: bytes | None) -> Found:
-    """Read the files beside `record`, whose tables have this schema and expect a log with this seed.
+def look(record: Path, seed: bytes | None) -> Found:
+    """Read the files beside `record`, whose tables expect a log with this seed.
 
     For a record in use, look here first and at the tables afterwards: then no row is missed that moves from
     one to the other. Raises StorageError for files that can't be read and for rows of another version.
@@ -82,11 +79,10 @@ def look(record: Path, version: int, seed: bytes | None) -> Found:
             seeds.add(told_seed)
         if seed in {None, told_seed}:
             last = told_last
-    former = version < FIRST_WITH_SEED
-    if data is None or not (seeds or former):
+    if data is None or not seeds:
         # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
         data = b""
-    return Found(find_frames(data, seeds, former=former), last, there)
+    return Found(find_frames(data, seeds), last, there)
 
 
 def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:

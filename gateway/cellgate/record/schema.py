@@ -414,9 +414,9 @@ def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
     return list(_sessions(db, "WHERE state <> 'ended' ORDER BY id"))
 
 
-def session_folders(db: sqlite3.Connection) -> list[tuple[int, str]]:
-    """The ids of all sessions and what their rows say of their folders."""
-    return list(db.execute("SELECT id, folder FROM sessions"))
+def session_folders(db: sqlite3.Connection) -> list[str]:
+    """Return the folder of each session, as its row has it."""
+    return [folder for (folder,) in db.execute("SELECT folder FROM sessions")]
 
 
 def holds_folder(db: sqlite3.Connection, folder: str, but: int) -> bool:

@@ -239,7 +239,7 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
     names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
     if (difference := differing("cell", names, digests, seal.cells)) is not None:
         raise Broken(f"the notebook does not follow from the rows: {difference}")
-    if survey.facts.introduced and notebook_digest(digests, made.metadata()) != seal.digest:
+    if notebook_digest(digests, made.metadata()) != seal.digest:
         raise Broken("the notebook's metadata are not what the rows tell")
     return len(rows) + sum(part.survey.seq for part in inherited)
 

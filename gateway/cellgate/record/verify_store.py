@@ -21,7 +21,7 @@ from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
 from cellgate.record.findings import Broken, Finding, chained
 from cellgate.record.lineage import check_origin
 from cellgate.record.location import existing
-from cellgate.record.migrations import VERSION, version_of
+from cellgate.record.migrations import version_of
 from cellgate.record.opening import damage_told
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate_kernels.decoding import json_decoder
@@ -42,12 +42,8 @@ def check_record(path: Path) -> Iterator[Finding]:
     path = existing(path)
     with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}", verified=True):
         try:
-            version = version_of(db, path)
-            if version != VERSION:
-                raise StorageError(
-                    f"The record {path} is of an older Cellgate (schema {version}, not {VERSION}); start a"
-                    " gateway with this data folder, which brings it up to date, and check again"
-                )
+            if not version_of(db, path):
+                raise StorageError(f"{path} is no record")
             found, seed = _look(db, path)
             yield from _findings(db)
             yield from _check_log(found, schema.applied(db), expected=seed is not None)
@@ -63,7 +59,7 @@ def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | No
     """Read the files beside the record, then begin a snapshot of its tables: no row is missed that moves."""
     for _ in range(ATTEMPTS):
         seed = schema.expected_log(db)
-        found = salvage.look(path, VERSION, seed)
+        found = salvage.look(path, seed)
         db.execute("BEGIN")
         if schema.expected_log(db) == seed:
             return found, seed
@@ -183,6 +179,7 @@ def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: Sessio
 
 def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
     ended = facts.status is not None
+    key, request = facts.idempotency or (None, None)
     pairs: list[tuple[str, object, object]] = [
         ("number", row.number, facts.number),
         ("id", row.id, facts.id),
@@ -190,14 +187,10 @@ def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
         ("first_seq", row.first_seq, facts.first_seq),
         ("last_seq", row.last_seq, facts.last_seq if ended else facts.first_seq),
         ("status", row.status, facts.status),
+        ("created_at", row.created_at, facts.created_at),
+        ("idempotency_key", row.idempotency_key, key),
+        ("request_hash", row.request_hash, request),
     ]
-    if facts.created_at is not None:
-        key, request = facts.idempotency or (None, None)
-        pairs += [
-            ("created_at", row.created_at, facts.created_at),
-            ("idempotency_key", row.idempotency_key, key),
-            ("request_hash", row.request_hash, request),
-        ]
     for name, stored, expected in pairs:
         if stored != expected:
             where = f"execution {facts.number} ({facts.id})"

@@ -199,7 +199,7 @@ class SessionManager:
 
     async def _folders(self) -> set[str]:
         """The names of the kept folders of all recorded sessions; notes those that several have."""
-        counts = Counter(folder_name(*each) for each in await self._journal.session_folders())
+        counts = Counter(folder_name(each) for each in await self._journal.session_folders())
         self._shared.update(name for name, count in counts.items() if count > 1)
         return set(counts)
 
@@ -363,8 +363,6 @@ class SessionManager:
         row = await self._journal.session(*other) if live is None else live.row
         if row is None:
             raise NotFound(f"No session {key!r}")
-        if not row.folder:
-            raise CannotShare(f"The session {key!r} was recorded before workspaces could be shared")
         if not self._parts.pool.shares_workspaces():
             raise CannotShare(
                 "Kernels of one user share a container here, in which each has its own files: no two sessions"
@@ -770,7 +768,7 @@ class SessionManager:
 
         For a session that is live or being opened, or since one of them ended before the others.
         """
-        if folder is None or folder_name(0, folder) not in self._shared:
+        if folder is None or folder_name(folder) not in self._shared:
             return False
         having = (
             *(each.row.folder for each in self._live.values()),

@@ -457,10 +457,7 @@ class Finished(Event, frozen=True, kw_only=True):
 
 
 class SessionChanged(Event, frozen=True, kw_only=True):
-    """The session's state changed. The first event of each kernel also describes the session and the kernel.
-
-    Records of version 0.1.0 have only `state`, `cause` and `kernel`.
-    """
+    """The session's state changed. The first event of each kernel also describes the session and the kernel."""
 
     type: Literal["session"] = "session"
     state: Annotated[

@@ -18,7 +18,7 @@ import pytest
 
 from cellgate.cli.main import main
 from cellgate.errors import StorageError
-from cellgate.record import backup, drafts, migrations
+from cellgate.record import backup, drafts
 from cellgate.record.backup import Copied
 from cellgate.record.journal import Journal
 from cellgate.record.location import RECORD
@@ -218,24 +218,6 @@ async def test_a_damaged_copy_is_not_restored_unless_told(path: Path, tmp_path: 
     with pytest.raises(StorageError, match="noise is not a backup of a record"):
         restore(noise, path, replace=True, anyway=True)
     assert not [file for file in path.parent.iterdir() if file.name.startswith(".")]
-
-
-async def test_a_copy_of_an_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
-    old = tmp_path / "old"
-    with closing(sqlite3.connect(old)) as db, db:
-        for script in migrations._SCRIPTS[:3]:
-            for statement in script.split(";"):
-                db.execute(statement)
-        db.execute(f"PRAGMA application_id = {migrations.APPLICATION_ID}")
-        db.execute("PRAGMA user_version = 3")
-    shutil.copy(old, tmp_path / "kept")
-    path = tmp_path / "data" / "record.sqlite"
-    assert restore(old, path).problems == []
-    assert old.read_bytes() == (tmp_path / "kept").read_bytes()
-    journal = await Journal.open(path)
-    Recorded(journal, "one").cell("1", text("1"))
-    await journal.close()
-    assert all(found.valid for found in check_record(path))
 
 
 async def test_a_damaged_record_does_not_replace_the_last_good_copy(path: Path, tmp_path: Path) -> None:

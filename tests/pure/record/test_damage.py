@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from cellgate.errors import RecordDamaged, StorageError, StorageFull
-from cellgate.record import migrations, redo, salvage, schema
+from cellgate.record import redo, salvage, schema
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.findings import Finding
 from cellgate.record.journal import Journal
@@ -131,7 +131,7 @@ async def test_a_log_that_is_cut_anywhere_is_told(killed: Path, tmp_path: Path) 
             copy = tmp_path / f"{name}-{end}" / killed.name
             shutil.copytree(killed.parent, copy.parent)
             beside(copy).write_bytes(content)
-            whole = len(find_frames(content, [seed], former=False).groups)
+            whole = len(find_frames(content, [seed]).groups)
             # The last byte of a frame may be a zero.
             assert whole == sum(place <= end for place in ends[1:]) or log[end] == 0
             if whole == CELLS:
@@ -312,10 +312,10 @@ async def test_bytes_of_a_client_are_never_taken_for_a_frame(path: Path, tmp_pat
 def test_a_log_full_of_beginnings_is_read_in_time() -> None:
     """Each of them may be a frame of any length; only the length of a real one is looked at."""
     content = (b"CGR2" + bytes(7) + b"A" + struct.pack(">I", 500_000)) * (LOG_BYTES // 32)
-    found = find_frames(content * 2, [b"seed"], former=True)
+    found = find_frames(content * 2, [b"seed"])
     assert (found.groups, found.damaged) == ({}, True)
     content = (b"CGR2" + bytes(7) + b"A" + struct.pack(">I", 60_000)) * 4000
-    assert find_frames(content * 2, [b"seed"], former=True).damaged
+    assert find_frames(content * 2, [b"seed"]).damaged
 
 
 async def test_a_start_on_a_full_disk_does_without_a_log(
@@ -337,70 +337,21 @@ async def test_a_start_on_a_full_disk_does_without_a_log(
     await journal.close()
 
 
-# ---- logs of earlier versions -----------------------------------------------------------------------------
-
-
-def of_schema_3(path: Path) -> None:
-    """An empty record as version 3 of the schema made it."""
-    path.parent.mkdir()
-    with closing(sqlite3.connect(path)) as db, db:
-        for number in (1, 2, 3):
-            for statement in migrations._SCRIPTS[number - 1].split(";"):
-                db.execute(statement)
-        db.execute(f"PRAGMA application_id = {migrations.APPLICATION_ID}")
-        db.execute("PRAGMA user_version = 3")
-
-
-def former_frame(number: int, rows: bytes) -> bytes:
-    head = struct.pack(">4sQI", b"CGR1", number, len(rows))
-    return head + struct.pack(">I", zlib.crc32(rows, zlib.crc32(head))) + rows
-
-
-def former_rows(chain: Chain) -> bytes:
-    row = msgspec.to_builtins(session_row(chain.session_id))
-    del row["folder"]
-    row |= {"head_seq": 0, "head": b""}
-    event = chain.next()
-    return msgspec.msgpack.encode(([row], [], [event]))
-
-
-async def test_the_log_of_an_earlier_version_is_taken_in_with_the_migration(path: Path) -> None:
-    of_schema_3(path)
-    chain = Chain(1)
-    beside(path).write_bytes(
-        b"".join(former_frame(n, former_rows(chain)) for n in (1, 2, 3)).ljust(LOG_BYTES, b"\0")
-    )
-    journal = await Journal.open(path)
-    rows = await all_events(journal, 1)
-    assert (len(rows), rows[-1].hash) == (3, chain.head)
-    assert journal._redo.number == 3
-    await journal.close()
-
-
-def test_a_log_that_can_t_be_read_stops_the_start_before_anything_is_changed(path: Path) -> None:
-    """So the version that wrote it can still be started."""
-    of_schema_3(path)
-    before = path.read_bytes()
-    frame = former_frame(1, b"\x93\x91\x01\x90\x90")
-    beside(path).write_bytes(frame)
+def test_rows_of_another_version_stop_the_start_before_anything_is_changed(killed: Path) -> None:
+    """So the version that wrote them can still be started."""
+    with closing(sqlite3.connect(killed)) as db:
+        seed = schema.expected_log(db)
+        before = list(db.iterdump())
+    assert seed is not None
+    rows = msgspec.msgpack.encode(([1], [], []))
+    head = struct.pack(">4sQI", b"CGR2", 1, len(rows))
+    frame = head + struct.pack(">I", zlib.crc32(rows, zlib.crc32(head, zlib.crc32(seed)))) + rows
+    beside(killed).write_bytes(frame)
     with pytest.raises(StorageError, match="rows of another version"):
-        asyncio.run(Journal.open(path))
-    assert path.read_bytes() == before
-    assert beside(path).read_bytes() == frame
-
-
-async def test_damage_of_an_earlier_versions_log_is_told(path: Path) -> None:
-    of_schema_3(path)
-    chain = Chain(1)
-    frames = [former_frame(n, former_rows(chain)) for n in (1, 2, 3)]
-    damaged = bytearray(b"".join(frames))
-    damaged[len(frames[0]) + 50] ^= 1
-    beside(path).write_bytes(damaged)
-    journal = await Journal.open(path)
-    assert len(await all_events(journal, 1)) == 1
-    await journal.close()
-    assert any("at least 1 of the record's commits is missing" in str(one.problem) for one in problems(path))
-    assert kept(path)[0].read_bytes() == damaged
+        asyncio.run(Journal.open(killed))
+    with closing(sqlite3.connect(killed)) as db:
+        assert list(db.iterdump()) == before
+    assert beside(killed).read_bytes() == frame
 
 
 async def test_a_crash_between_the_steps_of_a_salvage_loses_no_word_of_it(

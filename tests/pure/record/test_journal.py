@@ -312,17 +312,20 @@ async def test_the_database_is_set_up_as_promised(path: Path, sync: schema.Sync,
     await journal.close()
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [(VERSION + 1, "written by a newer Cellgate"), (VERSION - 1, "from before the first release")],
+)
+async def test_another_schema_is_refused_and_left_alone(path: Path, version: int, why: str) -> None:
     await (await Journal.open(path)).close()
-    newer = VERSION + 1
     with closing(sqlite3.connect(path)) as db:
-        db.execute(f"PRAGMA user_version = {newer}")
-    with pytest.raises(StorageError, match=f"schema {newer}, written by a newer Cellgate"):
+        db.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(StorageError, match=f"schema {version}, {why}"):
         await Journal.open(path)
-    with pytest.raises(StorageError, match=f"schema {newer}, written by a newer Cellgate"):
+    with pytest.raises(StorageError, match=f"schema {version}, {why}"):
         list(check_record(path))
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (newer,)
+        assert db.execute("PRAGMA user_version").fetchone() == (version,)
 
 
 @pytest.mark.parametrize("content", ["table", "noise"])
