@@ -18,38 +18,21 @@ import psutil
 
 from benchmarks import (
     asleep,
-    attacked,
     branches,
-    churn,
-    claims,
-    connections,
     containers,
     cpu,
-    environments,
-    exports,
     files,
     flood,
-    forked_cells,
     forks,
     former,
     hostile,
-    kernels,
-    largest,
-    load,
     memory,
-    neighbour,
     one_shot,
-    packages,
-    principals,
-    processes,
     record,
     roundtrip,
-    sockets,
     starts,
     undo,
-    viewers,
     wire,
-    wire_flood,
 )
 from benchmarks.figures import Figure, table
 from benchmarks.options import Options, say
@@ -61,49 +44,19 @@ BENCHMARKS = {
     "flood": flood.measure,
     "memory": memory.measure,
     "wire": wire.measure,
-    "wire_flood": wire_flood.measure,
-    "kernels": kernels.measure,
-    "sockets": sockets.measure,
-    "exports": exports.measure,
     "record": record.measure,
     "one_shot": one_shot.measure,
-    "processes": processes.measure,
     "files": files.measure,
     "containers": containers.measure,
     "asleep": asleep.measure,
-    "packages": packages.measure,
-    "environments": environments.measure,
     "forks": forks.measure,
-    "forked_cells": forked_cells.measure,
     "branches": branches.measure,
     "undo": undo.measure,
     "former": former.measure,
     "hostile": hostile.measure,
-    "largest": largest.measure,
-    "load": load.measure,
-    "attacked": attacked.measure,
-    "claims": claims.measure,
-    "neighbour": neighbour.measure,
-    "principals": principals.measure,
-    "churn": churn.measure,
-    "connections": connections.measure,
-    "viewers": viewers.measure,
 }
-OF_USERS = {"largest", "load", "attacked", "claims", "neighbour", "principals", "churn", "connections"}
-"""These take from three to seventeen minutes each."""
-SPECIAL = {
-    "containers",
-    "asleep",
-    "packages",
-    "environments",
-    "forks",
-    "forked_cells",
-    "branches",
-    "undo",
-    "former",
-    "viewers",
-} | OF_USERS
-"""The first need a container engine, root besides, a package index, bubblewrap, another checkout, or time."""
+SPECIAL = {"containers", "asleep", "forks", "branches", "undo", "former"}
+"""These need a container engine, root besides, bubblewrap, or another checkout."""
 USUAL = [name for name in BENCHMARKS if name not in SPECIAL]
 
 

@@ -22,7 +22,6 @@ from benchmarks.raw import execute_content, request_header
 TIMEOUT = 60.0
 """Seconds that connecting, or one cell, may take."""
 
-ANSWER = 10.0
 """Seconds that an answer to a message may take that means nothing."""
 
 MAX_MESSAGE = 1 << 30
@@ -100,10 +99,6 @@ class Channels:
         messages = [json.loads(frame) for frame in frames]
         return "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
 
-    def frames(self, code: str) -> list[str]:
-        """All frames of one cell, undecoded, up to its idle status."""
-        return self._runner.run(self._frames(code))
-
     async def _frames(self, code: str) -> list[str]:
         request = self._message("execute_request", execute_content(code))
         await self._socket.write_message(json.dumps(request))
@@ -116,29 +111,6 @@ class Channels:
                 # Decode short frames only: a long one is output, and decoding it would take time.
                 if len(frame) < 2000 and _ends(frame, request["header"]["msg_id"]):
                     return frames
-
-    def send_with(self, place: str, value: bytes) -> None:
-        """Send a cell with this JSON as a part of the message, or as ``code``, and wait until it is read."""
-        self._runner.run(self._send_with(place, value))
-
-    async def _send_with(self, place: str, value: bytes) -> None:
-        content = execute_content("1")
-        message = self._message("execute_request", content)
-        parts: dict[str, Any] = content if place in content else message
-        parts[place] = "HERE"
-        async with asyncio.timeout(ANSWER):
-            await self._socket.write_message(json.dumps(message).encode().replace(b'"HERE"', value))
-            await self._kernel_info()
-
-    def kernel_info(self) -> None:
-        """Return when the kernel has answered a kernel_info_request."""
-        self._runner.run(self._kernel_info())
-
-    async def _kernel_info(self) -> None:
-        await self._socket.write_message(json.dumps(self._message("kernel_info_request", {})))
-        async with asyncio.timeout(TIMEOUT):
-            while (await self._receive())["msg_type"] != "kernel_info_reply":
-                pass
 
     async def _receive(self) -> dict[str, Any]:
         text = await self._socket.read_message()

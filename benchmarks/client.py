@@ -68,11 +68,6 @@ class HttpClient:
         self.send(method, path, content, accept)
         return self.receive()
 
-    def request_bytes(self, method: str, path: str, body: bytes) -> Answer:
-        """As `request`, with a body that is JSON, or is meant to be."""
-        self.send_bytes(method, path, body)
-        return self.receive()
-
     def receive(self) -> Answer:
         """The whole answer to a request that was sent."""
         status, headers = self._read_head()
@@ -103,10 +98,7 @@ class HttpClient:
         accept: str = "application/json",
     ) -> None:
         """Send a request without waiting for its answer."""
-        self.send_bytes(method, path, b"" if content is None else json.dumps(content).encode(), accept)
-
-    def send_bytes(self, method: str, path: str, body: bytes, accept: str = "application/json") -> None:
-        """As `send`."""
+        body = b"" if content is None else json.dumps(content).encode()
         kind = "Content-Type: application/json\r\n" if body else ""
         head = (
             f"{method} {path} HTTP/1.1\r\n{self._head}Accept: {accept}\r\n{kind}Content-Length: {len(body)}"

@@ -1,9 +1,8 @@
 """The cost of a cell to the server: processor time of the gateway's process, without its kernels.
 
-Cellgate over HTTP and with its record, jupyter_kernel_gateway over its WebSocket and without a record, and
-the minimal server of ``bare`` over both, take turns, block by block. All have kernels of the same kernelspec;
-that of ``bare`` is one of Cellgate's, which is stopped during the turns of ``bare``. Processor time is summed
-over all blocks and divided once.
+Cellgate over HTTP and with its record, and jupyter_kernel_gateway over its WebSocket and without a record,
+take turns, block by block. Both have kernels of the same kernelspec. Processor time is summed over all blocks
+and divided once.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Callable, Sequence
 from benchmarks.channels import Channels, start_kernel
 from benchmarks.figures import Figure, quantile, summary
 from benchmarks.options import Options, say
-from benchmarks.servers import Server, bare, cellgate, jupyter_kernel_gateway
-from benchmarks.sessions import Session, connection_file
+from benchmarks.servers import Server, cellgate, jupyter_kernel_gateway
+from benchmarks.sessions import Session
 
 CODE = "print('x'); 1+1"
 CELLS = 50
@@ -53,30 +52,18 @@ def measure(options: Options) -> Sequence[Figure]:
     ):
         with theirs.client() as rest:
             kernel_id = start_kernel(rest)
-        path = connection_file(ours, Session(client, "floor").printed)
-        with (
-            bare(path) as floor,
-            floor.client() as floor_client,
-            Channels(theirs.url, theirs.token, kernel_id) as channels,
-            Channels(floor.url, floor.token, "floor") as floor_channels,
-        ):
+        with Channels(theirs.url, theirs.token, kernel_id) as channels:
             cellgate_meter = Meter(ours, Session(client, "cpu").execute)
             peer_meter = Meter(theirs, channels.execute)
-            floor_meter = Meter(floor, Session(floor_client, "floor").execute)
-            relay_meter = Meter(floor, floor_channels.execute)
             ours.settle()
             theirs.settle()
             rounds = options.count(10, 2)
             for number in range(rounds):
                 cellgate_meter.block()
                 peer_meter.block()
-                with ours.suspended():
-                    floor_meter.block()
-                    relay_meter.block()
                 say(
                     f"cpu: round {number + 1} of {rounds}, Cellgate {cellgate_meter.per_cell:.2f} ms,"
-                    f" jupyter_kernel_gateway {peer_meter.per_cell:.2f} ms,"
-                    f" a bare handler {floor_meter.per_cell:.2f} ms a cell so far"
+                    f" jupyter_kernel_gateway {peer_meter.per_cell:.2f} ms a cell so far"
                 )
     name, peer = "gateway CPU per cell, record on", "  jupyter_kernel_gateway, no record"
     peer_p50 = quantile(peer_meter.times, 0.5) * 1000
@@ -84,6 +71,4 @@ def measure(options: Options) -> Sequence[Figure]:
         Figure(name, cellgate_meter.per_cell, "ms", details=summary(cellgate_meter.times)),
         Figure(f"{peer}, CPU", peer_meter.per_cell, "ms", details=summary(peer_meter.times)),
         Figure(f"{peer}, round trip p50", peer_p50, "ms"),
-        Figure("  a bare handler of tornado, CPU", floor_meter.per_cell, "ms"),
-        Figure("  a bare WebSocket of tornado, CPU", relay_meter.per_cell, "ms"),
     ]

@@ -1,7 +1,7 @@
 """The effect of one kernel's worst messages on others: ``/healthz``, and `1+1` in another session.
 
 Two clients in their own threads send requests one after another: calm, then during each attack of
-``attacks``, then calm again, so that both sides of the ratio are from one run. A hostile kernel also uses a
+``tests.support.attacks``, then calm again, so that both sides of the ratio are from one run. A hostile kernel also uses a
 processor, which is included in the figures. Its share is measured in the same run beside kernels that are
 busy but honest: no limit on messages can get below that. The last attack is five kernels that announce frames
 of 500 MB and never finish them. Memory is the gateway's peak resident memory during all of it, minus that
@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from benchmarks.attacks import ATTACKS, HONEST, attack, unfinished
 from benchmarks.client import AnswerError, HttpClient
 from benchmarks.figures import MB, Figure, Target, at_most, quantile
 from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session
+from tests.support.attacks import ATTACKS, HONEST, attack, unfinished
 
 PAUSE = 0.002
 ANNOUNCED = 500 * MB

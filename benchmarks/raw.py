@@ -118,17 +118,6 @@ class RawKernel:
             raise RuntimeError(f"the cell {code!r} failed: {reply}")
         return elapsed
 
-    def frames(self, code: str) -> list[bytes]:
-        """Run one cell; returns the contents of all its iopub messages, undecoded."""
-        msg_id = self._send("execute_request", execute_content(code))
-        contents = []
-        while True:
-            header, parent, content = self._receive(self._iopub)
-            contents.append(content)
-            if parent == msg_id and header["msg_type"] == "status" and b'"idle"' in content:
-                self._reply(msg_id)
-                return contents
-
     def _reply(self, msg_id: str) -> dict[str, Any]:
         """The content of the reply to one request, from the shell channel."""
         parent = ""

@@ -87,10 +87,6 @@ class Server:
         """The peak resident memory of the server's process since `reset_peak`, in bytes."""
         return self._status("VmHWM")
 
-    def anonymous(self) -> int:
-        """Bytes of the server's memory that are no file's: its heap, above all."""
-        return self._status("RssAnon")
-
     def _status(self, name: str) -> int:
         text = Path("/proc", str(self.process.pid), "status").read_text()
         status = dict(line.split(":", 1) for line in text.splitlines())
@@ -160,12 +156,11 @@ def cellgate(
     *options: str,
     script: Path | None = None,
     checkout: Path | None = None,
-    prepare: Callable[[Path], object] | None = None,
 ) -> Iterator[Server]:
     """A `cellgate serve` of this environment on a free port, with all its kernels warm and idle.
 
     `script`: a file to run instead of the command. `checkout`: run that code instead of this; if it has been
-    set up, with its own packages and kernels. `prepare` is called with the data folder before the start.
+    set up, with its own packages and kernels.
     """
     token = secrets.token_urlsafe(24)
     # Without -P a script's own folder would come first on the path, and its modules would hide others.
@@ -173,8 +168,6 @@ def cellgate(
     command = [*program, "serve"]
     with _folder() as folder:
         data = folder / "data"
-        if prepare is not None:
-            prepare(data)
         arguments = [
             "--port",
             "0",
@@ -222,24 +215,6 @@ def jupyter_kernel_gateway(
             "/api",
             {"JUPYTER_PATH": str(kernelspecs)},
         ) as server,
-    ):
-        yield server
-
-
-@contextmanager
-def bare(connection_file: Path) -> Iterator[Server]:
-    """A minimal server on tornado, for a kernel that another server runs; see ``bare``."""
-    port = _free_port()
-    command = [
-        sys.executable,
-        "-P",
-        str(Path(__file__).with_name("bare.py")),
-        str(port),
-        str(connection_file),
-    ]
-    with (
-        _folder() as folder,
-        _running(command, folder, "", lambda: f"http://127.0.0.1:{port}", "/api") as server,
     ):
         yield server
 

@@ -14,7 +14,7 @@ MOST_FILES, MOST_HOPS = 37, 8
 
 def test_a_cell_enters_few_files_and_a_message_takes_few_calls() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.way"],
+        [sys.executable, "-m", "tests.support.way"],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

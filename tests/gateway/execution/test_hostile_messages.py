@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.attacks import ATTACKS, attack, unfinished
 from tests.conftest import serving
+from tests.support.attacks import ATTACKS, attack, unfinished
 from tests.support.nightly import mostly_nightly
 from tests.support.server import GatewayProcess
 

@@ -6,7 +6,7 @@ handler and the cell's durable end: what a timer or the pool of kernels happens 
 not on its way. A hop is a call of our code that is on the stack when the event is appended, from the read of
 the socket on. It measures no time.
 
-python -m benchmarks.way
+python -m tests.support.way
 """
 
 from __future__ import annotations
