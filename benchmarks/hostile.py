@@ -1,11 +1,11 @@
 """The effect of one kernel's worst messages on others: ``/healthz``, and `1+1` in another session.
 
 Two clients in their own threads send requests one after another: calm, then during each attack of
-``tests.support.attacks``, then calm again, so that both sides of the ratio are from one run. A hostile kernel also uses a
-processor, which is included in the figures. Its share is measured in the same run beside kernels that are
-busy but honest: no limit on messages can get below that. The last attack is five kernels that announce frames
-of 500 MB and never finish them. Memory is the gateway's peak resident memory during all of it, minus that
-before.
+``tests.support.attacks``, then calm again, so that both sides of the ratio are from one run. A hostile
+kernel also uses a processor, which is included in the figures. Its share is measured in the same run beside
+kernels that are busy but honest: no limit on messages can get below that. The last attack is five kernels
+that announce frames of 500 MB and never finish them. Memory is the gateway's peak resident memory during
+all of it, minus that before.
 """
 
 from __future__ import annotations

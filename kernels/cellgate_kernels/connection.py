@@ -23,7 +23,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-import zmq
 from msgspec import structs
 
 from cellgate_kernels.budget import Owner
@@ -99,7 +98,6 @@ class KernelConnection:
     def __init__(
         self,
         info: Mapping[str, Any],
-        context: zmq.Context[zmq.Socket[bytes]],
         *,
         session: str = "",
         kernel_id: str = "",
@@ -127,7 +125,6 @@ class KernelConnection:
         self._resumed_at = -inf
         self._info = dict(info)
         self._signer = Signer(as_bytes(info["key"]))
-        self._context = context
         self._sockets: dict[Channel, ChannelSocket] = {}
         # A tuple, replaced on every change: a message goes to those that were listening when it arrived.
         self._listeners: tuple[_Attendant, ...] = ()
@@ -142,7 +139,7 @@ class KernelConnection:
     @property
     def prefix(self) -> str | None:
         """What the paths of the kernel's sockets begin with; None if it has none."""
-        return self._info.get("ip") if self._info.get("transport") == "ipc" else None
+        return self._info.get("ip")
 
     @property
     def key(self) -> bytes:
@@ -175,7 +172,6 @@ class KernelConnection:
             channel,
             self.session,
             receive,
-            self._context,
             self._reception.policy.most_bytes(channel),
             self._budget,
             partial(self._reception.policy.most_next, channel),

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import zmq
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
@@ -562,7 +561,6 @@ class KernelLauncher:
     def __init__(
         self,
         catalog: KernelspecCatalog,
-        context: zmq.Context[zmq.Socket[bytes]],
         folders: KernelFolders,
         *,
         start_timeout: float = 60.0,
@@ -574,9 +572,8 @@ class KernelLauncher:
         self.catalog = catalog
         self._reception = reception
         self._store = store
-        self._context = context
-        # AsyncKernelManager requires this class; a shadow shares the one context's threads and sockets.
-        self._manager_context = zmq.asyncio.Context(context)
+        # Managers would make one each. It has no socket, and so no thread.
+        self._manager_context = zmq.asyncio.Context()
         self._folders = folders
         self._start_timeout = start_timeout
         shared = SharedBackend() if shared is None else shared
@@ -833,7 +830,6 @@ class KernelLauncher:
             await asyncio.to_thread(_thaw, provisioner.process)
             connection = KernelConnection(
                 stored.provisioner["connection_info"],
-                self._context,
                 session=stored.identity,
                 kernel_id=stored.id,
                 reception=self._reception,
@@ -993,9 +989,7 @@ class KernelLauncher:
         )
         provisioner.join(sandbox, place, kept, place.workspace, parent.packages)
         manager.provisioner = provisioner
-        connection = KernelConnection(
-            info, self._context, kernel_id=manager.kernel_id, reception=self._reception
-        )
+        connection = KernelConnection(info, kernel_id=manager.kernel_id, reception=self._reception)
         try:
             connection.open()
             async with asyncio.timeout(self._start_timeout):
@@ -1061,7 +1055,7 @@ class KernelLauncher:
             if manager.ready.done():
                 manager.ready.exception()  # marks it as retrieved: the same error is raised to us
         connection = KernelConnection(
-            manager.get_connection_info(), self._context, kernel_id=kernel_id, reception=self._reception
+            manager.get_connection_info(), kernel_id=kernel_id, reception=self._reception
         )
         try:
             connection.open()

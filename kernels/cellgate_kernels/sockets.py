@@ -1,12 +1,11 @@
-"""One channel's socket to a kernel: local ones by asyncio itself, others by libzmq.
+"""One channel's socket to a kernel: a Unix socket, by asyncio itself.
 
 It moves frames and knows nothing of their content. ``connection`` signs, checks and delivers messages;
 ``zmtp`` encodes and decodes the bytes of a local socket.
 
-Why local sockets don't use libzmq: it can't limit frames by their kind, or limit what all kernels leave
-unfinished, before they are received, and its own thread wakes for every packet and then wakes ours
-(docs/explanation/architecture.md). CurveZMQ, which TCP needs, stays with libzmq; ``relay`` limits what it
-holds.
+Why it doesn't use libzmq: that can't limit frames by their kind, or limit what all kernels leave unfinished,
+before they are received, and its own thread wakes for every packet and then wakes ours
+(docs/explanation/architecture.md).
 """
 
 from __future__ import annotations
@@ -24,17 +23,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
 
-import zmq
-
 from cellgate_kernels.budget import PartOfBudget
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.messages import Channel
-from cellgate_kernels.relay import Relay, bytes_of
 from cellgate_kernels.tasks import Supervisor, guarded
 from cellgate_kernels.zmtp import (
-    FRAME_COST,
     MOST_BYTES,
-    MOST_FRAMES,
     NOT_COPIED,
     SUBSCRIPTION,
     Decoder,
@@ -51,8 +45,6 @@ Receiver = Callable[[list[bytes], int], None]
 
 MESSAGES_PER_TURN: Final = 64
 BYTES_PER_TURN: Final = 1024 * 1024
-FRAMES_PER_TURN: Final = 512
-"""Of one message that libzmq has received whole; ``zmtp`` has a limit of its own for the others."""
 SECONDS_PER_TURN: Final = 0.001
 """One kernel's share of a turn of the loop; enough for all the output of a quick cell."""
 SECONDS_OF_FLOOD: Final = 0.0003
@@ -66,16 +58,6 @@ _RETRY_SECONDS: Final = 0.015
 _LONGEST_RETRY: Final = 1.0
 _LONGEST_PATH: Final = 107
 """Bytes; unix(7)."""
-_UNREAD_MESSAGES: Final = 24
-_PASSED_ON: Final = 2
-"""How many of the longest messages may lie between a kernel's port and us: one that is a little too long is
-passed over, and its connection kept."""
-# Plain numbers: arithmetic on pyzmq's enums costs more than the calls that use them.
-_NOBLOCK: Final = int(zmq.NOBLOCK)
-_SNDMORE: Final = int(zmq.SNDMORE) | _NOBLOCK
-_RCVMORE: Final = int(zmq.RCVMORE)
-_EVENTS: Final = int(zmq.EVENTS)
-_POLLIN: Final = int(zmq.POLLIN)
 
 
 class ChannelSocket(Protocol):
@@ -336,152 +318,12 @@ class LocalSocket:
         self._disconnect()
 
 
-class ZmqSocket:
-    """A socket of libzmq, read through its edge-triggered file descriptor (zmq_getsockopt(3), ZMQ_FD).
+def socket_path(info: Mapping[str, Any], channel: Channel) -> str:
+    """Return the path of a channel's socket from a kernel's connection info.
 
-    After a wake-up and after each send it is drained until it has no more.
+    Source: jupyter_client, "Connection files", for the transport ipc.
     """
-
-    def __init__(
-        self,
-        zmq_socket: zmq.Socket[bytes],
-        info: Mapping[str, Any],
-        channel: Channel,
-        identity: bytes,
-        receive: Receiver,
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        self._socket = zmq_socket
-        self._receive = receive
-        self._most_bytes = most_bytes
-        # The message that is being taken from libzmq.
-        self._frames: list[bytes] = []
-        self._length = self._left_out = 0
-        # libzmq drops the connection at a longer frame and reconnects; the message is lost.
-        zmq_socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
-        self._paused = False
-        self._encrypted = bool(info.get("curve_publickey"))
-        self._relay: Relay | None = None
-        self._loop = asyncio.get_running_loop()
-        zmq_socket.linger = 0
-        zmq_socket.setsockopt(zmq.RECONNECT_IVL, int(_RETRY_SECONDS * 1000))
-        if channel is Channel.IOPUB:
-            zmq_socket.setsockopt(zmq.SUBSCRIBE, b"")
-            # Unread messages wait in the kernel's memory, which is limited, rather than in ours.
-            zmq_socket.setsockopt(zmq.RCVHWM, _UNREAD_MESSAGES)
-        else:
-            zmq_socket.setsockopt(zmq.ROUTING_ID, identity)
-        if curve := info.get("curve_publickey"):
-            # ipykernel's own pair serves both sides, as in jupyter_client: it is the shared secret.
-            zmq_socket.curve_serverkey = zmq_socket.curve_publickey = as_bytes(curve)
-            zmq_socket.curve_secretkey = as_bytes(info["curve_secretkey"])
-        if info["transport"] == "tcp":
-            port, most = int(info[f"{channel}_port"]), _PASSED_ON * most_bytes + FRAME_COST * MOST_FRAMES
-            self._relay = Relay(info["ip"], port, most, self._wakes)
-        try:
-            zmq_socket.connect(endpoint(info, channel) if self._relay is None else self._relay.endpoint)
-        except BaseException:
-            if self._relay is not None:
-                self._relay.close()
-            raise
-        self._guarded_drain = guarded(self._drain, "kernel's socket")
-        self._loop.add_reader(zmq_socket.FD, self._guarded_drain)
-
-    def send(self, frames: Sequence[bytes]) -> None:
-        """See `ChannelSocket`."""
-        try:
-            for frame in frames[:-1]:
-                self._socket.send(frame, _SNDMORE)
-            self._socket.send(frames[-1], _NOBLOCK)
-        except zmq.Again:
-            raise KernelDied("The kernel takes no more messages; interrupt or restart it.") from None
-        # Sending may consume the edge of ZMQ_FD, so check for messages that arrived in the meantime.
-        self._loop.call_soon(self._guarded_drain)
-
-    def _drain(self) -> None:
-        """Read what is there, up to the limits for one turn of the loop."""
-        size, end = 0, monotonic() + SECONDS_PER_TURN
-        for _ in range(MESSAGES_PER_TURN):
-            if self._socket.closed or self._paused:
-                return
-            if size > BYTES_PER_TURN or monotonic() > end:
-                break
-            if not self._frames and not self._has_more():
-                return
-            if not self._take_frames():
-                break
-            frames, left_out = self._frames, self._left_out
-            size += self._length
-            self._frames, self._length, self._left_out = [], 0, 0
-            self._receive(frames, left_out)
-        self._loop.call_soon(self._guarded_drain)
-
-    def _has_more(self) -> bool:
-        """Whether libzmq has a message for us."""
-        return not self._socket.closed and bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
-
-    def _wakes(self) -> bool:
-        """As `_has_more`; then it is read soon: the question consumed the edge of ZMQ_FD."""
-        if has_more := self._has_more():
-            self._loop.call_soon(self._guarded_drain)
-        return has_more
-
-    def _take_frames(self) -> bool:
-        """Take frames of one message; returns whether it is complete, or else there is more of it."""
-        for _ in range(FRAMES_PER_TURN):
-            frame = self._socket.recv(_NOBLOCK)
-            self._length += len(frame)
-            if self._relay is not None:
-                self._relay.read(bytes_of(len(frame), encrypted=self._encrypted))
-            full = self._length > self._most_bytes or len(self._frames) == MOST_FRAMES
-            if self._frames and (self._left_out or full):
-                self._left_out += max(1, len(frame))
-            else:
-                self._frames.append(frame)
-            if not self._socket.getsockopt(_RCVMORE):
-                return True
-        return False
-
-    def pause(self) -> None:
-        """See `ChannelSocket`."""
-        if not self._paused:
-            self._paused = True
-            self._loop.remove_reader(self._socket.FD)
-            if self._relay is not None:
-                self._relay.pause()
-
-    def resume(self) -> None:
-        """See `ChannelSocket`."""
-        if self._paused:
-            self._paused = False
-            if self._relay is not None:
-                self._relay.resume()
-            self._loop.add_reader(self._socket.FD, self._guarded_drain)
-            self._loop.call_soon(self._guarded_drain)
-
-    def rest(self, seconds: float) -> None:
-        """Does nothing: libzmq's thread would keep reading."""
-
-    def wake(self) -> None:
-        """See `ChannelSocket`."""
-        if not self._paused:
-            self._drain()
-
-    def close(self) -> None:
-        """See `ChannelSocket`."""
-        if self._relay is not None:
-            self._relay.close()
-        if not self._socket.closed:
-            self._loop.remove_reader(self._socket.FD)
-            self._socket.close()
-
-
-def endpoint(info: Mapping[str, Any], channel: Channel) -> str:
-    """The zmq address of a channel from a kernel's connection info (jupyter_client, "Connection files")."""
-    port = info[f"{channel}_port"]
-    if info["transport"] == "ipc":
-        return f"ipc://{info['ip']}-{port}"
-    return f"{info['transport']}://{info['ip']}:{port}"
+    return f"{info['ip']}-{info[f'{channel}_port']}"
 
 
 def open_socket(
@@ -489,30 +331,21 @@ def open_socket(
     channel: Channel,
     identity: str,
     receive: Receiver,
-    context: zmq.Context[zmq.Socket[bytes]],
     most_bytes: int = MOST_BYTES,
     budget: PartOfBudget | None = None,
     most_next: Callable[[Sequence[bytes]], int] | None = None,
 ) -> ChannelSocket:
-    """A socket that connects to a kernel's channel. `identity`: the one that the kernel answers.
+    """Return a socket that connects to a kernel's channel. `identity`: the one that the kernel answers.
 
     `most_bytes`: of a message. `budget`: for what all sockets hold of messages that are not complete yet.
     `most_next`: how long the next frame may be, given those before it; see `Decoder`.
 
     The kernel sends an input_request to the stdin socket with the identity of the requester.
     """
-    kind = zmq.SUB if channel is Channel.IOPUB else zmq.DEALER
-    if info["transport"] == "ipc" and not info.get("curve_publickey"):
-        path = endpoint(info, channel).removeprefix("ipc://")
-        told = b"" if kind == zmq.SUB else identity.encode()
-        decoder = partial(Decoder, most_bytes, budget, most_next)
-        return LocalSocket(path, kind.name.encode(), told, receive, decoder)
-    zmq_socket = context.socket(kind)
-    try:
-        return ZmqSocket(zmq_socket, info, channel, identity.encode(), receive, most_bytes)
-    except BaseException:
-        zmq_socket.close()
-        raise
+    path, decoder = socket_path(info, channel), partial(Decoder, most_bytes, budget, most_next)
+    if channel is Channel.IOPUB:
+        return LocalSocket(path, b"SUB", b"", receive, decoder)
+    return LocalSocket(path, b"DEALER", identity.encode(), receive, decoder)
 
 
 def connect_to(connecting: socket.socket, path: str) -> None:

@@ -29,18 +29,14 @@ GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 Start = Callable[..., GatewayProcess]
 
 
-KINDS = {"ipc": {}, "tcp": {"transport": "tcp"}, "gvisor": {"runtime": "runsc"}}
-every_kind = pytest.mark.parametrize(
-    "start",
-    ["ipc", at_night("tcp"), at_night("gvisor")],
-    indirect=True,
-)
+KINDS = {"runc": {}, "gvisor": {"runtime": "runsc"}}
+every_kind = pytest.mark.parametrize("start", ["runc", at_night("gvisor")], indirect=True)
 
 
 @pytest.fixture
 def start(start_gateway: StartGateway, request: pytest.FixtureRequest) -> Start:
     """Starts gateways on containers, without warm ones; of every kind where a test asks for it."""
-    kind = getattr(request, "param", "ipc")
+    kind = getattr(request, "param", "runc")
     if kind == "gvisor":
         request.getfixturevalue("gvisor")
 

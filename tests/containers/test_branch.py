@@ -8,7 +8,6 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest
-import zmq
 
 from cellgate_kernels.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile, SharedBackend
@@ -88,9 +87,7 @@ def catalog() -> KernelspecCatalog:
 async def launcher(catalog: KernelspecCatalog, folders: KernelFolders) -> AsyncIterator[KernelLauncher]:
     engine = Engine()
     await engine.open()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield KernelLauncher(catalog, context, folders, shared=SharedBackend(engine=engine))
-    context.destroy(linger=0)
+    yield KernelLauncher(catalog, folders, shared=SharedBackend(engine=engine))
     await engine.close()
 
 

@@ -193,21 +193,3 @@ def test_auto_takes_containers_where_an_engine_has_the_image(start_gateway: Star
     gateway = start_gateway(backend="auto", pool_size=0)
     info = gateway.get("/v1/info").json()
     assert (info["backend"], info["isolation"]) == ("docker", "container")
-
-
-def test_tcp_is_published_on_loopback_only_and_encrypted(
-    start_gateway: StartGateway, containers: Containers, client: APIClient
-) -> None:
-    gateway = start_gateway(backend="docker", transport="tcp", pool_size=0)
-    assert gateway.execute("s", "1 + 1")["text"] == "2"
-    (container,) = containers(gateway)
-    ports = client.inspect_container(container)["NetworkSettings"]["Ports"]
-    assert len(ports) == 5
-    assert {binding["HostIp"] for bindings in ports.values() for binding in bindings} == {"127.0.0.1"}
-    port = int(ports["9002/tcp"][0]["HostPort"])  # iopub
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
-        plain.sendall(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0")  # the beginning of ZMTP 3.0's greeting
-        greeting = b""
-        while len(greeting) < 32 and (more := plain.recv(64)):
-            greeting += more
-    assert greeting[12:17] == b"CURVE", greeting

@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import msgspec
 import nbformat
-import zmq
 from hypothesis import strategies as st
 
 from cellgate.channels.client import ChannelSettings
@@ -198,8 +197,7 @@ class Played:
     def __init__(self, folder: Path) -> None:
         self.id = "played"
         self.reception = Reception(CAPS)
-        info = {"key": KEY, "transport": "ipc", "ip": "nowhere"}
-        self.connection = KernelConnection(info, zmq.Context.instance(), reception=self.reception)
+        self.connection = KernelConnection({"key": KEY, "ip": "nowhere"}, reception=self.reception)
         self.connection._sockets = cast("Any", {channel: PlayedSocket() for channel in Channel})
         self.log = EventLog(MemoryStore(), 1, "s")
         self.log.append("session", None, {"state": "idle", "cause": "created", "kernel": "python3"})

@@ -92,11 +92,6 @@ class ServeApp(IdentityOptions, PackageOptions):
     docker_url = Unicode("unix:///var/run/docker.sock", help="The container engine's address.").tag(
         config=True, metavar="URL"
     )
-    transport = EnumTrait(
-        ("ipc", "tcp"),
-        "ipc",
-        help="How kernels in containers are reached: by Unix sockets, or TCP on loopback, encrypted.",
-    ).tag(config=True)
     network = Unicode(help="The container engine's network for kernels; default: none at all.").tag(
         config=True
     )
@@ -453,9 +448,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         from cellgate.cli.backends import choose_backend  # noqa: PLC0415
         from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
 
-        settings = ContainerSettings(
-            self.image, self.runtime, self.transport, self.network, tuple(self.mounts)
-        )
+        settings = ContainerSettings(self.image, self.runtime, self.network, tuple(self.mounts))
         backend = await choose_backend(self.backend, settings, self.docker_url)
         if backend.name == "process":
             self._refuse_exposed("serve kernels without isolation", allowed=self.allow_unsandboxed)

@@ -1,7 +1,7 @@
 """The tables of the record and the number of their schema.
 
-A file has the number as `PRAGMA user_version`. ``opening`` makes the tables of an empty file together with the
-rows of its redo log, in one transaction. ``schema`` reads and writes the rows.
+A file has the number as `PRAGMA user_version`. ``opening`` makes the tables of an empty file, and puts the
+rows of a redo log into them in the same transaction. ``schema`` reads and writes the rows.
 """
 
 from __future__ import annotations

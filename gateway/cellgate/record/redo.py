@@ -113,8 +113,8 @@ def frame(number: int, group: Group, start: int) -> bytes:
 def find_frames(data: bytes, seeds: Collection[bytes]) -> Frames:
     """Return the whole frames in a log's bytes that were made with one of the seeds.
 
-    After bytes that are not a frame the search goes on at what looks like the next one. Raises StorageError for
-    a whole frame with rows of another version.
+    After bytes that are not a frame the search goes on at what looks like the next one. Raises StorageError
+    for a whole frame with rows of another version.
     """
     starts = [seed_check(seed) for seed in seeds]
     groups: dict[int, Group] = {}

@@ -28,7 +28,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-import zmq
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
@@ -553,8 +552,8 @@ def why_unshared(container: ContainerSettings, *, fork_server: bool) -> str:
     """
     if not fork_server:
         return "--no-fork-server lets no kernel be forked"
-    if container.isolation != "container" or container.transport != "ipc":
-        return "kernels can't be forked under gVisor, nor be reached over TCP then"
+    if container.isolation != "container":
+        return "kernels can't be forked under gVisor"
     return "" if os.geteuid() == 0 else _NOT_ROOT
 
 
@@ -601,9 +600,6 @@ async def _launcher(
     store: KernelStore,
     stack: AsyncExitStack,
 ) -> KernelLauncher:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.max_sockets = 65_536
-    stack.callback(context.destroy, linger=0)
     folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
     config = {} if settings.container is None else asdict(settings.container)
     catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
@@ -613,7 +609,6 @@ async def _launcher(
     stack.push_async_callback(asyncio.to_thread, reception.close, wait=True)
     return KernelLauncher(
         catalog,
-        context,
         folders,
         start_timeout=settings.start_timeout,
         preload=settings.preload,

@@ -457,7 +457,10 @@ class Finished(Event, frozen=True, kw_only=True):
 
 
 class SessionChanged(Event, frozen=True, kw_only=True):
-    """The session's state changed. The first event of each kernel also describes the session and the kernel."""
+    """The session's state changed.
+
+    The first event of each kernel also describes the session and the kernel.
+    """
 
     type: Literal["session"] = "session"
     state: Annotated[

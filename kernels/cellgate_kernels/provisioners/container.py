@@ -49,8 +49,6 @@ _HIDDEN = ("/sys/firmware", "/sys/devices/virtual/powercap")
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 LOG_BYTES = 64 * 1024  # per file, of two
-PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
-FIRST_PORT = 9000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +56,11 @@ class ContainerSettings:
     """An operator's settings for containers of kernels; clients of the gateway can't change them.
 
     An empty `runtime` is the engine's default. `mounts` are ``SOURCE:TARGET`` or ``SOURCE:TARGET:rw`` on the
-    engine's host. An empty `network` is ``none`` for the transport ``ipc``, and ``bridge`` for ``tcp``, which
-    needs one.
+    engine's host. An empty `network` is none at all.
     """
 
     image: str = IMAGE
     runtime: str = ""
-    transport: str = "ipc"
     network: str = ""
     mounts: tuple[str, ...] = ()
 
@@ -82,7 +78,7 @@ class ContainerSettings:
     @property
     def network_mode(self) -> str:
         """The engine's network for a kernel."""
-        return self.network or ("bridge" if self.transport == "tcp" else "none")
+        return self.network or "none"
 
 
 def container_config(
@@ -92,7 +88,6 @@ def container_config(
     user: tuple[int, int],
     labels: Mapping[str, str],
     processors: float,
-    host_ports: Mapping[str, int],
     read_only_proc: bool = True,
     names: bool = False,
 ) -> dict[str, Any]:
@@ -101,8 +96,7 @@ def container_config(
     `read_only_proc`: False where the engine's runtime must write to /proc to start a program (SELinux).
     `names`: whether branches there may enter mounts that are made for them.
 
-    `host_ports` are published on loopback, by the names in `PORTS`; 0 lets the engine choose. Raises
-    InvalidInput for a mount that can't be read.
+    Raises InvalidInput for a mount that can't be read.
     """
     host: dict[str, Any] = {
         "NetworkMode": settings.network_mode,
@@ -122,7 +116,7 @@ def container_config(
     }
     if settings.runtime:
         host["Runtime"] = settings.runtime
-    config: dict[str, Any] = {
+    return {
         "Image": settings.image,
         "Entrypoint": list(launch.argv),
         "Cmd": [],
@@ -133,13 +127,6 @@ def container_config(
         "Labels": dict(labels),
         "HostConfig": host,
     }
-    if host_ports:
-        config["ExposedPorts"] = {inner_port(name): {} for name in host_ports}
-        host["PortBindings"] = {
-            inner_port(name): [{"HostIp": "127.0.0.1", "HostPort": str(port or "")}]
-            for name, port in host_ports.items()
-        }
-    return config
 
 
 def shared_config(
@@ -161,11 +148,6 @@ def shared_config(
     }
     # Nothing is ever written where a kernel in a container of its own has its files.
     return {**config, "WorkingDir": "/", "HostConfig": host}
-
-
-def inner_port(name: str) -> str:
-    """A channel's port in the container, as the engine writes it."""
-    return f"{FIRST_PORT + PORTS[name]}/tcp"
 
 
 def _filter(isolation: str, *, names: bool) -> str:

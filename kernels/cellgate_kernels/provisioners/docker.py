@@ -23,28 +23,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import zmq
 from docker.api.client import APIClient
-from jupyter_client.connect import KernelConnectionInfo
-from traitlets import Enum, List, Unicode
+from traitlets import List, Unicode
 
 from cellgate_kernels import trees
 from cellgate_kernels.errors import BackendUnavailable, ImageMissing, InvalidInput
 from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, KernelView, Launch
 from cellgate_kernels.provisioners.container import (
-    FIRST_PORT,
     IMAGE,
     IMAGE_USER,
     INSTANCE_LABEL,
     KERNEL_LABEL,
-    PORTS,
     PRINCIPAL_LABEL,
     VIEW,
     WORKSPACE,
     ContainerSettings,
     container_config,
-    inner_port,
     shared_config,
 )
 from cellgate_kernels.provisioners.engine import SOCKET, Container, Engine
@@ -72,16 +67,13 @@ class DockerProvisioner(CellgateProvisioner):
 
     image = Unicode(IMAGE, help="The image, as the engine knows it.")
     runtime = Unicode(help="The engine's runtime, such as runsc; default: the engine's.")
-    transport = Enum(("ipc", "tcp"), "ipc", help="Unix sockets, or TCP published on loopback with CurveZMQ.")
     network = Unicode(help="The engine's network for kernels; default: none at all.")
     mounts: List[str] = List(Unicode(), help="Further folders of the engine's host: SOURCE:TARGET[:rw].")
     url = Unicode(SOCKET, help="The engine's address, for kernels launched without one.")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._settings = ContainerSettings(
-            self.image, self.runtime, str(self.transport), self.network, tuple(self.mounts)
-        )
+        self._settings = ContainerSettings(self.image, self.runtime, self.network, tuple(self.mounts))
         self.isolation = self._settings.isolation
         self._engine: Engine | None = None
         self._own_engine: Engine | None = None
@@ -176,11 +168,6 @@ class DockerProvisioner(CellgateProvisioner):
         self._attached = True
         await engine.until_running(container)
 
-    @property
-    def can_share(self) -> bool:
-        """Not over TCP: a container's published ports are those of its start."""
-        return super().can_share and self._settings.transport == "ipc"
-
     def detach(self) -> None:
         """Leave the container running when its engine's owner ends; a kernel in a shared one ends."""
         if self._child is not None:
@@ -195,21 +182,6 @@ class DockerProvisioner(CellgateProvisioner):
 
     def _check_program(self, path: str) -> None:
         """Does nothing: the program is in the image, and if it is missing tini's message is in the log."""
-
-    def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
-        outer, inner = super()._connection(folders)
-        if self._settings.transport == "ipc":
-            return outer, inner
-        public, secret = zmq.curve_keypair()
-        tcp: KernelConnectionInfo = {
-            **outer,
-            "transport": "tcp",
-            "curve_publickey": public.decode(),
-            "curve_secretkey": secret.decode(),
-        }
-        ports: Any = {name: FIRST_PORT + number for name, number in PORTS.items()}
-        unknown: Any = dict.fromkeys(PORTS, 0)
-        return {**tcp, "ip": "127.0.0.1", **unknown}, {**tcp, "ip": "0.0.0.0", **ports}  # noqa: S104
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """The launch's keywords. Does nothing that would have to be undone."""
@@ -242,7 +214,6 @@ class DockerProvisioner(CellgateProvisioner):
             user=user,
             labels={INSTANCE_LABEL: engine.instance, KERNEL_LABEL: str(self.kernel_id)},
             processors=engine.processors,
-            host_ports=self._ports,
             read_only_proc=not engine.selinux,
             names=self._may_name(engine) and can_fork(launch.argv),
         )
@@ -250,16 +221,14 @@ class DockerProvisioner(CellgateProvisioner):
         container.workspaces = lambda: self.workspaces
         self._follow(self._container.exited)
         await engine.until_running(self._container)
-        if self._ports:
-            self._take_ports(await engine.call(APIClient.inspect_container, self._container.name))
 
     async def _fork(self, seat: Seat, launch: Launch) -> None:
         assert self._engine is not None
         assert self._common is not None
         if not can_fork(launch.argv):
             raise NotForked("only our kernel for Python is forked")
-        if self._settings.isolation != "container" or self._settings.transport != "ipc":
-            raise NotForked("kernels under gVisor or over TCP have containers of their own")
+        if self._settings.isolation != "container":
+            raise NotForked("kernels under gVisor have containers of their own")
         await asyncio.to_thread(give_to, kernel_user(self._engine), launch.folders)
         key: Any = self._inner_info["key"]
         connection = {**self._inner_info, "key": key.decode()}
@@ -281,7 +250,6 @@ class DockerProvisioner(CellgateProvisioner):
             user=kernel_user(engine),
             labels={INSTANCE_LABEL: engine.instance, PRINCIPAL_LABEL: seat.shared_with},
             processors=engine.processors,
-            host_ports={},
             read_only_proc=not engine.selinux,
             names=self._may_name(engine),
         )
@@ -289,19 +257,6 @@ class DockerProvisioner(CellgateProvisioner):
         if places.packages is not None:
             binds.append((places.packages, PACKAGES_AT, False))
         return shared_config(config, binds, self._settings, launch.limits)
-
-    @property
-    def _ports(self) -> Mapping[str, int]:
-        """The ports to publish, by channel; a relaunch reuses the earlier ones, because clients know them."""
-        if self._settings.transport == "ipc":
-            return {}
-        return {name: int(self.connection_info.get(name, 0)) for name in PORTS}  # type: ignore[call-overload]
-
-    def _take_ports(self, inspected: Mapping[str, Any]) -> None:
-        published = inspected["NetworkSettings"]["Ports"]
-        for name in PORTS:
-            port = int(published[inner_port(name)][0]["HostPort"])
-            self.connection_info[name] = port  # type: ignore[literal-required]
 
     def _end(self) -> None:
         if self._child is not None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import zmq
 from msgspec import structs
 
 from cellgate_kernels import trees
@@ -125,8 +124,7 @@ class FakeConnection(KernelConnection):
     def __init__(
         self, sent: Callable[[Channel, list[bytes]], None], *, kernel_id: str, reception: Reception | None
     ) -> None:
-        info = {"key": KEY, "transport": "ipc"}
-        super().__init__(info, zmq.Context.instance(), kernel_id=kernel_id, reception=reception)
+        super().__init__({"key": KEY}, kernel_id=kernel_id, reception=reception)
         self._taker = sent
         self.memory: dict[Channel, MemorySocket] = {}
 

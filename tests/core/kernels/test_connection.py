@@ -31,10 +31,9 @@ from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_me
 from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.programs import FRAMES_A_TURN
 from cellgate_kernels.reception import THREADS, Reception
-from cellgate_kernels.sockets import FRAMES_PER_TURN, LocalSocket, ZmqSocket, endpoint
+from cellgate_kernels.sockets import LocalSocket, socket_path
 from cellgate_kernels.texts import Stream
 from cellgate_kernels.unsent import MOST_TEXTS, Unsent
-from cellgate_kernels.zmtp import MOST_FRAMES
 
 KEY = b"the-key-of-this-kernel"
 DEADLINE = 60.0
@@ -50,19 +49,16 @@ async def until(condition: Callable[[], object], otherwise: str = "it did not ha
         await asyncio.sleep(0.001)
 
 
+def info(prefix: Path) -> dict[str, Any]:
+    """Return the connection info of a kernel whose sockets' paths begin with this."""
+    return {"ip": str(prefix), "key": KEY, **PORTS}
+
+
 class Peer:
-    """The kernel's side: ROUTER and PUB sockets, signed by jupyter_client's own Session.
+    """The kernel's side: ROUTER and PUB sockets, signed by jupyter_client's own Session."""
 
-    On Unix sockets, or by TCP with CurveZMQ: the connection has a socket of its own for each.
-    """
-
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, key: bytes = KEY, transport: str = "ipc"
-    ) -> None:
-        self.info: dict[str, Any] = {"transport": transport, "ip": str(folder / "k"), "key": KEY, **PORTS}
-        if transport == "tcp":
-            public, secret = zmq.curve_keypair()
-            self.info |= {"ip": "127.0.0.1", "curve_publickey": public, "curve_secretkey": secret}
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, key: bytes = KEY) -> None:
+        self.info = info(folder / "k")
         self.session = Session(key=key, signature_scheme="hmac-sha256")
         self.sockets = {channel: self._limit(context, channel) for channel in Channel}
 
@@ -70,13 +66,7 @@ class Peer:
         socket = context.socket(zmq.ROUTER if channel in ROUTERS else zmq.XPUB)
         socket.linger = 0
         socket.sndhwm = 0
-        if self.info["transport"] == "ipc":
-            socket.bind(endpoint(self.info, channel))
-            return socket
-        socket.curve_server = True
-        socket.curve_publickey = self.info["curve_publickey"]
-        socket.curve_secretkey = self.info["curve_secretkey"]
-        self.info[f"{channel}_port"] = socket.bind_to_random_port("tcp://127.0.0.1")
+        socket.bind(f"ipc://{socket_path(self.info, channel)}")
         return socket
 
     def receive(self, channel: Channel, timeout: float = DEADLINE) -> tuple[bytes, dict[str, Any]]:
@@ -120,21 +110,17 @@ def folder(no_leaks: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture(params=["ipc", "tcp"])
-def peer(
-    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path, request: pytest.FixtureRequest
-) -> Iterator[Peer]:
-    peer = Peer(zmq_context, folder, transport=request.param)
+@pytest.fixture
+def peer(zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> Iterator[Peer]:
+    peer = Peer(zmq_context, folder)
     yield peer
     peer.close()
 
 
 @pytest.fixture
-async def connection(
-    zmq_context: zmq.Context[zmq.Socket[bytes]], peer: Peer
-) -> AsyncIterator[KernelConnection]:
+async def connection(peer: Peer) -> AsyncIterator[KernelConnection]:
     """Open, and subscribed."""
-    connection = KernelConnection(peer.info, zmq_context)
+    connection = KernelConnection(peer.info)
     connection.open()
     await asyncio.to_thread(peer.subscribed)
     yield connection
@@ -279,17 +265,14 @@ async def test_messages_that_arrive_while_many_are_sent_are_not_stuck(
 async def test_a_message_that_came_before_the_loop_looked_is_found_after_a_send(
     connection: KernelConnection, peer: Peer
 ) -> None:
-    """libzmq's wake-up may be taken away by a send: here the connection gets no turn before it."""
+    """The connection gets no turn before the send."""
     messages = collect(connection)
     connection.request(Channel.SHELL, "some_request", {})
     identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
     shell = connection._sockets[Channel.SHELL]
-    assert isinstance(shell, (LocalSocket, ZmqSocket))
+    assert isinstance(shell, LocalSocket)
     assert shell._socket is not None
-    if isinstance(shell, ZmqSocket):
-        descriptor, readable = shell._socket.FD, shell._guarded_drain
-    else:
-        descriptor, readable = shell._socket.fileno(), shell._guarded_readable
+    descriptor, readable = shell._socket.fileno(), shell._guarded_readable
     loop = asyncio.get_running_loop()
     for number in range(100):
         messages.clear()
@@ -488,11 +471,9 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-async def test_close_may_be_repeated_and_frees_what_open_took(
-    zmq_context: zmq.Context[zmq.Socket[bytes]], peer: Peer
-) -> None:
+async def test_close_may_be_repeated_and_frees_what_open_took(peer: Peer) -> None:
     before = descriptors()
-    connections = [KernelConnection(peer.info, zmq_context) for _ in range(10)]
+    connections = [KernelConnection(peer.info) for _ in range(10)]
     for connection in connections:
         assert connection.closed
         connection.open()
@@ -520,12 +501,9 @@ def fill(connection: KernelConnection) -> None:
         connection.request(Channel.SHELL, "some_request", {})
 
 
-async def test_a_kernel_that_takes_nothing_more_is_an_error_and_no_wait(
-    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
-) -> None:
+async def test_a_kernel_that_takes_nothing_more_is_an_error_and_no_wait(folder: Path) -> None:
     """Nobody is bound, as with a kernel that hangs: the queue of the socket is bounded."""
-    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
-    connection = KernelConnection(info, zmq_context)
+    connection = KernelConnection(info(folder / "k"))
     connection.open()
     try:
         with pytest.raises(KernelDied, match="no more messages"):
@@ -534,11 +512,8 @@ async def test_a_kernel_that_takes_nothing_more_is_an_error_and_no_wait(
         connection.close()
 
 
-async def test_a_connection_that_can_not_be_opened_leaves_nothing(
-    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
-) -> None:
-    info = {"transport": "ipc", "ip": str(folder / ("long" * 40)), "key": KEY, **PORTS}
-    connection = KernelConnection(info, zmq_context)
+async def test_a_connection_that_can_not_be_opened_leaves_nothing(folder: Path) -> None:
+    connection = KernelConnection(info(folder / ("long" * 40)))
     with pytest.raises(OSError, match="too long"):
         connection.open()
     assert connection.closed
@@ -548,8 +523,7 @@ async def test_a_peer_that_binds_later_is_found(
     zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
 ) -> None:
     """The connection is made while the kernel still starts."""
-    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
-    connection = KernelConnection(info, zmq_context)
+    connection = KernelConnection(info(folder / "k"))
     connection.open()
     messages = collect(connection)
     connection.request(Channel.SHELL, "some_request", {})
@@ -565,13 +539,7 @@ async def test_a_peer_that_binds_later_is_found(
         peer.close()
 
 
-def test_an_endpoint_follows_the_transport() -> None:
-    assert endpoint({"transport": "ipc", "ip": "/run/k", **PORTS}, Channel.CONTROL) == "ipc:///run/k-5"
-    tcp = {"transport": "tcp", "ip": "127.0.0.1", **PORTS}
-    assert endpoint(tcp, Channel.SHELL) == "tcp://127.0.0.1:1"
-
-
-# ---- local sockets, which are not libzmq's
+# ---- what libzmq would do otherwise
 
 
 @pytest.fixture
@@ -579,7 +547,7 @@ async def local(
     zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
 ) -> AsyncIterator[tuple[KernelConnection, Peer]]:
     peer = Peer(zmq_context, folder)
-    connection = KernelConnection(peer.info, zmq_context)
+    connection = KernelConnection(peer.info)
     connection.open()
     await asyncio.to_thread(peer.subscribed)
     yield connection, peer
@@ -693,8 +661,7 @@ async def test_what_speaks_no_zmtp_is_left_and_tried_again(
         writer.close()
 
     server = await asyncio.start_unix_server(talk, str(folder / "k-1"))
-    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
-    connection = KernelConnection(info, zmq_context)
+    connection = KernelConnection(info(folder / "k"))
     connection.open()
     messages = collect(connection)
     try:
@@ -708,37 +675,6 @@ async def test_what_speaks_no_zmtp_is_left_and_tried_again(
     assert len(lines) == (1 if said else 0)
 
 
-async def test_a_message_of_many_frames_is_taken_from_libzmq_over_many_turns(
-    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
-) -> None:
-    peer = Peer(zmq_context, folder, transport="tcp")
-    received: list[tuple[int, int]] = []
-    dealer = zmq_context.socket(zmq.SUB)
-    reading = ZmqSocket(
-        dealer, peer.info, Channel.IOPUB, b"", lambda frames, left: received.append((len(frames), left))
-    )
-    try:
-        await asyncio.to_thread(peer.subscribed)
-        count = MOST_FRAMES + 5000
-        peer.sockets[Channel.IOPUB].send_multipart([b"topic", *[b""] * (count - 1)])
-        # The loop passes the bytes on, and hands out nothing.
-        asyncio.get_running_loop().remove_reader(dealer.FD)
-        assert await asyncio.to_thread(dealer.poll, int(DEADLINE * 1000)), "nothing came"
-        turns = 0
-        while not received:  # libzmq hands out all of a message, or nothing
-            turns += 1
-            reading.wake()
-        assert turns >= count / FRAMES_PER_TURN
-        assert received == [(MOST_FRAMES, 5000)]
-        asyncio.get_running_loop().add_reader(dealer.FD, reading._guarded_drain)
-        peer.sockets[Channel.IOPUB].send_multipart([b"topic", b"x"])
-        await until(lambda: len(received) == 2)
-        assert received[1] == (2, 0)
-    finally:
-        reading.close()
-        peer.close()
-
-
 def small_reception() -> Reception:
     """One whose bounds are as small as caps make them: 6 MiB of a stream, 1 MiB of a display."""
     return Reception(OutputCaps(text=1, data=1))
@@ -750,7 +686,7 @@ async def bounded(
 ) -> AsyncIterator[tuple[KernelConnection, Peer]]:
     """A connection of a kernel with small bounds, and the kernel's side."""
     peer, reception = Peer(zmq_context, folder), small_reception()
-    connection = KernelConnection(peer.info, zmq_context, kernel_id="k-1", reception=reception)
+    connection = KernelConnection(peer.info, kernel_id="k-1", reception=reception)
     connection.open()
     await asyncio.to_thread(peer.subscribed)
     yield connection, peer
@@ -996,8 +932,7 @@ async def test_nothing_but_the_socket_itself_is_connected_to(
             os.mkfifo(place)
         case _:
             place.mkdir()
-    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
-    connection = KernelConnection(info, zmq_context, reception=small_reception())
+    connection = KernelConnection(info(folder / "k"), reception=small_reception())
     connection.open()
     try:
         await asyncio.sleep(0.2)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import zmq
 from jupyter_client.manager import AsyncKernelManager
 
 from cellgate_kernels import trees
@@ -109,11 +108,9 @@ NewLauncher = Callable[..., KernelLauncher]
 
 
 @pytest.fixture
-def new_launcher(catalog: KernelspecCatalog, folders: KernelFolders) -> Iterator[NewLauncher]:
-    """Makes launchers that share one zmq context."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield lambda **options: KernelLauncher(catalog, context, folders, **options)
-    context.destroy(linger=0)
+def new_launcher(catalog: KernelspecCatalog, folders: KernelFolders) -> NewLauncher:
+    """Makes launchers of the same kernelspecs and folders."""
+    return lambda **options: KernelLauncher(catalog, folders, **options)
 
 
 @pytest.fixture

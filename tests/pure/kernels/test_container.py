@@ -26,9 +26,7 @@ from cellgate_kernels.provisioners.folders import LaunchFolders
 def config(settings: ContainerSettings, **limits: Any) -> dict[str, Any]:
     folders = LaunchFolders(Path("/run/x"), Path("/data/w"), owns_workspace=False)
     launch = Launch(("/bin/python",), {"HOME": "/tmp/home"}, ResourceLimits(**limits), folders)
-    return container_config(
-        launch, settings, user=(1000, 1000), labels={"a": "b"}, processors=2.0, host_ports={}
-    )
+    return container_config(launch, settings, user=(1000, 1000), labels={"a": "b"}, processors=2.0)
 
 
 def test_what_kernels_of_a_shared_container_can_leave_in_memory_is_as_much_as_one_can() -> None:
@@ -226,20 +224,15 @@ def test_a_way_to_a_network_is_a_folder_that_the_kernel_cant_write_to(tmp_path: 
     folders = LaunchFolders.make(tmp_path / "run", tmp_path, egress=True)
     assert folders.egress == tmp_path / "run" / "egress"
     launch = Launch(("/bin/python",), {}, ResourceLimits(), folders)
-    made = container_config(
-        launch, ContainerSettings(), user=(1000, 1000), labels={}, processors=2.0, host_ports={}
-    )
+    made = container_config(launch, ContainerSettings(), user=(1000, 1000), labels={}, processors=2.0)
     mount = {"Type": "bind", "Source": str(folders.egress), "Target": "/run/egress", "ReadOnly": True}
     assert mount in made["HostConfig"]["Mounts"]
     assert made["HostConfig"]["NetworkMode"] == "none"
 
 
-@pytest.mark.parametrize("settings", [{"transport": "tcp"}, {"network": "bridge"}])
-def test_containers_with_a_network_get_no_way_to_some_hosts_only(
-    settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_containers_with_a_network_get_no_way_to_some_hosts_only(tmp_path: Path) -> None:
     folders = LaunchFolders.make(tmp_path / "run", tmp_path, egress=True)
     assert DockerProvisioner()._view(folders).egress == "/run/egress"
-    view = DockerProvisioner(**settings)._view(folders)
+    view = DockerProvisioner(network="bridge")._view(folders)
     with pytest.raises(InvalidInput, match="have a network already"):
         egress_environment(view.egress)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
