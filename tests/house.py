@@ -1,7 +1,8 @@
 """The house rules that no linter checks: a docstring opens each module, tasks have owners, what is given to a
 constructor is grouped by meaning, and people are told the system's errors in words.
 
-Run by ``make check``. It reads source text only and imports nothing of the project.
+Run by ``make check``, with the counts of ``gauge``. It reads source text only and imports nothing of the
+project.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import builtins
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests import gauge
 
 ROOTS = ("gateway", "kernels", "benchmarks")
 SUPERVISED = ("gateway", "kernels")
@@ -157,6 +160,7 @@ def _is_guarded(callback: ast.expr) -> bool:
 def main() -> int:
     """Print all problems; 1 when there are any."""
     found = [line for root in ROOTS for path in sorted(Path(root).rglob("*.py")) for line in problems(path)]
+    found += gauge.problems()
     sys.stdout.write("\n".join([*found, f"house: {len(found)} problems"]) + "\n")
     return 1 if found else 0
 
