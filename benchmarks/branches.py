@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import zmq
-
 from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
 from cellgate_kernels.branching import BranchSpec, BranchWorkspace
@@ -53,12 +51,11 @@ def measure(options: Options) -> Sequence[Figure]:
 
 async def _measure(options: Options) -> Sequence[Figure]:
     rounds = options.count(12, 2)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with tempfile.TemporaryDirectory(prefix="cg-", dir="/tmp") as folder:
         folders = KernelFolders(Path(folder, "run"), Path(folder, "work"))
         folders.runtime.mkdir()
         folders.workspaces.mkdir()
-        launcher = KernelLauncher(KernelspecCatalog(backend="sandbox"), context, folders)
+        launcher = KernelLauncher(KernelspecCatalog(backend="sandbox"), folders)
         kinds = {"empty": "pass", "with imports": IMPORTS, "with an array of 1 GB": LARGE}
         parents = {kind: await launcher.start(PROFILE) for kind in kinds}
         for kind, parent in parents.items():
@@ -76,7 +73,6 @@ async def _measure(options: Options) -> Sequence[Figure]:
             cold.append(await _start(launcher))
             say(f"branches: {spent['empty'][-1] * 1000:.0f} ms, cold {cold[-1] * 1000:.0f} ms")
         await asyncio.gather(*(parent.discard() for parent in parents.values()))
-    context.destroy(linger=0)
     return [*_figures(spent, used, cold), *_kept_figures(kept)]
 
 

@@ -1,22 +1,20 @@
 """The Jupyter WebSocket: a cell's round trip and cost, against jupyter_kernel_gateway and against raw zmq.
 
-All clients do the same with the same code: one client library for all servers' WebSockets, and a raw zmq
-client of the same kernel that Cellgate serves. The relay of ``bare`` uses that kernel too, and shows how much
-is left to gain. They take turns, block by block; others that receive that kernel's messages are stopped while
-one has its turn, as in ``roundtrip``.
+All clients do the same with the same code: one client library for both servers' WebSockets, and a raw zmq
+client of the same kernel that Cellgate serves. They take turns, block by block; the gateway is stopped while
+the raw client has its turn, as in ``roundtrip``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from benchmarks.channels import Channels, start_kernel
 from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
 from benchmarks.raw import RawKernel
-from benchmarks.servers import Server, bare, cellgate, jupyter_kernel_gateway
+from benchmarks.servers import Server, cellgate, jupyter_kernel_gateway
 from benchmarks.sessions import connection_file
 
 CODES = ("1+1", "print('x'); 1+1")
@@ -66,37 +64,30 @@ def measure(options: Options) -> Sequence[Figure]:
         with (
             Channels(ours.url, ours.token, our_kernel) as our_socket,
             Channels(theirs.url, theirs.token, their_kernel) as their_socket,
-            ExitStack() as stack,
         ):
             path = connection_file(ours, our_socket.printed)
-            floor = stack.enter_context(bare(path))
-            floor_socket = stack.enter_context(Channels(floor.url, floor.token, "floor"))
             ours.settle()
             theirs.settle()
             for code in CODES:
                 cellgate_samples = Samples()
                 peer = Samples()
                 raw = Samples()
-                relay = Samples()
                 rounds = options.count(10, 2)
                 for number in range(rounds):
-                    with ours.suspended(), floor.suspended(), RawKernel(path) as kernel:
+                    with ours.suspended(), RawKernel(path) as kernel:
                         alone = raw.block(kernel.execute, code)
-                    with ours.suspended():
-                        relay.block(floor_socket.execute, code, floor)
-                    with floor.suspended():
-                        here = cellgate_samples.block(our_socket.execute, code, ours)
-                        there = peer.block(their_socket.execute, code, theirs)
+                    here = cellgate_samples.block(our_socket.execute, code, ours)
+                    there = peer.block(their_socket.execute, code, theirs)
                     say(
                         f"wire: {code}: round {number + 1} of {rounds}, against raw zmq {here / alone:.2f},"
                         f" against the peer {here / there:.2f}, CPU {cellgate_samples.per_cell:.2f} ms"
                         f" against {peer.per_cell:.2f} ms"
                     )
-                figures += _figures(code, cellgate_samples, peer, raw, relay)
+                figures += _figures(code, cellgate_samples, peer, raw)
     return figures
 
 
-def _figures(code: str, ours: Samples, peer: Samples, raw: Samples, relay: Samples) -> list[Figure]:
+def _figures(code: str, ours: Samples, peer: Samples, raw: Samples) -> list[Figure]:
     name = f"`{code}` by WebSocket"
     return [
         Figure(f"{name}, p50 against jupyter_kernel_gateway", ours.p50 / peer.p50, "x", at_most(1 / 5)),
@@ -107,6 +98,4 @@ def _figures(code: str, ours: Samples, peer: Samples, raw: Samples, relay: Sampl
         Figure("  raw zmq, p50", raw.p50, "ms", details=summary(raw.times)),
         Figure("  Cellgate, record on, CPU per cell", ours.per_cell, "ms"),
         Figure("  jupyter_kernel_gateway, no record, CPU per cell", peer.per_cell, "ms"),
-        Figure("  a bare relay of tornado, p50 against raw zmq", relay.p50 / raw.p50, "x"),
-        Figure("  a bare relay of tornado, CPU against the peer's", relay.per_cell / peer.per_cell, "x"),
     ]

@@ -134,7 +134,7 @@ export const api = {
    * @param {{signal?: AbortSignal, once?: string}} [options] `once`: what is sent again with the same word is done once
    */
   async post(path, body, options = {}) {
-    const headers = { Accept: JSON_TYPE, "Content-Type": JSON_TYPE };
+    const headers = /** @type {Record<string, string>} */ ({ Accept: JSON_TYPE, "Content-Type": JSON_TYPE });
     if (options.once) headers["Idempotency-Key"] = options.once;
     const sent = body === undefined ? "{}" : JSON.stringify(body);
     return content(await request(path, { method: "POST", headers, body: sent, signal: options.signal }));
@@ -158,7 +158,7 @@ export const api = {
     let timer = setTimeout(stop, SILENCE);
     try {
       if (given?.aborted) stop();
-      const headers = { Accept: NDJSON_TYPE };
+      const headers = /** @type {Record<string, string>} */ ({ Accept: NDJSON_TYPE });
       if (body !== undefined) headers["Content-Type"] = JSON_TYPE;
       if (lastEventId != null) headers["Last-Event-ID"] = String(lastEventId);
       const sent = body === undefined ? undefined : JSON.stringify(body);

@@ -233,7 +233,7 @@ function made(cm, place, text, latest, run, written) {
           cm.keymap.of([
             { key: "Shift-Enter", run: start },
             { key: "Mod-Enter", run: start },
-            { key: "Tab", run: tab, shift: (view) => ask(view) || cm.indentLess(view) },
+            { key: "Tab", run: tab, shift: (/** @type {any} */ view) => ask(view) || cm.indentLess(view) },
             { key: "Escape", run: leave },
           ]),
         ),

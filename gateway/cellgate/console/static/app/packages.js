@@ -46,7 +46,7 @@ export function Packages({ log }) {
         may("packages") && allowed.length > 0
           ? html`
               <form class="panel-tools" onSubmit=${install}>
-                <input type="text" aria-label="Packages to install" placeholder="Install, such as polars>=1" value=${wanted} onInput=${(event) => setWanted(event.target.value)} list="allowed-packages" autocomplete="off" spellcheck="false" />
+                <input type="text" aria-label="Packages to install" placeholder="Install, such as polars>=1" value=${wanted} onInput=${(/** @type {any} */ event) => setWanted(event.target.value)} list="allowed-packages" autocomplete="off" spellcheck="false" />
                 <datalist id="allowed-packages">${allowed.slice(0, 500).map((/** @type {string} */ name) => html`<option value=${name} />`)}</datalist>
                 <button type="submit" disabled=${working || !wanted.trim()}>${working ? html`<${Spinner} label="Installing" />` : "Install"}</button>
               </form>

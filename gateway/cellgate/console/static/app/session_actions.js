@@ -134,9 +134,10 @@ export async function create() {
     ],
   });
   if (answer === null) return null;
-  const limits = {};
+  const limits = /** @type {Record<string, string | number>} */ ({});
   if (answer.memory) limits.memory = answer.memory;
   for (const name of ["cpus", "cell_timeout"]) if (answer[name]) limits[name] = Number(answer[name]);
+  /** @type {Record<string, unknown>} */
   const body = { kernel: answer.kernel || undefined, checkpoint: answer.checkpoint === "auto" ? "auto" : undefined };
   if (answer.session) body.session = answer.session;
   if (answer.network === "allow") body.network = "allow";

@@ -277,17 +277,17 @@ export function Sessions() {
         <div class="filters" role="search">
           <label class="search">
             <span class="unseen">Search sessions</span><${Icon} name="search" />
-            <input ref=${search} type="search" placeholder="Search" value=${word} onInput=${(event) => set({ search: event.target.value })} />
+            <input ref=${search} type="search" placeholder="Search" value=${word} onInput=${(/** @type {any} */ event) => set({ search: event.target.value })} />
           </label>
           <label><span class="unseen">State</span>
-            <select onChange=${(event) => set({ state: event.target.value })}>
+            <select onChange=${(/** @type {any} */ event) => set({ state: event.target.value })}>
               ${option("live", "Live")}${LIVE.map((each) => option(each, each[0].toUpperCase() + each.slice(1)))}
               ${option("ended", "Ended")}${option("all", "All")}
             </select>
           </label>
           ${seesOthers.value && html`
             <label><span class="unseen">Owner</span>
-              <select onChange=${(event) => {
+              <select onChange=${(/** @type {any} */ event) => {
                 everybody.value = event.target.value !== "mine";
                 set({ principal: event.target.value === "mine" ? "" : event.target.value });
               }}>

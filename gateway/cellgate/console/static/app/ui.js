@@ -195,7 +195,7 @@ function FieldInput({ field, onInput, value }) {
       <label for=${id}>${field.label}</label>
       ${
         field.options
-          ? html`<select ...${common} value=${value} onChange=${(event) => onInput(event.target.value)}>
+          ? html`<select ...${common} value=${value} onChange=${(/** @type {any} */ event) => onInput(event.target.value)}>
               ${field.options.map(([key, label]) => html`<option value=${key} selected=${key === value}>${label}</option>`)}
             </select>`
           : html`<input
@@ -207,7 +207,7 @@ function FieldInput({ field, onInput, value }) {
               placeholder=${field.placeholder}
               autocomplete="off"
               spellcheck="false"
-              onInput=${(event) => onInput(event.target.value)}
+              onInput=${(/** @type {any} */ event) => onInput(event.target.value)}
             />`
       }
       ${field.hint && html`<small id="${id}-hint">${field.hint}</small>`}
@@ -265,16 +265,20 @@ export const Questions = () => asked.value && html`<${Asked} key=${asked.value} 
 // ---- menus --------------------------------------------------------------------------------------------------
 
 /**
+ * An entry of a menu.
+ * @typedef {{text: string, act: () => void, icon?: keyof typeof PATHS, danger?: boolean, disabled?: boolean,
+ *   href?: string, download?: boolean, checked?: boolean}} Item
+ */
+
+/**
  * A button with a menu. Arrow keys move in it, Escape closes it. It is placed by hand: lists around it scroll.
- * @param {{label: string, icon?: keyof typeof PATHS, text?: string,
- *   items: ({text: string, act: () => void, icon?: keyof typeof PATHS, danger?: boolean, disabled?: boolean,
- *     href?: string, download?: boolean, checked?: boolean} | null | false | undefined | "")[]}} props
+ * @param {{label: string, icon?: keyof typeof PATHS, text?: string, items: (Item | null | false | undefined | "")[]}} props
  */
 export function Menu({ label, icon = "menu", text, items }) {
   const [open, setOpen] = useState(false);
   const button = useRef(/** @type {HTMLButtonElement | null} */ (null));
   const list = useRef(/** @type {HTMLElement | null} */ (null));
-  const shown = items.filter(Boolean);
+  const shown = /** @type {Item[]} */ (items.filter(Boolean));
   const close = () => {
     setOpen(false);
     button.current?.focus();

@@ -42,7 +42,7 @@ export function Variables({ log }) {
   return html`
     <div class="variables">
       <div class="panel-tools">
-        <input type="search" aria-label="Search variables" placeholder="Search" value=${word} onInput=${(event) => setWord(event.target.value)} />
+        <input type="search" aria-label="Search variables" placeholder="Search" value=${word} onInput=${(/** @type {any} */ event) => setWord(event.target.value)} />
         <${IconButton} icon="restart" label="Ask again" onClick=${() => setTimes(times + 1)} />
       </div>
       ${model && !idle && html`<p class="note" role="status">${model.state === "busy" ? "The kernel is working; its variables are asked for when it is done." : "Variables are those of a live kernel."}</p>`}

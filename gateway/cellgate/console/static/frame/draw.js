@@ -7,7 +7,7 @@
 "use strict";
 
 /** Where the gateway's files for the page are. */
-const FILES = new URL("../", document.currentScript.src);
+const FILES = new URL("../", /** @type {HTMLScriptElement} */ (document.currentScript).src);
 
 /** @type {Map<string, Promise<void>>} */
 const loading = new Map();
@@ -17,10 +17,10 @@ function needed(name) {
   if (!loading.has(name)) {
     const script = document.createElement("script");
     script.src = new URL(`vendor/${window.RENDERERS[name]}`, FILES).href;
-    const loaded = new Promise((resolve, reject) => {
+    const loaded = /** @type {Promise<void>} */ (new Promise((resolve, reject) => {
       script.onload = () => resolve();
       script.onerror = () => reject(new Error(`The gateway did not send what draws this output (${name}).`));
-    });
+    }));
     loading.set(name, loaded);
     document.head.append(script);
   }
@@ -64,7 +64,9 @@ function putMarkup(place, markup) {
 
 /** @typedef {{place: HTMLElement, value: any, metadata: any, theme: string, follow: (url: string) => void}} Wanted */
 
-/** Draws a form of output; what it returns, if anything, ends what it began. */
+/** @typedef {(wanted: Wanted) => unknown} Drawer draws a form of output; what it returns, if anything, ends what it began */
+
+/** @type {[RegExp, Drawer][]} */
 const DRAWERS = [
   [/^text\/html$/, ({ place, value }) => putMarkup(place, asText(value))],
   [/^text\/markdown$/, drawMarkdown],
@@ -102,7 +104,7 @@ const MOST_HEIGHT = 20_000;
 async function drawPlotly({ place, value }) {
   const figure = asObject(value);
   const layout = figure.layout || {};
-  const hasMaps = (figure.data || []).some((trace) => OF_MAPS.test(trace?.type)) || layout.geo;
+  const hasMaps = (figure.data || []).some((/** @type {any} */ trace) => OF_MAPS.test(trace?.type)) || layout.geo;
   if (!(await withRenderers(place, "plotly", ...(hasMaps ? ["plotly-maps"] : [])))) return undefined;
   // A figure that follows its place takes the height of that, and an empty one has none.
   const element = document.createElement("div");
@@ -122,7 +124,7 @@ async function drawVega({ place, value, metadata, theme, follow }, mode) {
   if (!(await withRenderers(place, "vega"))) return undefined;
   const loader = window.vega.loader();
   const sanitize = loader.sanitize.bind(loader);
-  loader.sanitize = (uri, options) => {
+  loader.sanitize = (/** @type {unknown} */ uri, /** @type {any} */ options) => {
     if (options?.context !== "href") return sanitize(uri, options);
     follow(String(uri));
     return Promise.reject(new Error("Links are followed by the page."));
@@ -141,5 +143,5 @@ async function drawVega({ place, value, metadata, theme, follow }, mode) {
 async function drawOutput(mime, wanted) {
   const found = DRAWERS.find(([pattern]) => pattern.test(mime));
   if (!found) throw new Error(`Outputs of the type ${mime} can't be shown.`);
-  return found[1](wanted);
+  return /** @type {(() => void) | void} */ (await found[1](wanted));
 }

@@ -112,7 +112,7 @@
 
   /** @param {MouseEvent} event */
   function onClick(event) {
-    const link = /** @type {Element | undefined} */ (event.composedPath().find((each) => each.nodeName?.toLowerCase() === "a"));
+    const link = /** @type {Element | undefined} */ (event.composedPath().find((/** @type {any} */ each) => each.nodeName?.toLowerCase() === "a"));
     const address = link?.getAttribute("href") ?? link?.getAttribute("xlink:href");
     if (!address || address.startsWith("#")) return;
     event.preventDefault();
@@ -140,11 +140,11 @@
 
   /** Those that pages within the output load scripts and styles from: what is forbidden there is not told here. */
   function hostsInside() {
-    const pages = [...place.querySelectorAll("iframe[srcdoc]")].map((each) => each.getAttribute("srcdoc"));
+    const pages = [...place.querySelectorAll("iframe[srcdoc]")].map((each) => each.getAttribute("srcdoc") ?? "");
     const found = pages.flatMap((text) => [
       ...new DOMParser().parseFromString(text, "text/html").querySelectorAll("script[src], link[rel=stylesheet][href]"),
     ]);
-    const addresses = found.map((each) => each.getAttribute("src") ?? each.getAttribute("href"));
+    const addresses = found.map((each) => each.getAttribute("src") ?? each.getAttribute("href") ?? "");
     return addresses
       .filter((each) => /^(?:https?:)?\/\//.test(each) && URL.canParse(each, "https://h"))
       .map((each) => new URL(each, "https://h").host);

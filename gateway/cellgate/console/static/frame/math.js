@@ -23,7 +23,7 @@ function latexOf(text) {
   let end = 0;
   const found = [...text.matchAll(MATH)];
   // IPython's Math and Latex need no delimiters.
-  if (found.length === 0) found.push(Object.assign([text, text], { index: 0 }));
+  if (found.length === 0) found.push(/** @type {RegExpExecArray} */ (Object.assign([text, text], { index: 0 })));
   for (const match of found) {
     plain(text.slice(end, match.index));
     const display = match[1] ?? match[2] ?? match[3];
@@ -43,7 +43,7 @@ function latexOf(text) {
 function addMath(markdown) {
   markdown.inline.ruler.before("escape", "math", inlineMath);
   markdown.block.ruler.before("fence", "math", blockMath, { alt: ["paragraph", "reference", "blockquote", "list"] });
-  markdown.renderer.rules.math = (tokens, index) => mathOf(tokens[index].content, tokens[index].meta.display);
+  markdown.renderer.rules.math = (/** @type {any[]} */ tokens, /** @type {number} */ index) => mathOf(tokens[index].content, tokens[index].meta.display);
 }
 
 /** @param {any} state @param {boolean} silent */

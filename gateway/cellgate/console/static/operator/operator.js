@@ -64,6 +64,7 @@ const whole = (/** @type {number | undefined} */ value) => (value === undefined 
 const size = (/** @type {number | undefined} */ value) => (value === undefined ? "–" : bytes(value));
 const seconds = (/** @type {number | undefined} */ value) =>
   value === undefined ? "–" : Number.isFinite(value) ? duration(1000 * value) : "longer than is counted";
+const percent = (/** @type {number | undefined} */ share) => (share === undefined ? "–" : `${Math.round(100 * share)} %`);
 const perSecond = (/** @type {number | undefined} */ value) => (value === undefined ? "–" : `${value.toFixed(value < 10 ? 1 : 0)} / s`);
 const within = (/** @type {Moment[]} */ moments) => clock(((moments.at(-1)?.at || 0) - (moments[0]?.at || 0)) / 1000);
 
@@ -117,7 +118,7 @@ function Numbers({ moments }) {
       <h2>Load</h2>
       <dl class="gauges">
         <${Gauge} label="Answers" value=${perSecond(last(requests))} pairs=${requests} />
-        <${Gauge} label="Processor" value=${last(processor) === undefined ? "–" : `${Math.round(100 * last(processor))} %`} detail="of one" pairs=${processor} top=${1} />
+        <${Gauge} label="Processor" value=${percent(last(processor))} detail="of one" pairs=${processor} top=${1} />
         <${Gauge} label="Event loop is late" value=${seconds(quantile(moments, "cellgate_loop_lag_seconds", 0.99))} detail="99 of 100 times, at most" />
         <${Gauge} label="Connections" value=${whole(last(of("cellgate_connections")))} pairs=${of("cellgate_connections")} />
       </dl>

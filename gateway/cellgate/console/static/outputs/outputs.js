@@ -147,7 +147,7 @@ function Framed({ takes, known = [], chosen, onChoose, children }) {
     <div class="out-menu" role="toolbar" aria-label="This output">
       <span role="status">${told}</span>
       ${known.length > 1 &&
-      html`<select aria-label="Show as" value=${chosen} onChange=${(event) => onChoose?.(event.currentTarget.value)}>
+      html`<select aria-label="Show as" value=${chosen} onChange=${(/** @type {any} */ event) => onChoose?.(event.currentTarget.value)}>
         ${known.map((form) => html`<option key=${form.mime} value=${form.mime}>${form.name}</option>`)}
       </select>`}
       <button type="button" onClick=${copy}>Copy</button>

@@ -115,7 +115,8 @@ export function drawn(lines) {
 function look(style) {
   const fg = style.inverse ? style.bg || "inverse" : style.fg;
   const bg = style.inverse ? style.fg || "inverse" : style.bg;
-  const words = ["bold", "dim", "italic", "underline", "strike"].filter((word) => style[word]).map((word) => `ansi-${word}`);
+  const known = /** @type {const} */ (["bold", "dim", "italic", "underline", "strike"]);
+  const words = known.filter((word) => style[word]).map((word) => `ansi-${word}`);
   const css = /** @type {Record<string, string>} */ ({});
   if (fg) fg[0] === "#" ? (css.color = fg) : words.push(`ansi-fg-${fg}`);
   if (bg) bg[0] === "#" ? (css.backgroundColor = bg) : words.push(`ansi-bg-${bg}`);

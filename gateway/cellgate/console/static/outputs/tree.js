@@ -23,7 +23,7 @@ function Branch({ name, value, open = false }) {
   const told = names ? `{${count}}` : `[${count}]`;
   if (count === 0) return html`<div>${label}${names ? "{}" : "[]"}</div>`;
   const shown = opened ? Array.from({ length: Math.min(count, most) }, (_, index) => (names ? names[index] : index)) : [];
-  return html`<details open=${opened} onToggle=${(event) => setOpened(event.currentTarget.open)}>
+  return html`<details open=${opened} onToggle=${(/** @type {any} */ event) => setOpened(event.currentTarget.open)}>
     <summary>${label}<span class="out-count">${told}</span></summary>
     <div class="out-children">
       ${shown.map((each) => html`<${Branch} key=${each} name=${String(each)} value=${value[each]} />`)}

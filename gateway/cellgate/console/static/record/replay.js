@@ -67,17 +67,17 @@ export function Replay({ session }) {
 
   return html`<section class="replay" aria-label="Replay">
     <form
-      onSubmit=${(event) => {
+      onSubmit=${(/** @type {any} */ event) => {
         event.preventDefault();
         start(anyway);
       }}
     >
       <label>
         Numbers may differ by
-        <input type="number" min="0" max="1" step="any" value=${rtol} onInput=${(event) => setRtol(event.currentTarget.value)} />
+        <input type="number" min="0" max="1" step="any" value=${rtol} onInput=${(/** @type {any} */ event) => setRtol(event.currentTarget.value)} />
       </label>
       <label>
-        <input type="checkbox" checked=${anyway} onChange=${(event) => setAnyway(event.currentTarget.checked)} />
+        <input type="checkbox" checked=${anyway} onChange=${(/** @type {any} */ event) => setAnyway(event.currentTarget.checked)} />
         Also if the packages differ
       </label>
       <button type="submit" disabled=${ran !== null}>Run all cells again</button>
@@ -105,15 +105,15 @@ function summary(report) {
 /** @param {{report: any, session: string}} props */
 function Report({ report, session }) {
   const { environment, hash_seed: seed, files } = report;
-  const missing = files.filter((file) => !file.restored);
+  const missing = files.filter((/** @type {any} */ file) => !file.restored);
   return html`
     <p>
       ${ENVIRONMENTS.get(environment.agreement) || environment.agreement}
       ${seed.recorded === null && " The order of sets may differ: the record names no hash seed."}
-      ${missing.length > 0 && ` ${counted(missing.length, "input file")} could not be restored: ${missing.slice(0, 10).map((file) => file.path).join(", ")}.`}
+      ${missing.length > 0 && ` ${counted(missing.length, "input file")} could not be restored: ${missing.slice(0, 10).map((/** @type {any} */ file) => file.path).join(", ")}.`}
     </p>
     <ol class="replay-cells">
-      ${report.cells.map((cell) => html`<${Cell} key=${cell.cell} cell=${cell} session=${session} />`)}
+      ${report.cells.map((/** @type {any} */ cell) => html`<${Cell} key=${cell.cell} cell=${cell} session=${session} />`)}
     </ol>
     <p>
       <button type="button" onClick=${() => save(`${session}-replay.json`, "application/json", JSON.stringify(report, null, 1))}>
@@ -139,7 +139,7 @@ function Cell({ cell, session }) {
     <span>${VERDICTS.get(cell.verdict) || cell.verdict}${cell.inherited && `, in ${cell.inherited}`}</span>
     ${(cell.difference || cell.reason) && html`<p>${cell.difference} ${cell.reason}</p>`}
     ${parts.map(
-      (part) => html`<details key=${part.part}>
+      (/** @type {any} */ part) => html`<details key=${part.part}>
         <summary>${part.part}: ${part.note}</summary>
         ${part.diff !== undefined && html`<${Text} text=${part.diff} label=${`Difference in ${part.part}`} name="difference.diff" />`}
         ${isPicture(part.picture) && html`<img src=${part.picture} alt="Recorded, now, and what differs in red" />`}

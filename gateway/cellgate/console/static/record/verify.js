@@ -120,7 +120,7 @@ function Verdict({ found, gateway, signed }) {
       <dd><code>${found.head}</code></dd>
       ${gateway.key &&
       html`<dt>Signed by</dt>
-        <dd><code>${gateway.key}</code> ${SIGNED.get(signed)}</dd>`}
+        <dd><code>${gateway.key}</code> ${SIGNED.get(signed ?? null)}</dd>`}
     </dl>
     ${!agrees &&
     html`<p class="record-bad">
