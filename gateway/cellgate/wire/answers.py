@@ -10,19 +10,15 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from cellgate.wire.base import Value
+from cellgate.wire.base import Value, say
 from cellgate.wire.events import BranchedFrom, ErrorInfo, Event, ExecutionCount, KernelInfo, Missing, Package
 from cellgate.wire.problems import Problem
 
-Next = Annotated[
-    str | None, Meta(description="The value of `after` for the next page; null on the last page.")
-]
-Number = Annotated[
-    int | None, Meta(description="The value of `after` for the next page; null on the last page.")
-]
+Next = Annotated[str | None, say("The value of `after` for the next page; null on the last page.")]
+Number = Annotated[int | None, say("The value of `after` for the next page; null on the last page.")]
 
-Path = Annotated[str, Meta(description="The file's path, relative to the workspace.")]
-Moment = Annotated[str, Meta(description="An RFC 3339 timestamp in UTC.")]
+Path = Annotated[str, say("The file's path, relative to the workspace.")]
+Moment = Annotated[str, say("An RFC 3339 timestamp in UTC.")]
 
 # ---- sessions ---------------------------------------------------------------------------------------------
 
@@ -30,19 +26,14 @@ Moment = Annotated[str, Meta(description="An RFC 3339 timestamp in UTC.")]
 class CheckpointModel(Value, frozen=True, kw_only=True):
     """A moment of a live session that it can go back to."""
 
-    name: Annotated[str, Meta(description="Its name.")]
-    seq: Annotated[int, Meta(description="The `seq` of the session's last event before it.")] = 0
-    head: Annotated[
-        str, Meta(description="The head of the hash chain of the session's record then, in hexadecimal.")
-    ] = ""
-    cells: Annotated[
-        int, Meta(description="How many cells of the session had run before it, without undone ones.")
-    ] = 0
+    name: Annotated[str, say("Its name.")]
+    seq: Annotated[int, say("The `seq` of the session's last event before it.")] = 0
+    head: Annotated[str, say("The head of the hash chain of the session's record then, in hexadecimal.")] = ""
+    cells: Annotated[int, say("How many cells of the session had run before it, without undone ones.")] = 0
     created_at: Moment = ""
-    automatic: Annotated[bool, Meta(description="Whether it was made by itself after a cell.")] = False
+    automatic: Annotated[bool, say("Whether it was made by itself after a cell.")] = False
     memory: Annotated[
-        int,
-        Meta(description="Bytes of memory that it kept when it was looked at last; 0 if it was not yet."),
+        int, say("Bytes of memory that it kept when it was looked at last; 0 if it was not yet.")
     ] = 0
     files: Annotated[
         Literal["none", "reflink", "copy"],
@@ -59,61 +50,45 @@ class CheckpointModel(Value, frozen=True, kw_only=True):
 class CheckpointList(Value, frozen=True, kw_only=True):
     """What a session can go back to."""
 
-    checkpoints: Annotated[list[CheckpointModel], Meta(description="All of them, the oldest first.")]
+    checkpoints: Annotated[list[CheckpointModel], say("All of them, the oldest first.")]
 
 
 class Rollback(Value, frozen=True, kw_only=True):
     """What a rollback did."""
 
-    checkpoint: Annotated[str, Meta(description="The name of the checkpoint that the session went back to.")]
-    undone: Annotated[int, Meta(description="How many cells this undid.")] = 0
+    checkpoint: Annotated[str, say("The name of the checkpoint that the session went back to.")]
+    undone: Annotated[int, say("How many cells this undid.")] = 0
 
 
 class SessionModel(Value, frozen=True, kw_only=True):
     """A session, live or ended."""
 
-    session: Annotated[str, Meta(description="The session's key.")]
+    session: Annotated[str, say("The session's key.")]
     title: Annotated[
-        str | None,
-        Meta(description="The `title` in its metadata: for a Jupyter client's, the path of its document."),
+        str | None, say("The `title` in its metadata: for a Jupyter client's, the path of its document.")
     ] = None
-    principal: Annotated[str, Meta(description="The name of its owner.")] = ""
-    kernel: Annotated[str, Meta(description="The name of the kernelspec.")] = ""
-    kernel_id: Annotated[
-        str | None, Meta(description="The id of the current kernel; null if the session has none.")
-    ] = None
+    principal: Annotated[str, say("The name of its owner.")] = ""
+    kernel: Annotated[str, say("The name of the kernelspec.")] = ""
+    kernel_id: Annotated[str | None, say("The id of the current kernel; null if the session has none.")] = (
+        None
+    )
     state: Annotated[
-        str,
-        Meta(
-            description="The session's state: `starting`, `idle`, `asleep`, `busy`, `dead`, `ended` or"
-            " `purging`."
-        ),
+        str, say("The session's state: `starting`, `idle`, `asleep`, `busy`, `dead`, `ended` or `purging`.")
     ] = ""
     cause: Annotated[
         str | None,
-        Meta(
-            description=(
-                "Why the session is in this state, as a stable word; null if there is no particular reason."
-            )
-        ),
+        say("Why the session is in this state, as a stable word; null if there is no particular reason."),
     ] = None
     isolation: Annotated[
         str | None,
-        Meta(
-            description=(
-                "What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."
-            )
-        ),
+        say("What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."),
     ] = None
     created_at: Moment = ""
     last_activity: Moment = ""
     execution_count: int = 0
-    queue_length: Annotated[
-        int, Meta(description="The number of cells in the queue, without the running one.")
-    ] = 0
+    queue_length: Annotated[int, say("The number of cells in the queue, without the running one.")] = 0
     limits: Annotated[
-        dict[str, Any],
-        Meta(description="The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds."),
+        dict[str, Any], say("The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds.")
     ] = {}
     network: Annotated[
         Literal["none", "allow"],
@@ -124,157 +99,132 @@ class SessionModel(Value, frozen=True, kw_only=True):
     ] = "none"
     metadata: Annotated[
         dict[str, Any] | None,
-        Meta(description="The metadata that the client gave when it created the session; empty if none."),
+        say("The metadata that the client gave when it created the session; empty if none."),
     ] = {}
-    seq: Annotated[int, Meta(description="The `seq` of its newest event.")] = 0
-    head: Annotated[
-        str, Meta(description="The head of the hash chain of the session's record, in hexadecimal.")
-    ] = ""
+    seq: Annotated[int, say("The `seq` of its newest event.")] = 0
+    head: Annotated[str, say("The head of the hash chain of the session's record, in hexadecimal.")] = ""
     problem: Annotated[
-        str | UnsetType,
-        Meta(description="Why the session is no longer recorded; absent while it is recorded."),
+        str | UnsetType, say("Why the session is no longer recorded; absent while it is recorded.")
     ] = UNSET
     missing: Annotated[
         Missing | UnsetType,
-        Meta(description="What a resumed session had before and does not have now; absent if nothing."),
+        say("What a resumed session had before and does not have now; absent if nothing."),
     ] = UNSET
     branched_from: Annotated[
-        BranchedFrom | UnsetType, Meta(description="What a branch continues; absent for other sessions.")
+        BranchedFrom | UnsetType, say("What a branch continues; absent for other sessions.")
     ] = UNSET
     shares_sandbox_with: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description=(
-                "The sessions whose kernels run in the same sandbox or container as its own, because of "
-                "branches; absent if none, and without those that a token is not for."
-            )
+        say(
+            "The sessions whose kernels run in the same sandbox or container as its own, because of "
+            "branches; absent if none, and without those that a token is not for."
         ),
     ] = UNSET
     shares_workspace_with: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description=(
-                "The sessions whose kernels work on the same files as its own; absent if none, and without "
-                "those that a token is not for."
-            )
+        say(
+            "The sessions whose kernels work on the same files as its own; absent if none, and without those"
+            " that a token is not for."
         ),
     ] = UNSET
     absolute_paths: Annotated[
         Literal["inherited"] | UnsetType,
-        Meta(
-            description=(
-                "`inherited` for a branch in which `/workspace`, `/mnt/data` and `/home/user` are still the "
-                "files of the session that it was made from; absent where they are its own."
-            )
+        say(
+            "`inherited` for a branch in which `/workspace`, `/mnt/data` and `/home/user` are still the "
+            "files of the session that it was made from; absent where they are its own."
         ),
     ] = UNSET
     checkpoint: Annotated[
         Literal["auto"] | UnsetType,
-        Meta(description="`auto` if a checkpoint is made after each of its cells; absent otherwise."),
+        say("`auto` if a checkpoint is made after each of its cells; absent otherwise."),
     ] = UNSET
     memory: Annotated[
         int | UnsetType,
-        Meta(
-            description=(
-                "Bytes of memory that its kernel and the programs beside it use now, with those of the "
-                "sessions in `shares_sandbox_with`; absent unless `usage` is asked for, and where unknown."
-            )
+        say(
+            "Bytes of memory that its kernel and the programs beside it use now, with those of the sessions "
+            "in `shares_sandbox_with`; absent unless `usage` is asked for, and where unknown."
         ),
     ] = UNSET
     cpu: Annotated[
         float | UnsetType,
-        Meta(
-            description=(
-                "Seconds of processor time that the same have used so far; it begins anew with each "
-                "`kernel_id`. Absent as `memory` is."
-            )
+        say(
+            "Seconds of processor time that the same have used so far; it begins anew with each `kernel_id`."
+            " Absent as `memory` is."
         ),
     ] = UNSET
     executions: Annotated[
-        int | UnsetType,
-        Meta(description="How many executions its record has; absent unless `usage` is asked for."),
+        int | UnsetType, say("How many executions its record has; absent unless `usage` is asked for.")
     ] = UNSET
     rolled_back: Annotated[
-        Rollback | UnsetType,
-        Meta(description="What the rollback did that this is the answer to; absent otherwise."),
+        Rollback | UnsetType, say("What the rollback did that this is the answer to; absent otherwise.")
     ] = UNSET
 
 
 class Completion(Value, frozen=True, kw_only=True):
     """What may stand in the code from `start` to `end`."""
 
-    matches: Annotated[list[str], Meta(description="The texts to put there, the best first.")] = []
-    start: Annotated[
-        int, Meta(description="Where they begin, in Unicode code points from the beginning of the code.")
-    ] = 0
-    end: Annotated[int, Meta(description="Where what they replace ends, in Unicode code points.")] = 0
+    matches: Annotated[list[str], say("The texts to put there, the best first.")] = []
+    start: Annotated[int, say("Where they begin, in Unicode code points from the beginning of the code.")] = 0
+    end: Annotated[int, say("Where what they replace ends, in Unicode code points.")] = 0
     types: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description=(
-                "What each match is, such as `function` or `module`, empty if unknown; absent if the kernel "
-                "does not say."
-            )
+        say(
+            "What each match is, such as `function` or `module`, empty if unknown; absent if the kernel does"
+            " not say."
         ),
     ] = UNSET
-    truncated: Annotated[bool, Meta(description="Whether matches were left out.")] = False
+    truncated: Annotated[bool, say("Whether matches were left out.")] = False
 
 
 class Inspection(Value, frozen=True, kw_only=True):
     """What the kernel knows of a name."""
 
-    found: Annotated[bool, Meta(description="Whether it knows anything.")] = False
-    text: Annotated[str, Meta(description="What it knows as plain text, without ANSI codes.")] = ""
+    found: Annotated[bool, say("Whether it knows anything.")] = False
+    text: Annotated[str, say("What it knows as plain text, without ANSI codes.")] = ""
     data: Annotated[
-        dict[str, str], Meta(description="The same by MIME type, as the kernel gives it. It is not trusted.")
+        dict[str, str], say("The same by MIME type, as the kernel gives it. It is not trusted.")
     ] = {}
 
 
 class VariableModel(Value, frozen=True, kw_only=True):
     """A variable of a session's kernel."""
 
-    name: Annotated[str, Meta(description="Its name.")]
-    type: Annotated[str, Meta(description="The name of its type.")] = ""
+    name: Annotated[str, say("Its name.")]
+    type: Annotated[str, say("The name of its type.")] = ""
     summary: Annotated[
         str,
-        Meta(
-            description=(
-                "In at most 80 characters: the value of a number or the beginning of a text, the length of a "
-                "container, the shape of an array or table; empty if its type is not known."
-            )
+        say(
+            "In at most 80 characters: the value of a number or the beginning of a text, the length of a "
+            "container, the shape of an array or table; empty if its type is not known."
         ),
     ] = ""
-    size: Annotated[
-        int | UnsetType, Meta(description="Bytes of its data; absent if that is not known at once.")
-    ] = UNSET
+    size: Annotated[int | UnsetType, say("Bytes of its data; absent if that is not known at once.")] = UNSET
 
 
 class VariableList(Value, frozen=True, kw_only=True):
     """The variables of a session's kernel."""
 
-    variables: Annotated[list[VariableModel], Meta(description="In the order of their definition.")] = []
-    truncated: Annotated[bool, Meta(description="Whether there are more, or some without a usual name.")] = (
-        False
-    )
+    variables: Annotated[list[VariableModel], say("In the order of their definition.")] = []
+    truncated: Annotated[bool, say("Whether there are more, or some without a usual name.")] = False
 
 
 class TreeNode(Value, frozen=True, kw_only=True):
     """A session in a tree of branches."""
 
-    session: Annotated[str, Meta(description="The session's key.")]
-    state: Annotated[str, Meta(description="The session's state.")] = ""
+    session: Annotated[str, say("The session's key.")]
+    state: Annotated[str, say("The session's state.")] = ""
     created_at: Moment = ""
     branched_from: Annotated[
-        BranchedFrom | UnsetType, Meta(description="What it continues; absent if it is no branch.")
+        BranchedFrom | UnsetType, say("What it continues; absent if it is no branch.")
     ] = UNSET
 
 
 class SessionTree(Value, frozen=True, kw_only=True):
     """What a session continues as a branch, and what was branched from it."""
 
-    session: Annotated[str, Meta(description="The session's key.")]
+    session: Annotated[str, say("The session's key.")]
     ancestors: Annotated[
-        list[TreeNode], Meta(description="The sessions that it continues, the oldest first; empty if none.")
+        list[TreeNode], say("The sessions that it continues, the oldest first; empty if none.")
     ] = []
     ancestor_left_out: Annotated[
         Literal["purged", "out_of_reach"] | UnsetType,
@@ -287,18 +237,17 @@ class SessionTree(Value, frozen=True, kw_only=True):
         ),
     ] = UNSET
     branches: Annotated[
-        list[TreeNode],
-        Meta(description="Its branches, theirs and so on, in the order in which they were made."),
+        list[TreeNode], say("Its branches, theirs and so on, in the order in which they were made.")
     ] = []
     checkpoints: Annotated[
         list[CheckpointModel],
-        Meta(description="What it can go back to, the oldest first; empty for a session that has ended."),
+        say("What it can go back to, the oldest first; empty for a session that has ended."),
     ] = []
     complete: Annotated[
         bool,
-        Meta(
-            description="False if there are more branches than are named: very many, or some that the token "
-            "does not reach."
+        say(
+            "False if there are more branches than are named: very many, or some that the token does not "
+            "reach."
         ),
     ] = True
 
@@ -317,22 +266,17 @@ class FileChange(Value, frozen=True, kw_only=True):
     """A file that a cell or an upload created or changed."""
 
     path: Path
-    size: Annotated[int | None, Meta(description="The file's size in bytes.")] = 0
+    size: Annotated[int | None, say("The file's size in bytes.")] = 0
     sha256: Annotated[
-        str | None,
-        Meta(description="The content's SHA-256 in hexadecimal; null if there was too much to hash."),
+        str | None, say("The content's SHA-256 in hexadecimal; null if there was too much to hash.")
     ] = None
-    action: Annotated[str | None, Meta(description="What happened to the file: `created` or `changed`.")] = (
-        None
-    )
+    action: Annotated[str | None, say("What happened to the file: `created` or `changed`.")] = None
 
 
 class PackageChange(Package, frozen=True, kw_only=True):
     """A package that a cell installed or removed."""
 
-    action: Annotated[
-        str | None, Meta(description="What happened to the package: `installed` or `removed`.")
-    ] = None
+    action: Annotated[str | None, say("What happened to the package: `installed` or `removed`.")] = None
 
 
 class Result(Value, frozen=True, kw_only=True):
@@ -352,32 +296,20 @@ class Result(Value, frozen=True, kw_only=True):
     finished_at: str | None = None
     duration_ms: Annotated[
         float | None,
-        Meta(
-            description=(
-                "Milliseconds from sending the cell to the kernel until its end; null before the end."
-            )
-        ),
+        say("Milliseconds from sending the cell to the kernel until its end; null before the end."),
     ] = None
     queue_ms: Annotated[
         float | None,
-        Meta(
-            description=(
-                "Milliseconds from the request until the cell was sent to the kernel; null before the end."
-            )
-        ),
+        say("Milliseconds from the request until the cell was sent to the kernel; null before the end."),
     ] = None
-    truncated: Annotated[bool, Meta(description="Whether some output was cut or left out.")] = False
+    truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
     kernel: KernelInfo = KernelInfo()
-    outputs: Annotated[
-        list[dict[str, Any]], Meta(description="The outputs in the format of nbformat 4.5.")
-    ] = []
+    outputs: Annotated[list[dict[str, Any]], say("The outputs in the format of nbformat 4.5.")] = []
     stdout: str = ""
     stderr: str = ""
-    text: Annotated[str, Meta(description="The text of all outputs, in order, without ANSI codes.")] = ""
-    files: Annotated[list[FileChange], Meta(description="The files that the cell created or changed.")] = []
-    packages: Annotated[
-        list[PackageChange], Meta(description="The packages that the cell installed or removed.")
-    ] = []
+    text: Annotated[str, say("The text of all outputs, in order, without ANSI codes.")] = ""
+    files: Annotated[list[FileChange], say("The files that the cell created or changed.")] = []
+    packages: Annotated[list[PackageChange], say("The packages that the cell installed or removed.")] = []
 
 
 class Alternative(Result, frozen=True, kw_only=True):
@@ -400,11 +332,7 @@ class Alternative(Result, frozen=True, kw_only=True):
     ]
     problem: Annotated[
         Problem | UnsetType,
-        Meta(
-            description=(
-                "Why it was not run, or why its result can't be read; absent if there is no such problem."
-            )
-        ),
+        say("Why it was not run, or why its result can't be read; absent if there is no such problem."),
     ] = UNSET
 
 
@@ -419,11 +347,11 @@ class ExecutionModel(Value, frozen=True, kw_only=True):
 
     session: str
     execution: str
-    number: Annotated[int, Meta(description="The execution's number in its session, from 1.")]
+    number: Annotated[int, say("The execution's number in its session, from 1.")]
     status: str
     created_at: Moment
-    first_seq: Annotated[int, Meta(description="The `seq` of its first event.")]
-    last_seq: Annotated[int | None, Meta(description="The `seq` of its last event so far.")]
+    first_seq: Annotated[int, say("The `seq` of its first event.")]
+    last_seq: Annotated[int | None, say("The `seq` of its last event so far.")]
 
 
 class ExecutionPage(Value, frozen=True, kw_only=True):
@@ -441,7 +369,7 @@ class BlocksResult(Value, frozen=True, kw_only=True):
 
     blocks: list[Result] = []
     exit_code: int
-    output: Annotated[str, Meta(description="The `text` of all blocks, in order.")] = ""
+    output: Annotated[str, say("The `text` of all blocks, in order.")] = ""
     problem: Problem | None = None
 
 
@@ -461,11 +389,10 @@ class KeepAlive(Value, frozen=True, kw_only=True):
     type: Literal["keepalive"] = "keepalive"
     waiting_for: Annotated[
         str | UnsetType,
-        Meta(description="`kernel` while the new session of the request waits in line for one; else absent."),
+        say("`kernel` while the new session of the request waits in line for one; else absent."),
     ] = UNSET
     position: Annotated[
-        int | UnsetType,
-        Meta(description="With `waiting_for`: how many sessions get a kernel before this one."),
+        int | UnsetType, say("With `waiting_for`: how many sessions get a kernel before this one.")
     ] = UNSET
 
 
@@ -474,9 +401,9 @@ class Accepted(Value, frozen=True, kw_only=True):
 
     type: Literal["accepted"] = "accepted"
     execution: str | UnsetType = UNSET
-    id: Annotated[
-        str | int | UnsetType, Meta(description="The `id` of the command; absent if the command had none.")
-    ] = UNSET
+    id: Annotated[str | int | UnsetType, say("The `id` of the command; absent if the command had none.")] = (
+        UNSET
+    )
 
 
 # ---- processes --------------------------------------------------------------------------------------------
@@ -485,54 +412,50 @@ class Accepted(Value, frozen=True, kw_only=True):
 class ProcessModel(Value, frozen=True, kw_only=True):
     """A program that runs, or ran, beside a session's kernel."""
 
-    process: Annotated[str, Meta(description="The process's id.")]
-    session: Annotated[str, Meta(description="The session's key.")] = ""
-    state: Annotated[str, Meta(description="`running` or `exited`.")] = "running"
-    argv: Annotated[list[str], Meta(description="The program and its arguments.")] = []
-    cwd: Annotated[str, Meta(description="The folder it runs in, relative to the workspace.")] = ""
-    pid: Annotated[int, Meta(description="Its process id inside the kernel's sandbox or container.")] = 0
+    process: Annotated[str, say("The process's id.")]
+    session: Annotated[str, say("The session's key.")] = ""
+    state: Annotated[str, say("`running` or `exited`.")] = "running"
+    argv: Annotated[list[str], say("The program and its arguments.")] = []
+    cwd: Annotated[str, say("The folder it runs in, relative to the workspace.")] = ""
+    pid: Annotated[int, say("Its process id inside the kernel's sandbox or container.")] = 0
     exit_code: Annotated[
-        int | None, Meta(description="Its exit code; null while it runs, or if it did not exit by itself.")
+        int | None, say("Its exit code; null while it runs, or if it did not exit by itself.")
     ] = None
-    signal: Annotated[
-        str | None, Meta(description="The signal that ended it, such as `SIGTERM`; null if none did.")
-    ] = None
-    cause: Annotated[
-        str | None, Meta(description="Why it was ended, as a stable word; null if it ended by itself.")
-    ] = None
-    stdout: Annotated[
-        str, Meta(description="What it wrote to stdout so far; a long text is cut in the middle.")
-    ] = ""
-    stderr: Annotated[
-        str, Meta(description="What it wrote to stderr so far; a long text is cut in the middle.")
-    ] = ""
-    truncated: Annotated[bool, Meta(description="Whether output is missing from the record too.")] = False
+    signal: Annotated[str | None, say("The signal that ended it, such as `SIGTERM`; null if none did.")] = (
+        None
+    )
+    cause: Annotated[str | None, say("Why it was ended, as a stable word; null if it ended by itself.")] = (
+        None
+    )
+    stdout: Annotated[str, say("What it wrote to stdout so far; a long text is cut in the middle.")] = ""
+    stderr: Annotated[str, say("What it wrote to stderr so far; a long text is cut in the middle.")] = ""
+    truncated: Annotated[bool, say("Whether output is missing from the record too.")] = False
     started_at: Moment = ""
     finished_at: Annotated[
-        str | None, Meta(description="When it ended, as an RFC 3339 timestamp in UTC; null while it runs.")
+        str | None, say("When it ended, as an RFC 3339 timestamp in UTC; null while it runs.")
     ] = None
 
 
 class ProcessList(Value, frozen=True, kw_only=True):
     """The processes of a live session: all that run, and the last that ended."""
 
-    processes: Annotated[list[ProcessModel], Meta(description="Oldest first.")] = []
+    processes: Annotated[list[ProcessModel], say("Oldest first.")] = []
 
 
 class PortUrl(Value, frozen=True, kw_only=True):
     """Where a browser finds what a program shows on a port."""
 
-    session: Annotated[str, Meta(description="The session's key.")] = ""
-    port: Annotated[int, Meta(description="The port.")] = 0
-    url: Annotated[str, Meta(description="The URL with a ticket, which works once.")]
-    expires_in: Annotated[float, Meta(description="Seconds in which it must be opened.")] = 0.0
+    session: Annotated[str, say("The session's key.")] = ""
+    port: Annotated[int, say("The port.")] = 0
+    url: Annotated[str, say("The URL with a ticket, which works once.")]
+    expires_in: Annotated[float, say("Seconds in which it must be opened.")] = 0.0
 
 
 class ConsoleUrl(Value, frozen=True, kw_only=True):
     """Where a browser is signed in to the console."""
 
-    url: Annotated[str, Meta(description="The URL with a ticket, which works once.")]
-    expires_in: Annotated[float, Meta(description="Seconds in which it must be opened.")] = 0.0
+    url: Annotated[str, say("The URL with a ticket, which works once.")]
+    expires_in: Annotated[float, say("Seconds in which it must be opened.")] = 0.0
 
 
 # ---- files and packages -----------------------------------------------------------------------------------
@@ -542,16 +465,15 @@ class FileModel(Value, frozen=True, kw_only=True):
     """A file of a workspace."""
 
     path: Path
-    size: Annotated[int, Meta(description="The file's size in bytes.")] = 0
-    modified: Annotated[
-        str | None, Meta(description="When the file was last modified, an RFC 3339 timestamp in UTC.")
-    ] = None
+    size: Annotated[int, say("The file's size in bytes.")] = 0
+    modified: Annotated[str | None, say("When the file was last modified, an RFC 3339 timestamp in UTC.")] = (
+        None
+    )
     sha256: Annotated[
-        str | None, Meta(description="The content's SHA-256 in hexadecimal; null until it has been computed.")
+        str | None, say("The content's SHA-256 in hexadecimal; null until it has been computed.")
     ] = None
     folder: Annotated[
-        bool | UnsetType,
-        Meta(description="True for a folder, whose path ends with a slash; absent for a file."),
+        bool | UnsetType, say("True for a folder, whose path ends with a slash; absent for a file.")
     ] = UNSET
 
 
@@ -589,12 +511,8 @@ class PackageChanges(Value, frozen=True, kw_only=True):
 class TrailEntry(Value, frozen=True, kw_only=True):
     """An entry of the audit trail."""
 
-    hash: Annotated[
-        str, Meta(description="SHA-256 of the previous entry's hash and this entry's bytes, in hexadecimal.")
-    ]
-    entry: Annotated[
-        Raw, Meta(description="`seq`, `type`, `at` and what the type has, byte for byte as it was hashed.")
-    ]
+    hash: Annotated[str, say("SHA-256 of the previous entry's hash and this entry's bytes, in hexadecimal.")]
+    entry: Annotated[Raw, say("`seq`, `type`, `at` and what the type has, byte for byte as it was hashed.")]
 
 
 class TrailPage(Value, frozen=True, kw_only=True):
@@ -608,20 +526,17 @@ class ChainCheck(Value, frozen=True, kw_only=True):
     """Whether the hash chain of a session's rows is intact."""
 
     valid: bool
-    rows: Annotated[int, Meta(description="The number of intact rows, counted from the first.")]
-    head: Annotated[str, Meta(description="The hash of the last intact row, in hexadecimal.")]
+    rows: Annotated[int, say("The number of intact rows, counted from the first.")]
+    head: Annotated[str, say("The hash of the last intact row, in hexadecimal.")]
     first_bad: Annotated[
-        int | UnsetType, Meta(description="The `seq` at which the chain breaks; absent if it is intact.")
+        int | UnsetType, say("The `seq` at which the chain breaks; absent if it is intact.")
     ] = UNSET
     key: Annotated[
-        str | UnsetType,
-        Meta(description="The installation's public key; absent if it has none or the chain is broken."),
+        str | UnsetType, say("The installation's public key; absent if it has none or the chain is broken.")
     ] = UNSET
     signature: Annotated[
         str | UnsetType,
-        Meta(
-            description="The key's signature of the head; absent if there is no key or the chain is broken."
-        ),
+        say("The key's signature of the head; absent if there is no key or the chain is broken."),
     ] = UNSET
 
 
@@ -638,11 +553,9 @@ class EnvironmentReport(Value, frozen=True, kw_only=True):
 
     agreement: Annotated[
         str,
-        Meta(
-            description=(
-                "How the environments compare: `same`, `different`, or `unknown` if the record has "
-                "no package lock."
-            )
+        say(
+            "How the environments compare: `same`, `different`, or `unknown` if the record has no package "
+            "lock."
         ),
     ]
     changes: list[Changed]
@@ -660,33 +573,26 @@ class RestoredFile(Value, frozen=True, kw_only=True):
 
     path: Path
     restored: bool
-    reason: Annotated[
-        str | UnsetType, Meta(description="Why the file was not restored; absent if it was.")
-    ] = UNSET
+    reason: Annotated[str | UnsetType, say("Why the file was not restored; absent if it was.")] = UNSET
 
 
 class DifferingPart(Value, frozen=True, kw_only=True):
     """One part of a cell that differs."""
 
-    part: Annotated[str, Meta(description="The part, such as `stdout` or `output 1`.")]
-    note: Annotated[str, Meta(description="What differs, in words.")]
-    judged: Annotated[
-        bool, Meta(description="False if it cannot be decided whether this is a difference in the result.")
-    ]
-    diff: Annotated[
-        str | UnsetType, Meta(description="A unified diff of the texts; absent if there is none.")
-    ] = UNSET
+    part: Annotated[str, say("The part, such as `stdout` or `output 1`.")]
+    note: Annotated[str, say("What differs, in words.")]
+    judged: Annotated[bool, say("False if it cannot be decided whether this is a difference in the result.")]
+    diff: Annotated[str | UnsetType, say("A unified diff of the texts; absent if there is none.")] = UNSET
     picture: Annotated[
-        str | UnsetType,
-        Meta(description="An image of the difference, a PNG as a data URL; absent if there is none."),
+        str | UnsetType, say("An image of the difference, a PNG as a data URL; absent if there is none.")
     ] = UNSET
 
 
 CellNumber = Annotated[
-    int, Meta(description="The cell's number among all cells of the notebook, Markdown included, from 1.")
+    int, say("The cell's number among all cells of the notebook, Markdown included, from 1.")
 ]
 RecordedExecution = Annotated[
-    str | None, Meta(description="The id of the recorded execution; null if the notebook names none.")
+    str | None, say("The id of the recorded execution; null if the notebook names none.")
 ]
 
 
@@ -695,68 +601,52 @@ class CellReport(Value, frozen=True, kw_only=True):
 
     cell: CellNumber
     execution: RecordedExecution
-    source: Annotated[str, Meta(description="The cell's source code.")]
-    verdict: Annotated[
-        str, Meta(description="The verdict: `equal`, `normalised`, `unjudged`, `different` or `skipped`.")
-    ]
+    source: Annotated[str, say("The cell's source code.")]
+    verdict: Annotated[str, say("The verdict: `equal`, `normalised`, `unjudged`, `different` or `skipped`.")]
     same: Annotated[
-        bool | None,
-        Meta(description="Whether the cell gave the same; null if it is `unjudged` or `skipped`."),
+        bool | None, say("Whether the cell gave the same; null if it is `unjudged` or `skipped`.")
     ]
-    status: Annotated[
-        Pair | UnsetType, Meta(description="How the cell ended; absent if it was not compared.")
-    ] = UNSET
+    status: Annotated[Pair | UnsetType, say("How the cell ended; absent if it was not compared.")] = UNSET
     normalised: Annotated[
         list[str] | UnsetType,
-        Meta(description="The normalisation rules that were needed; absent if the cell was not compared."),
+        say("The normalisation rules that were needed; absent if the cell was not compared."),
     ] = UNSET
     reason: Annotated[
         str | UnsetType,
-        Meta(
-            description=(
-                "Why the cell was skipped, why a difference proves nothing, or why there was no comparison."
-            )
-        ),
+        say("Why the cell was skipped, why a difference proves nothing, or why there was no comparison."),
     ] = UNSET
-    difference: Annotated[
-        str | UnsetType, Meta(description="All differences in one line; absent if there are none.")
-    ] = UNSET
+    difference: Annotated[str | UnsetType, say("All differences in one line; absent if there are none.")] = (
+        UNSET
+    )
     differences: Annotated[
-        list[DifferingPart] | UnsetType, Meta(description="The differing parts; absent if there are none.")
+        list[DifferingPart] | UnsetType, say("The differing parts; absent if there are none.")
     ] = UNSET
     inherited: Annotated[
         str | UnsetType,
-        Meta(
-            description=(
-                "The session that the cell ran in before that was branched; absent for a branch's own cells. "
-                "The counts and the verdict of the whole are without inherited cells."
-            )
+        say(
+            "The session that the cell ran in before that was branched; absent for a branch's own cells. The"
+            " counts and the verdict of the whole are without inherited cells."
         ),
     ] = UNSET
 
 
 Tolerance = Annotated[
-    float,
-    Meta(description="How far apart two floating-point numbers could be, relative to the larger one."),
+    float, say("How far apart two floating-point numbers could be, relative to the larger one.")
 ]
 Worst = Annotated[
     str,
-    Meta(
-        description=(
-            "The worst of the cells' verdicts: `different`, `unjudged`, `normalised` or `equal`; `unjudged`"
-            " if none was compared."
-        )
+    say(
+        "The worst of the cells' verdicts: `different`, `unjudged`, `normalised` or `equal`; `unjudged` if "
+        "none was compared."
     ),
 ]
-Same = Annotated[int, Meta(description="The number of cells that gave the same, normalised ones included.")]
-Normalised = Annotated[
-    int, Meta(description="The number of cells that gave the same only after normalising.")
-]
+Same = Annotated[int, say("The number of cells that gave the same, normalised ones included.")]
+Normalised = Annotated[int, say("The number of cells that gave the same only after normalising.")]
 Unjudged = Annotated[
-    int, Meta(description="The number of cells of which it cannot be decided whether they gave the same.")
+    int, say("The number of cells of which it cannot be decided whether they gave the same.")
 ]
-Different = Annotated[int, Meta(description="The number of cells that gave something different.")]
-Skipped = Annotated[int, Meta(description="The number of cells that were not compared.")]
+Different = Annotated[int, say("The number of cells that gave something different.")]
+Skipped = Annotated[int, say("The number of cells that were not compared.")]
 
 
 class ReplayFacts(Value, frozen=True, kw_only=True):
@@ -789,9 +679,9 @@ class ReplayReport(ReplayFacts, frozen=True, kw_only=True):
 class NotebookFacts(Value, frozen=True, kw_only=True):
     """What is known of a file's replay by `cellgate replay` before its cells are compared."""
 
-    file: Annotated[str, Meta(description="The name of the notebook or bundle.")]
-    session: Annotated[str | None, Meta(description="The recorded session; null if the file names none.")]
-    replay_session: Annotated[str, Meta(description="The session in which the cells ran again.")]
+    file: Annotated[str, say("The name of the notebook or bundle.")]
+    session: Annotated[str | None, say("The recorded session; null if the file names none.")]
+    replay_session: Annotated[str, say("The session in which the cells ran again.")]
     kernel: str
     isolation: str | None
     replayed_at: Moment
@@ -819,9 +709,7 @@ class ReplayedCell(Value, frozen=True, kw_only=True):
     type: Literal["cell"] = "cell"
     cell: CellNumber
     execution: RecordedExecution
-    status: Annotated[
-        str | None, Meta(description="How the cell ended in the replay; null if it was not run.")
-    ]
+    status: Annotated[str | None, say("How the cell ended in the replay; null if it was not run.")]
 
 
 # ---- the gateway ------------------------------------------------------------------------------------------
@@ -841,10 +729,9 @@ class Ceilings(Value, frozen=True, kw_only=True):
 class QuotaUse(Value, frozen=True, kw_only=True):
     """How much of a quota is used, and its limit; sizes in bytes."""
 
-    limit: Annotated[int | float | None, Meta(description="Null if there is no limit.")]
+    limit: Annotated[int | float | None, say("Null if there is no limit.")]
     used: Annotated[
-        int | float | None,
-        Meta(description="Null if it is not measured: `record`, if the gateway has no quotas file."),
+        int | float | None, say("Null if it is not measured: `record`, if the gateway has no quotas file.")
     ]
 
 
@@ -852,10 +739,9 @@ class Me(Value, frozen=True, kw_only=True):
     """Who a token belongs to, what it permits, and what its principal uses now."""
 
     principal: str
-    role: Annotated[str, Meta(description="`user`, `admin` or `auditor`.")]
+    role: Annotated[str, say("`user`, `admin` or `auditor`.")]
     scopes: Annotated[
-        list[str],
-        Meta(description="What role and token permit: `run`, `read`, `files`, `packages`, `metrics`."),
+        list[str], say("What role and token permit: `run`, `read`, `files`, `packages`, `metrics`.")
     ]
     quotas: dict[str, QuotaUse]
 
@@ -864,7 +750,7 @@ class PrincipalUse(Value, frozen=True, kw_only=True):
     """What a principal uses of its quotas."""
 
     principal: str
-    role: Annotated[str, Meta(description="`user`, `admin` or `auditor`.")]
+    role: Annotated[str, say("`user`, `admin` or `auditor`.")]
     quotas: dict[str, QuotaUse]
 
 
@@ -885,14 +771,10 @@ class KernelspecModel(Value, frozen=True, kw_only=True):
 class EnvironmentModel(Value, frozen=True, kw_only=True):
     """What the environment of a kernelspec has, as of when it or its image was made."""
 
-    name: Annotated[
-        str, Meta(description="`standard` or `minimal`; `own` or empty: the operator's own packages.")
-    ] = ""
-    python: Annotated[str, Meta(description="The version of Python.")] = ""
-    packages: Annotated[dict[str, str], Meta(description="The version of each package, by name.")] = {}
-    programs: Annotated[
-        list[str], Meta(description="Well-known programs that cells can run, such as `git`.")
-    ] = []
+    name: Annotated[str, say("`standard` or `minimal`; `own` or empty: the operator's own packages.")] = ""
+    python: Annotated[str, say("The version of Python.")] = ""
+    packages: Annotated[dict[str, str], say("The version of each package, by name.")] = {}
+    programs: Annotated[list[str], say("Well-known programs that cells can run, such as `git`.")] = []
 
 
 class ContainersModel(Value, frozen=True, kw_only=True):
@@ -900,20 +782,16 @@ class ContainersModel(Value, frozen=True, kw_only=True):
 
     per: Annotated[
         str,
-        Meta(
-            description=(
-                "`session`: each kernel has one. `principal`: those of one user share one, if they can; see "
-                "`fork_server`."
-            )
+        say(
+            "`session`: each kernel has one. `principal`: those of one user share one, if they can; see "
+            "`fork_server`."
         ),
     ]
     limits: Annotated[
         str,
-        Meta(
-            description=(
-                "Whether the limits of memory, processors and processes are each `kernel`'s, or the "
-                "`container`'s, whose kernels share them."
-            )
+        say(
+            "Whether the limits of memory, processors and processes are each `kernel`'s, or the "
+            "`container`'s, whose kernels share them."
         ),
     ]
 
@@ -930,63 +808,46 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
     ceilings: Ceilings
     environment: Annotated[
         dict[str, EnvironmentModel],
-        Meta(
-            description=(
-                "What cells find, by kernelspec of Python; kernelspecs of which the gateway does not know it "
-                "are left out."
-            )
+        say(
+            "What cells find, by kernelspec of Python; kernelspecs of which the gateway does not know it are"
+            " left out."
         ),
     ] = {}
     packages_allowed: Annotated[
-        list[str], Meta(description="The names of packages that sessions may install; `*` for any.")
+        list[str], say("The names of packages that sessions may install; `*` for any.")
     ] = []
-    packages: Annotated[list[str], Meta(description="The same as `packages_allowed`.")] = []
+    packages: Annotated[list[str], say("The same as `packages_allowed`.")] = []
     open_network: Annotated[
-        bool,
-        Meta(
-            description=(
-                "Whether all cells reach a network, without asking, by the operator's choice of backend."
-            )
-        ),
+        bool, say("Whether all cells reach a network, without asking, by the operator's choice of backend.")
     ] = False
     network: Annotated[
         list[str] | None,
-        Meta(
-            description=(
-                "The hosts and ports that your sessions with `network: allow` reach, such as "
-                "`*.example.org:443`; null if none."
-            )
+        say(
+            "The hosts and ports that your sessions with `network: allow` reach, such as "
+            "`*.example.org:443`; null if none."
         ),
     ] = None
-    doors: Annotated[
-        list[str], Meta(description="The doors that are open for clients of other systems, by name.")
-    ] = []
-    ports: Annotated[
-        bool, Meta(description="Whether programs' ports are served; see `POST .../ports/{port}`.")
-    ] = False
+    doors: Annotated[list[str], say("The doors that are open for clients of other systems, by name.")] = []
+    ports: Annotated[bool, say("Whether programs' ports are served; see `POST .../ports/{port}`.")] = False
     ports_url: Annotated[
         str | None,
-        Meta(
-            description=(
-                "Where programs' ports are served, such as `http://127.0.0.1:8890/`, as seen from where you "
-                "reached the gateway; with `*` for a name for each port; null if they are not."
-            )
+        say(
+            "Where programs' ports are served, such as `http://127.0.0.1:8890/`, as seen from where you "
+            "reached the gateway; with `*` for a name for each port; null if they are not."
         ),
     ] = None
     pool: dict[str, Any] = {}
     fork_server: Annotated[
         dict[str, str],
-        Meta(
-            description=(
-                "How kernels of each kernelspec start: as a fork of an interpreter that has loaded their "
-                "libraries (`fork`), or each as a program (`cold`)."
-            )
+        say(
+            "How kernels of each kernelspec start: as a fork of an interpreter that has loaded their "
+            "libraries (`fork`), or each as a program (`cold`)."
         ),
     ] = {}
     containers: Annotated[
-        ContainersModel | None, Meta(description="How kernels have containers; null if they have none.")
+        ContainersModel | None, say("How kernels have containers; null if they have none.")
     ] = None
-    sessions: Annotated[dict[str, int], Meta(description="The number of live sessions in each state.")] = {}
+    sessions: Annotated[dict[str, int], say("The number of live sessions in each state.")] = {}
 
 
 class Health(Value, frozen=True, kw_only=True):

@@ -12,81 +12,52 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import UNSET, UnsetType, field
 
-from cellgate.wire.base import Value
+from cellgate.wire.base import Value, say
 
 E = TypeVar("E", bound="Event")
 
-ExecutionCount = Annotated[
-    int | None, Meta(description="The kernel's prompt number; null if the kernel reported none.")
-]
+ExecutionCount = Annotated[int | None, say("The kernel's prompt number; null if the kernel reported none.")]
 MimeBundle = Annotated[
     dict[str, Any],
-    Meta(
-        description=(
-            "One representation per MIME type: text as a string, binary data in base64, JSON types as JSON."
-        )
-    ),
+    say("One representation per MIME type: text as a string, binary data in base64, JSON types as JSON."),
 ]
 DisplayMetadata = Annotated[
     dict[str, Any],
-    Meta(
-        description=(
-            "Display metadata in Jupyter's format, such as an image's width and height by MIME type."
-        )
-    ),
+    say("Display metadata in Jupyter's format, such as an image's width and height by MIME type."),
 ]
-DisplayId = Annotated[
-    str, Meta(description="The display's id, which later updates refer to; absent if it has none.")
-]
+DisplayId = Annotated[str, say("The display's id, which later updates refer to; absent if it has none.")]
 ShownBy = Annotated[
-    str,
-    Meta(
-        description=(
-            "The `comm_id` of the Output widget that shows this instead of the cell; absent if none does."
-        )
-    ),
+    str, say("The `comm_id` of the Output widget that shows this instead of the cell; absent if none does.")
 ]
-Traceback = Annotated[
-    list[str], Meta(description="The traceback's lines, with ANSI colour codes; may be empty.")
-]
+Traceback = Annotated[list[str], say("The traceback's lines, with ANSI colour codes; may be empty.")]
 CommData = Annotated[
     dict[str, Any],
-    Meta(
-        description=(
-            "The comm message's data: `state` holds the widget's whole state, or the part that changed."
-        )
-    ),
+    say("The comm message's data: `state` holds the widget's whole state, or the part that changed."),
 ]
-CommId = Annotated[str, Meta(description="The comm's id, which all messages of one widget share.")]
-Buffers = Annotated[list[str], Meta(description="The binary parts of the state, in base64.")]
+CommId = Annotated[str, say("The comm's id, which all messages of one widget share.")]
+Buffers = Annotated[list[str], say("The binary parts of the state, in base64.")]
 
 
 class Event(Value, frozen=True, kw_only=True):
     """An event of a session, which is one row of its record."""
 
-    seq: Annotated[
-        int, Meta(description="The event's number in its session: 1 for the first, then one more each time.")
-    ]
-    session: Annotated[str, Meta(description="The session's key.")]
+    seq: Annotated[int, say("The event's number in its session: 1 for the first, then one more each time.")]
+    session: Annotated[str, say("The session's key.")]
     execution: Annotated[
         str | None,
-        Meta(
-            description=(
-                "The id of the execution that the event belongs to; null for an event of the session itself."
-            )
-        ),
+        say("The id of the execution that the event belongs to; null for an event of the session itself."),
     ] = None
-    type: Annotated[str, Meta(description="The type of the event; it determines the other fields.")]
-    at: Annotated[str, Meta(description="When the event was recorded, as an RFC 3339 timestamp in UTC.")] = ""
+    type: Annotated[str, say("The type of the event; it determines the other fields.")]
+    at: Annotated[str, say("When the event was recorded, as an RFC 3339 timestamp in UTC.")] = ""
 
 
 class ErrorInfo(Value, frozen=True, kw_only=True):
     """The exception that ended a cell."""
 
-    ename: Annotated[str, Meta(description="The name of the exception's class.")] = ""
-    evalue: Annotated[str, Meta(description="The exception's message.")] = ""
+    ename: Annotated[str, say("The name of the exception's class.")] = ""
+    evalue: Annotated[str, say("The exception's message.")] = ""
     traceback: Traceback = []
 
 
@@ -95,43 +66,31 @@ class Missing(Value, frozen=True, kw_only=True):
 
     env: Annotated[
         list[str] | UnsetType,
-        Meta(description="The names of environment variables whose values are gone; absent if none."),
+        say("The names of environment variables whose values are gone; absent if none."),
     ] = UNSET
     packages: Annotated[
-        list[str] | UnsetType,
-        Meta(description="The names of packages that are no longer installed; absent if none."),
+        list[str] | UnsetType, say("The names of packages that are no longer installed; absent if none.")
     ] = UNSET
     limits: Annotated[
         dict[str, float] | UnsetType,
-        Meta(description="The former values of limits that are lower now, by name; absent if none."),
+        say("The former values of limits that are lower now, by name; absent if none."),
     ] = UNSET
     network: Annotated[
         bool | UnsetType,
-        Meta(
-            description="True if it reached hosts by `network: allow`; absent if it did not, or still does."
-        ),
+        say("True if it reached hosts by `network: allow`; absent if it did not, or still does."),
     ] = UNSET
 
 
 LossCause = Annotated[
     str | UnsetType,
-    Meta(
-        description=(
-            "Why the kernel was replaced: the cause of its death or of the session's end; absent if unknown."
-        )
-    ),
+    say("Why the kernel was replaced: the cause of its death or of the session's end; absent if unknown."),
 ]
 LossFiles = Annotated[
     str | UnsetType,
-    Meta(
-        description=(
-            "`kept` if the session's files are in the workspace of the fresh kernel, `none` if that is empty."
-        )
-    ),
+    say("`kept` if the session's files are in the workspace of the fresh kernel, `none` if that is empty."),
 ]
 LossMissing = Annotated[
-    Missing | UnsetType,
-    Meta(description="What the session had before and does not have now; absent if nothing."),
+    Missing | UnsetType, say("What the session had before and does not have now; absent if nothing.")
 ]
 
 
@@ -146,16 +105,12 @@ class Loss(Value, frozen=True, kw_only=True):
 class KernelInfo(Value, frozen=True, kw_only=True):
     """The kernel's condition after an execution. The fields after `replaced` are absent unless it is true."""
 
-    state: Annotated[
-        str, Meta(description="The session's state after the execution: `idle`, `busy`, `dead`, ...")
-    ] = ""
+    state: Annotated[str, say("The session's state after the execution: `idle`, `busy`, `dead`, ...")] = ""
     replaced: Annotated[
         bool,
-        Meta(
-            description=(
-                "Whether the kernel was replaced by a fresh one, so that variables are lost, and this is the "
-                "first execution that says so."
-            )
+        say(
+            "Whether the kernel was replaced by a fresh one, so that variables are lost, and this is the "
+            "first execution that says so."
         ),
     ] = False
     cause: LossCause = UNSET
@@ -166,29 +121,26 @@ class KernelInfo(Value, frozen=True, kw_only=True):
 class BranchedFrom(Value, frozen=True, kw_only=True):
     """The moment of another session that a branch continues: an event `branched` of that session."""
 
-    session: Annotated[str, Meta(description="The key of the session that was branched.")]
-    seq: Annotated[int, Meta(description="The `seq` of its event `branched`.")]
-    head: Annotated[
-        str,
-        Meta(description="That event's hash in hexadecimal; it covers all events before."),
-    ]
+    session: Annotated[str, say("The key of the session that was branched.")]
+    seq: Annotated[int, say("The `seq` of its event `branched`.")]
+    head: Annotated[str, say("That event's hash in hexadecimal; it covers all events before.")]
 
 
 class Obstacle(Value, frozen=True, kw_only=True):
     """Something that a branch would not have, or that would not work in it."""
 
-    kind: Annotated[str, Meta(description="What it is, as a stable word, such as `thread`.")]
-    name: Annotated[str, Meta(description="Its name, such as that of a thread.")] = ""
+    kind: Annotated[str, say("What it is, as a stable word, such as `thread`.")]
+    name: Annotated[str, say("Its name, such as that of a thread.")] = ""
 
 
 class Package(Value, frozen=True, kw_only=True):
     """A package that a session has in addition to its kernel's environment."""
 
-    name: Annotated[str, Meta(description="The package's name as spelled by the index.")]
-    version: Annotated[str, Meta(description="The installed version.")] = ""
-    sha256: Annotated[str, Meta(description="The SHA-256 of its wheel, in hexadecimal.")] = ""
+    name: Annotated[str, say("The package's name as spelled by the index.")]
+    version: Annotated[str, say("The installed version.")] = ""
+    sha256: Annotated[str, say("The SHA-256 of its wheel, in hexadecimal.")] = ""
     requested: Annotated[
-        bool, Meta(description="Whether it was requested by name, not only needed by another package.")
+        bool, say("Whether it was requested by name, not only needed by another package.")
     ] = False
 
 
@@ -204,65 +156,44 @@ class Queued(Event, frozen=True, kw_only=True):
     type: Literal["queued"] = "queued"
     position: Annotated[
         int | None,
-        Meta(
-            description=(
-                "The number of executions ahead of it; 0 if it is next. "
-                "With `waiting_for`: how many sessions get a kernel before its own."
-            )
+        say(
+            "The number of executions ahead of it; 0 if it is next. With `waiting_for`: how many sessions "
+            "get a kernel before its own."
         ),
     ] = 0
-    code: Annotated[str, Meta(description="The cell's source code; empty with `waiting_for`.")] = ""
-    msg_id: Annotated[
-        str, Meta(description="The id of the `execute_request` message that is sent to the kernel.")
-    ] = ""
-    silent: Annotated[bool | UnsetType, Meta(description="True for a silent cell; absent otherwise.")] = UNSET
+    code: Annotated[str, say("The cell's source code; empty with `waiting_for`.")] = ""
+    msg_id: Annotated[str, say("The id of the `execute_request` message that is sent to the kernel.")] = ""
+    silent: Annotated[bool | UnsetType, say("True for a silent cell; absent otherwise.")] = UNSET
     store_history: Annotated[
-        bool | UnsetType,
-        Meta(description="False if a Jupyter client asked not to store history; absent otherwise."),
+        bool | UnsetType, say("False if a Jupyter client asked not to store history; absent otherwise.")
     ] = UNSET
     timeout: Annotated[
         float | UnsetType | None,
-        Meta(
-            description=(
-                "Seconds the cell may run, null for no limit; absent if the session's `cell_timeout` applies."
-            )
-        ),
+        say("Seconds the cell may run, null for no limit; absent if the session's `cell_timeout` applies."),
     ] = UNSET
     cell_id: Annotated[
-        str | UnsetType | None,
-        Meta(description="The cell id that a Jupyter client sent; absent if it sent none."),
+        str | UnsetType | None, say("The cell id that a Jupyter client sent; absent if it sent none.")
     ] = UNSET
     env: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description=(
-                "The names of environment variables set for this cell; values are not recorded. "
-                "Absent if none."
-            )
-        ),
+        say("The names of environment variables set for this cell; values are not recorded. Absent if none."),
     ] = UNSET
     ran_in: Annotated[
         str | UnsetType,
-        Meta(
-            description=(
-                "The branch in which it ran as an alternative, before the session went on as that branch, "
-                "whose record has the events as they happened. Absent otherwise."
-            )
+        say(
+            "The branch in which it ran as an alternative, before the session went on as that branch, whose "
+            "record has the events as they happened. Absent otherwise."
         ),
     ] = UNSET
     idempotency: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description="The request's `Idempotency-Key` and the hash of the request; absent without a key."
-        ),
+        say("The request's `Idempotency-Key` and the hash of the request; absent without a key."),
     ] = UNSET
     waiting_for: Annotated[
         str | UnsetType,
-        Meta(
-            description=(
-                "`kernel` in the later events of an execution whose session waits in line for one; "
-                "absent in the first."
-            )
+        say(
+            "`kernel` in the later events of an execution whose session waits in line for one; absent in the"
+            " first."
         ),
     ] = UNSET
 
@@ -272,15 +203,15 @@ class Started(Event, frozen=True, kw_only=True):
 
     type: Literal["started"] = "started"
     execution_count: ExecutionCount = None
-    code: Annotated[str, Meta(description="The cell's source code.")] = ""
+    code: Annotated[str, say("The cell's source code.")] = ""
 
 
 class Stream(Event, frozen=True, kw_only=True):
     """The cell wrote text to stdout or stderr."""
 
     type: Literal["stream"] = "stream"
-    name: Annotated[str, Meta(description="The stream that was written to: `stdout` or `stderr`.")] = "stdout"
-    text: Annotated[str, Meta(description="The text as it was written, including ANSI codes.")] = ""
+    name: Annotated[str, say("The stream that was written to: `stdout` or `stderr`.")] = "stdout"
+    text: Annotated[str, say("The text as it was written, including ANSI codes.")] = ""
     widget: ShownBy | UnsetType = UNSET
 
 
@@ -317,7 +248,7 @@ class ClearOutput(Event, frozen=True, kw_only=True):
     """The cell's outputs were cleared."""
 
     type: Literal["clear_output"] = "clear_output"
-    wait: Annotated[bool, Meta(description="Whether to keep the outputs until the next one arrives.")] = False
+    wait: Annotated[bool, say("Whether to keep the outputs until the next one arrives.")] = False
     widget: ShownBy | UnsetType = UNSET
 
 
@@ -325,8 +256,8 @@ class ErrorRaised(Event, frozen=True, kw_only=True):
     """The cell raised an exception."""
 
     type: Literal["error"] = "error"
-    ename: Annotated[str, Meta(description="The name of the exception's class.")] = ""
-    evalue: Annotated[str, Meta(description="The exception's message.")] = ""
+    ename: Annotated[str, say("The name of the exception's class.")] = ""
+    evalue: Annotated[str, say("The exception's message.")] = ""
     traceback: Traceback = []
     widget: ShownBy | UnsetType = UNSET
 
@@ -335,8 +266,8 @@ class InputRequest(Event, frozen=True, kw_only=True):
     """The cell waits for a line of input."""
 
     type: Literal["input_request"] = "input_request"
-    prompt: Annotated[str, Meta(description="The prompt that the cell shows.")] = ""
-    password: Annotated[bool, Meta(description="Whether the typed text should be hidden.")] = False
+    prompt: Annotated[str, say("The prompt that the cell shows.")] = ""
+    password: Annotated[bool, say("Whether the typed text should be hidden.")] = False
 
 
 class CommOpened(Event, frozen=True, kw_only=True):
@@ -344,7 +275,7 @@ class CommOpened(Event, frozen=True, kw_only=True):
 
     type: Literal["comm_open"] = "comm_open"
     comm_id: CommId = ""
-    target_name: Annotated[str, Meta(description="The comm's target, `jupyter.widget`.")] = ""
+    target_name: Annotated[str, say("The comm's target, `jupyter.widget`.")] = ""
     data: CommData = {}
     buffers: Buffers = []
 
@@ -369,30 +300,21 @@ class FileChanged(Event, frozen=True, kw_only=True):
     """A file was created, changed or deleted in the workspace; `execution` is null if a client did it."""
 
     type: Literal["file"] = "file"
-    path: Annotated[str, Meta(description="The file's path, relative to the workspace.")] = ""
-    size: Annotated[int | None, Meta(description="The file's size in bytes; null if it was deleted.")] = None
+    path: Annotated[str, say("The file's path, relative to the workspace.")] = ""
+    size: Annotated[int | None, say("The file's size in bytes; null if it was deleted.")] = None
     sha256: Annotated[
         str | None,
-        Meta(
-            description=(
-                "The content's SHA-256 in hexadecimal; null if there was too much to hash or the "
-                "file is gone."
-            )
-        ),
+        say("The content's SHA-256 in hexadecimal; null if there was too much to hash or the file is gone."),
     ] = None
-    action: Annotated[
-        str, Meta(description="What happened to the file: `created`, `changed` or `deleted`.")
-    ] = "changed"
+    action: Annotated[str, say("What happened to the file: `created`, `changed` or `deleted`.")] = "changed"
 
 
 class PackagesChanged(Event, frozen=True, kw_only=True):
     """Packages of the session were installed or removed."""
 
     type: Literal["packages"] = "packages"
-    action: Annotated[str, Meta(description="What happened to the packages: `installed` or `removed`.")] = (
-        "installed"
-    )
-    packages: Annotated[list[Package], Meta(description="The packages that were installed or removed.")] = []
+    action: Annotated[str, say("What happened to the packages: `installed` or `removed`.")] = "installed"
+    packages: Annotated[list[Package], say("The packages that were installed or removed.")] = []
 
 
 class Finished(Event, frozen=True, kw_only=True):
@@ -400,140 +322,99 @@ class Finished(Event, frozen=True, kw_only=True):
 
     type: Literal["finished"] = "finished"
     status: Annotated[
-        str, Meta(description="How it ended: `ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")
+        str, say("How it ended: `ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")
     ] = ""
-    cause: Annotated[
-        str | None, Meta(description="The reason as a stable word; null if the status says it all.")
-    ] = None
+    cause: Annotated[str | None, say("The reason as a stable word; null if the status says it all.")] = None
     execution_count: ExecutionCount = None
     error: Annotated[
         ErrorInfo | None,
-        Meta(
-            description=(
-                "The exception that ended the cell, or what the gateway reports instead; null if "
-                "there is none."
-            )
-        ),
+        say("The exception that ended the cell, or what the gateway reports instead; null if there is none."),
     ] = None
-    started_at: Annotated[
-        str | None, Meta(description="When the kernel started the cell; null if it never did.")
-    ] = None
-    finished_at: Annotated[
-        str | None, Meta(description="When the execution ended, as an RFC 3339 timestamp in UTC.")
-    ] = None
+    started_at: Annotated[str | None, say("When the kernel started the cell; null if it never did.")] = None
+    finished_at: Annotated[str | None, say("When the execution ended, as an RFC 3339 timestamp in UTC.")] = (
+        None
+    )
     duration_ms: Annotated[
         float | None,
-        Meta(
-            description=(
-                "Milliseconds from sending the cell to the kernel until its end; null if the gateway "
-                "stopped before."
-            )
+        say(
+            "Milliseconds from sending the cell to the kernel until its end; null if the gateway stopped "
+            "before."
         ),
     ] = None
     queue_ms: Annotated[
         float | None,
-        Meta(
-            description=(
-                "Milliseconds from the request until the cell was sent to the kernel; null if the "
-                "gateway stopped before the end."
-            )
+        say(
+            "Milliseconds from the request until the cell was sent to the kernel; null if the gateway "
+            "stopped before the end."
         ),
     ] = None
-    truncated: Annotated[bool, Meta(description="Whether some output was cut or left out.")] = False
+    truncated: Annotated[bool, say("Whether some output was cut or left out.")] = False
     timeout: Annotated[
-        float | UnsetType,
-        Meta(description="Seconds that the cell was given; absent unless `status` is `timeout`."),
+        float | UnsetType, say("Seconds that the cell was given; absent unless `status` is `timeout`.")
     ] = UNSET
     sent: Annotated[
-        bool | UnsetType,
-        Meta(description="Whether a kernel was asked to run the cell; absent unless `status` is `died`."),
+        bool | UnsetType, say("Whether a kernel was asked to run the cell; absent unless `status` is `died`.")
     ] = UNSET
-    kernel: Annotated[KernelInfo, Meta(description="The kernel's condition after the execution.")] = (
-        KernelInfo()
-    )
+    kernel: Annotated[KernelInfo, say("The kernel's condition after the execution.")] = KernelInfo()
 
 
 # ---- the session ------------------------------------------------------------------------------------------
 
 
 class SessionChanged(Event, frozen=True, kw_only=True):
-    """The session's state changed.
-
-    The first event of each kernel also describes the session and the kernel.
-    """
+    """The session's state changed. The first event of a kernel also describes the session and the kernel."""
 
     type: Literal["session"] = "session"
-    state: Annotated[
-        str, Meta(description="The session's new state: `starting`, `idle`, `busy`, `dead` or `ended`.")
-    ] = ""
+    state: Annotated[str, say("The session's new state: `starting`, `idle`, `busy`, `dead` or `ended`.")] = ""
     cause: Annotated[
         str | None,
-        Meta(
-            description=(
-                "Why the state changed: `created`, `branched`, `resumed`, `adopted`, or why the kernel or "
-                "session ended."
-            )
+        say(
+            "Why the state changed: `created`, `branched`, `resumed`, `adopted`, or why the kernel or "
+            "session ended."
         ),
     ] = None
-    kernel: Annotated[str, Meta(description="The name of the kernelspec.")] = ""
+    kernel: Annotated[str, say("The name of the kernelspec.")] = ""
     last_activity: Annotated[
-        str | UnsetType, Meta(description="When the session was last used, as an RFC 3339 timestamp in UTC.")
+        str | UnsetType, say("When the session was last used, as an RFC 3339 timestamp in UTC.")
     ] = UNSET
-    kernel_id: Annotated[
-        str | UnsetType, Meta(description="The id of the kernel; sent whenever the session has one.")
-    ] = UNSET
+    kernel_id: Annotated[str | UnsetType, say("The id of the kernel; sent whenever the session has one.")] = (
+        UNSET
+    )
     isolation: Annotated[
         str | UnsetType | None,
-        Meta(
-            description=(
-                "What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."
-            )
-        ),
+        say("What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."),
     ] = UNSET
     limits: Annotated[
         dict[str, Any] | UnsetType,
-        Meta(description="The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds."),
+        say("The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds."),
     ] = UNSET
-    principal: Annotated[
-        str | UnsetType, Meta(description="The name of the principal that owns the session.")
-    ] = UNSET
+    principal: Annotated[str | UnsetType, say("The name of the principal that owns the session.")] = UNSET
     created_at: Annotated[
-        str | UnsetType, Meta(description="When the session was created, as an RFC 3339 timestamp in UTC.")
+        str | UnsetType, say("When the session was created, as an RFC 3339 timestamp in UTC.")
     ] = UNSET
     metadata: Annotated[
         dict[str, Any] | UnsetType | None,
-        Meta(description="The metadata that the client gave when it created the session; empty if none."),
+        say("The metadata that the client gave when it created the session; empty if none."),
     ] = UNSET
     environment: Annotated[
-        dict[str, Any] | UnsetType,
-        Meta(description="The kernel's environment: versions, packages and image."),
+        dict[str, Any] | UnsetType, say("The kernel's environment: versions, packages and image.")
     ] = UNSET
     gateway_version: Annotated[
-        str | UnsetType, Meta(description="The version of the gateway that records the session.")
+        str | UnsetType, say("The version of the gateway that records the session.")
     ] = UNSET
-    folder: Annotated[
-        str | UnsetType, Meta(description="The name of the folder that keeps the session's files.")
-    ] = UNSET
+    folder: Annotated[str | UnsetType, say("The name of the folder that keeps the session's files.")] = UNSET
     branched_from: Annotated[
-        BranchedFrom | UnsetType,
-        Meta(description="In the first event of a branch: what it continues; absent otherwise."),
+        BranchedFrom | UnsetType, say("In the first event of a branch: what it continues; absent otherwise.")
     ] = UNSET
     execution_count: Annotated[
         int | UnsetType,
-        Meta(
-            description=(
-                "In the first event of a branch: how many cells its kernel has counted so far; absent "
-                "otherwise."
-            )
+        say(
+            "In the first event of a branch: how many cells its kernel has counted so far; absent otherwise."
         ),
     ] = UNSET
     loss: Annotated[
         Loss | UnsetType,
-        Meta(
-            description=(
-                "What was lost with the previous kernel, until an execution has said so; absent otherwise."
-            )
-        ),
+        say("What was lost with the previous kernel, until an execution has said so; absent otherwise."),
     ] = UNSET
 
 
@@ -544,25 +425,21 @@ class Branched(Event, frozen=True, kw_only=True):
     """
 
     type: Literal["branched"] = "branched"
-    branch: Annotated[str, Meta(description="The key of the new session.")] = ""
+    branch: Annotated[str, say("The key of the new session.")] = ""
     workspace: Annotated[
-        str, Meta(description="`copy`: it has a copy of the files; `shared`: both have the same files.")
+        str, say("`copy`: it has a copy of the files; `shared`: both have the same files.")
     ] = "copy"
     seed: Annotated[
-        int | None,
-        Meta(description="What its random numbers were seeded with; null if they continue the session's."),
+        int | None, say("What its random numbers were seeded with; null if they continue the session's.")
     ] = None
     obstacles: Annotated[
-        list[Obstacle],
-        Meta(description="What it does not have, or does not work in it; it was branched `anyway`."),
+        list[Obstacle], say("What it does not have, or does not work in it; it was branched `anyway`.")
     ] = []
     children: Annotated[
         list[str] | UnsetType,
-        Meta(
-            description=(
-                "Processes that cells of the session had started and that still ran: each one's pid and "
-                "name. The branch does not have them. Absent if none."
-            )
+        say(
+            "Processes that cells of the session had started and that still ran: each one's pid and name. "
+            "The branch does not have them. Absent if none."
         ),
     ] = UNSET
 
@@ -574,10 +451,9 @@ class Checkpointed(Event, frozen=True, kw_only=True):
     """
 
     type: Literal["checkpointed"] = "checkpointed"
-    name: Annotated[str, Meta(description="Its name.")] = ""
+    name: Annotated[str, say("Its name.")] = ""
     obstacles: Annotated[
-        list[Obstacle],
-        Meta(description="What a kernel made of it would not have; it was made `anyway`."),
+        list[Obstacle], say("What a kernel made of it would not have; it was made `anyway`.")
     ] = []
 
 
@@ -588,9 +464,9 @@ class RolledBack(Event, frozen=True, kw_only=True):
     """
 
     type: Literal["rolled_back"] = "rolled_back"
-    checkpoint: Annotated[str, Meta(description="The name of the checkpoint.")] = ""
-    to_seq: Annotated[int, Meta(description="The `seq` of the last event before it was made.")] = 0
-    undone: Annotated[int, Meta(description="How many cells of the session this undid.")] = 0
+    checkpoint: Annotated[str, say("The name of the checkpoint.")] = ""
+    to_seq: Annotated[int, say("The `seq` of the last event before it was made.")] = 0
+    undone: Annotated[int, say("How many cells of the session this undid.")] = 0
 
 
 class ConnectionOver(Event, frozen=True, kw_only=True):
@@ -601,27 +477,22 @@ class ConnectionOver(Event, frozen=True, kw_only=True):
 
     type: Literal["connection"] = "connection"
     host: Annotated[
-        str, Meta(description="The host's name as it was asked for; empty if the request was not understood.")
+        str, say("The host's name as it was asked for; empty if the request was not understood.")
     ] = ""
-    port: Annotated[int | None, Meta(description="The port; null if the request was not understood.")] = None
-    address: Annotated[
-        str | None, Meta(description="The IP address that was connected to; null if there was none.")
-    ] = None
-    verdict: Annotated[str, Meta(description="The policy's verdict: `allowed` or `refused`.")] = ""
+    port: Annotated[int | None, say("The port; null if the request was not understood.")] = None
+    address: Annotated[str | None, say("The IP address that was connected to; null if there was none.")] = (
+        None
+    )
+    verdict: Annotated[str, say("The policy's verdict: `allowed` or `refused`.")] = ""
     cause: Annotated[
         str | None,
-        Meta(
-            description=(
-                "Why it was refused or did not end by itself, as a stable word; null if it ended by itself."
-            )
-        ),
+        say("Why it was refused or did not end by itself, as a stable word; null if it ended by itself."),
     ] = None
-    sent: Annotated[int, Meta(description="The number of bytes that the host was sent.")] = 0
-    received: Annotated[int, Meta(description="The number of bytes that the host sent.")] = 0
-    seconds: Annotated[float, Meta(description="How long the connection lasted.")] = 0.0
+    sent: Annotated[int, say("The number of bytes that the host was sent.")] = 0
+    received: Annotated[int, say("The number of bytes that the host sent.")] = 0
+    seconds: Annotated[float, say("How long the connection lasted.")] = 0.0
     during: Annotated[
-        str | None,
-        Meta(description="The id of the execution that ran when it was opened; null if none did."),
+        str | None, say("The id of the execution that ran when it was opened; null if none did.")
     ] = None
 
 
@@ -629,23 +500,23 @@ class ConnectionsOver(Event, frozen=True, kw_only=True):
     """Further connections within one minute, beyond those that have an event each."""
 
     type: Literal["connections"] = "connections"
-    allowed: Annotated[int, Meta(description="How many were allowed.")] = 0
-    refused: Annotated[int, Meta(description="How many were refused.")] = 0
-    sent: Annotated[int, Meta(description="The number of bytes that the hosts were sent.")] = 0
-    received: Annotated[int, Meta(description="The number of bytes that the hosts sent.")] = 0
+    allowed: Annotated[int, say("How many were allowed.")] = 0
+    refused: Annotated[int, say("How many were refused.")] = 0
+    sent: Annotated[int, say("The number of bytes that the hosts were sent.")] = 0
+    received: Annotated[int, say("The number of bytes that the hosts sent.")] = 0
     hosts: Annotated[
-        list[str], Meta(description="Those that were allowed, as `host:port`: the first 20 different ones.")
+        list[str], say("Those that were allowed, as `host:port`: the first 20 different ones.")
     ] = []
 
 
-ProcessId = Annotated[str, Meta(description="The id of the process.")]
+ProcessId = Annotated[str, say("The id of the process.")]
 
 
 class PortOpened(Event, frozen=True, kw_only=True):
     """A port that a program listens on was connected to for the first time since the kernel began."""
 
     type: Literal["port_opened"] = "port_opened"
-    port: Annotated[int, Meta(description="The port.")] = 0
+    port: Annotated[int, say("The port.")] = 0
 
 
 class PortClosed(Event, frozen=True, kw_only=True):
@@ -655,10 +526,10 @@ class PortClosed(Event, frozen=True, kw_only=True):
     """
 
     type: Literal["port_closed"] = "port_closed"
-    port: Annotated[int, Meta(description="The port.")] = 0
-    connections: Annotated[int | None, Meta(description="How many connections there were.")] = 0
-    sent: Annotated[int | None, Meta(description="Bytes sent to the program.")] = 0
-    received: Annotated[int | None, Meta(description="Bytes received from it.")] = 0
+    port: Annotated[int, say("The port.")] = 0
+    connections: Annotated[int | None, say("How many connections there were.")] = 0
+    sent: Annotated[int | None, say("Bytes sent to the program.")] = 0
+    received: Annotated[int | None, say("Bytes received from it.")] = 0
 
 
 class ProcessStarted(Event, frozen=True, kw_only=True):
@@ -666,16 +537,14 @@ class ProcessStarted(Event, frozen=True, kw_only=True):
 
     type: Literal["process_started"] = "process_started"
     process: ProcessId = ""
-    argv: Annotated[list[str], Meta(description="The program and its arguments.")] = []
-    cwd: Annotated[str, Meta(description="The folder it runs in, relative to the workspace.")] = ""
+    argv: Annotated[list[str], say("The program and its arguments.")] = []
+    cwd: Annotated[str, say("The folder it runs in, relative to the workspace.")] = ""
     env: Annotated[
-        list[str], Meta(description="The names of environment variables set for it; values are not recorded.")
+        list[str], say("The names of environment variables set for it; values are not recorded.")
     ] = []
-    stdin: Annotated[bool, Meta(description="Whether it gets input.")] = False
-    timeout: Annotated[
-        float | None, Meta(description="Seconds it may run; null if only its session limits that.")
-    ] = None
-    pid: Annotated[int, Meta(description="Its process id inside the kernel's sandbox or container.")] = 0
+    stdin: Annotated[bool, say("Whether it gets input.")] = False
+    timeout: Annotated[float | None, say("Seconds it may run; null if only its session limits that.")] = None
+    pid: Annotated[int, say("Its process id inside the kernel's sandbox or container.")] = 0
 
 
 class ProcessOutput(Event, frozen=True, kw_only=True):
@@ -683,10 +552,8 @@ class ProcessOutput(Event, frozen=True, kw_only=True):
 
     type: Literal["process_output"] = "process_output"
     process: ProcessId = ""
-    name: Annotated[str, Meta(description="The stream that was written to: `stdout` or `stderr`.")] = "stdout"
-    text: Annotated[
-        str, Meta(description="The text as it was written; bytes that are not UTF-8 are replaced.")
-    ] = ""
+    name: Annotated[str, say("The stream that was written to: `stdout` or `stderr`.")] = "stdout"
+    text: Annotated[str, say("The text as it was written; bytes that are not UTF-8 are replaced.")] = ""
 
 
 class ProcessExited(Event, frozen=True, kw_only=True):
@@ -695,25 +562,23 @@ class ProcessExited(Event, frozen=True, kw_only=True):
     type: Literal["process_exited"] = "process_exited"
     process: ProcessId = ""
     exit_code: Annotated[
-        int | None, Meta(description="Its exit code; null if a signal ended it, or it ended with its kernel.")
+        int | None, say("Its exit code; null if a signal ended it, or it ended with its kernel.")
     ] = None
-    signal: Annotated[
-        str | None, Meta(description="The signal that ended it, such as `SIGTERM`; null if none did.")
-    ] = None
+    signal: Annotated[str | None, say("The signal that ended it, such as `SIGTERM`; null if none did.")] = (
+        None
+    )
     cause: Annotated[
         str | None,
-        Meta(
-            description=(
-                "Why it was ended: `timeout`, `terminated`, or why its kernel or session ended; null if it "
-                "ended by itself. `gateway_restart`: a crash of the gateway hid its end."
-            )
+        say(
+            "Why it was ended: `timeout`, `terminated`, or why its kernel or session ended; null if it ended"
+            " by itself. `gateway_restart`: a crash of the gateway hid its end."
         ),
     ] = None
-    truncated: Annotated[
-        bool | None, Meta(description="Whether some output was left out; null if that is not known.")
-    ] = False
+    truncated: Annotated[bool | None, say("Whether some output was left out; null if that is not known.")] = (
+        False
+    )
     duration_ms: Annotated[
-        float | None, Meta(description="How long it ran, in milliseconds; null if that is not known.")
+        float | None, say("How long it ran, in milliseconds; null if that is not known.")
     ] = 0.0
 
 

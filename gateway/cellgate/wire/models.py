@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
-from cellgate.wire.base import Body
+from cellgate.wire.base import Body, say
 
 SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -34,19 +34,13 @@ _KEY = {"pattern": f"^{SESSION_KEY.pattern}$"}
 class LimitsBody(Body, frozen=True, forbid_unknown_fields=True):
     """Limits of a session; absent ones are the gateway's defaults."""
 
-    memory: Annotated[
-        str | int | None, Meta(description="The kernel's memory: bytes, or a size such as `512m`.")
-    ] = None
-    cpus: Annotated[float | None, Meta(description="The number of processors; may be a fraction.")] = None
-    pids: Annotated[int | None, Meta(description="The number of processes and threads.")] = None
-    disk: Annotated[
-        str | int | None, Meta(description="The workspace's size: bytes, or a size such as `1g`.")
-    ] = None
-    cell_timeout: Annotated[float | None, Meta(description="Seconds a cell may run.")] = None
-    idle_timeout: Annotated[
-        float | None, Meta(description="Seconds without use after which the session ends.")
-    ] = None
-    lifetime: Annotated[float | None, Meta(description="Seconds after which the session ends.")] = None
+    memory: Annotated[str | int | None, say("The kernel's memory: bytes, or a size such as `512m`.")] = None
+    cpus: Annotated[float | None, say("The number of processors; may be a fraction.")] = None
+    pids: Annotated[int | None, say("The number of processes and threads.")] = None
+    disk: Annotated[str | int | None, say("The workspace's size: bytes, or a size such as `1g`.")] = None
+    cell_timeout: Annotated[float | None, say("Seconds a cell may run.")] = None
+    idle_timeout: Annotated[float | None, say("Seconds without use after which the session ends.")] = None
+    lifetime: Annotated[float | None, say("Seconds after which the session ends.")] = None
 
 
 class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
@@ -56,15 +50,11 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
         str | None,
         Meta(description="The session's key; if absent, the gateway makes one up.", extra_json_schema=_KEY),
     ] = None
-    kernel: Annotated[
-        str | None, Meta(description="The name of the kernelspec; if absent, the gateway's default.")
-    ] = None
-    language: Annotated[
-        str | None, Meta(description="A language to choose the kernelspec by, instead of naming one.")
-    ] = None
-    env: Annotated[
-        dict[str, str] | None, Meta(description="Environment variables for the session's kernels.")
-    ] = None
+    kernel: Annotated[str | None, say("The name of the kernelspec; if absent, the gateway's default.")] = None
+    language: Annotated[str | None, say("A language to choose the kernelspec by, instead of naming one.")] = (
+        None
+    )
+    env: Annotated[dict[str, str] | None, say("Environment variables for the session's kernels.")] = None
     limits: LimitsBody | None = None
     network: Annotated[
         Literal["none", "allow"] | None,
@@ -77,13 +67,13 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     metadata: Annotated[
-        dict[str, Any] | None, Meta(description="Any JSON object, at most 64 KiB, kept with the session.")
+        dict[str, Any] | None, say("Any JSON object, at most 64 KiB, kept with the session.")
     ] = None
     secrets: Annotated[
         list[str] | None,
-        Meta(
-            description="Names of the owner's secrets that the session's kernels get as environment"
-            " variables; outputs and record show their values as `[secret NAME]`."
+        say(
+            "Names of the owner's secrets that the session's kernels get as environment variables; outputs "
+            "and record show their values as `[secret NAME]`."
         ),
     ] = None
     checkpoint: Annotated[
@@ -127,16 +117,13 @@ class BranchBody(Body, frozen=True, forbid_unknown_fields=True):
     ] = "copy"
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=MOST_SEED)] | None,
-        Meta(
-            description=(
-                "Seeds the generators of `random` and `numpy.random` in the branch; if absent, they go on as "
-                "the session's do."
-            )
+        say(
+            "Seeds the generators of `random` and `numpy.random` in the branch; if absent, they go on as the"
+            " session's do."
         ),
     ] = None
     anyway: Annotated[
-        bool,
-        Meta(description="Whether to branch in spite of obstacles; what they are is then in the record."),
+        bool, say("Whether to branch in spite of obstacles; what they are is then in the record.")
     ] = False
 
 
@@ -151,17 +138,14 @@ class CheckpointBody(Body, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     anyway: Annotated[
-        bool,
-        Meta(description="Whether to make it in spite of obstacles; what they are is then in the record."),
+        bool, say("Whether to make it in spite of obstacles; what they are is then in the record.")
     ] = False
 
 
 class RollbackBody(Body, frozen=True, forbid_unknown_fields=True):
     """Where to go back to."""
 
-    checkpoint: Annotated[
-        str | None, Meta(description="The name of the checkpoint; if absent, the newest one.")
-    ] = None
+    checkpoint: Annotated[str | None, say("The name of the checkpoint; if absent, the newest one.")] = None
 
 
 class ExploreBody(Body, frozen=True, forbid_unknown_fields=True):
@@ -192,8 +176,7 @@ class ExploreBody(Body, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     anyway: Annotated[
-        bool,
-        Meta(description="Whether to branch in spite of obstacles; what they are is then in the record."),
+        bool, say("Whether to branch in spite of obstacles; what they are is then in the record.")
     ] = False
     on_disconnect: Annotated[
         str,
@@ -207,21 +190,21 @@ class ExploreBody(Body, frozen=True, forbid_unknown_fields=True):
 
 Cursor = Annotated[
     Annotated[int, Meta(ge=0)] | None,
-    Meta(description="Where the cursor is, in Unicode code points from the beginning; if absent, the end."),
+    say("Where the cursor is, in Unicode code points from the beginning; if absent, the end."),
 ]
 
 
 class CompleteBody(Body, frozen=True, forbid_unknown_fields=True):
     """Code to complete at a cursor."""
 
-    code: Annotated[str, Meta(description="The code so far.")]
+    code: Annotated[str, say("The code so far.")]
     cursor: Cursor = None
 
 
 class InspectBody(Body, frozen=True, forbid_unknown_fields=True):
     """Code with a cursor at a name."""
 
-    code: Annotated[str, Meta(description="The code.")]
+    code: Annotated[str, say("The code.")]
     cursor: Cursor = None
     detail: Annotated[
         Literal[0, 1],
@@ -247,18 +230,15 @@ class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
     stdin: Annotated[
         list[str] | None,
-        Meta(description="Lines that answer calls of `input()`; after the last one, it raises `EOFError`."),
+        say("Lines that answer calls of `input()`; after the last one, it raises `EOFError`."),
     ] = None
     silent: Annotated[
-        bool, Meta(description="Run the cell without output and without increasing the execution count.")
+        bool, say("Run the cell without output and without increasing the execution count.")
     ] = False
     env: Annotated[
-        dict[str, str] | None,
-        Meta(description="Environment variables for this cell only; Python kernels only."),
+        dict[str, str] | None, say("Environment variables for this cell only; Python kernels only.")
     ] = None
-    language: Annotated[str | None, Meta(description="The language of `code`; if absent, the kernel's.")] = (
-        None
-    )
+    language: Annotated[str | None, say("The language of `code`; if absent, the kernel's.")] = None
     tables: Annotated[
         int | None,
         Meta(
@@ -314,7 +294,7 @@ class SessionKeywords(TypedDict, total=False):
 class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):
     """A cell to run in a session."""
 
-    code: Annotated[str, Meta(description="The cell's source code.")]
+    code: Annotated[str, say("The cell's source code.")]
     on_disconnect: Annotated[
         str,
         Meta(
@@ -323,21 +303,17 @@ class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):
             extra_json_schema={"enum": ["continue", "interrupt"]},
         ),
     ] = "continue"
-    wait: Annotated[
-        bool, Meta(description="If false, answer 202 at once instead of waiting for the result.")
-    ] = True
+    wait: Annotated[bool, say("If false, answer 202 at once instead of waiting for the result.")] = True
 
 
 class OneShotBody(ExecuteBody, frozen=True, forbid_unknown_fields=True):
     """A cell to run in a fresh kernel."""
 
-    kernel: Annotated[
-        str | None, Meta(description="The name of the kernelspec; if absent, the gateway's default.")
-    ] = None
+    kernel: Annotated[str | None, say("The name of the kernelspec; if absent, the gateway's default.")] = None
     limits: LimitsBody | None = None
-    record: Annotated[
-        bool, Meta(description="Whether the execution is kept in the record, in a session of its own.")
-    ] = False
+    record: Annotated[bool, say("Whether the execution is kept in the record, in a session of its own.")] = (
+        False
+    )
 
 
 class BlockBody(Body, frozen=True, forbid_unknown_fields=True):
@@ -351,11 +327,11 @@ class BlocksBody(Body, frozen=True, forbid_unknown_fields=True):
     """Blocks of code to run in order, given either as `markdown` or as `blocks`."""
 
     markdown: Annotated[
-        str | None, Meta(description="A Markdown text; its fenced code blocks that name a language are run.")
+        str | None, say("A Markdown text; its fenced code blocks that name a language are run.")
     ] = None
     blocks: list[BlockBody] | None = None
     timeout: Annotated[
-        float | None, Meta(description="Seconds each block may run; if absent, the session's `cell_timeout`.")
+        float | None, say("Seconds each block may run; if absent, the session's `cell_timeout`.")
     ] = None
     on_disconnect: Annotated[
         str,
@@ -377,15 +353,13 @@ class ProcessOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True
     """How a program is run beside a session's kernel."""
 
     env: Annotated[
-        dict[str, str] | None,
-        Meta(description="Environment variables, in addition to those of the session's kernel."),
+        dict[str, str] | None, say("Environment variables, in addition to those of the session's kernel.")
     ] = None
     cwd: Annotated[
-        str | None,
-        Meta(description="The folder to run it in, relative to the workspace; if absent, the workspace."),
+        str | None, say("The folder to run it in, relative to the workspace; if absent, the workspace.")
     ] = None
     stdin: Annotated[
-        bool, Meta(description="Whether it gets input by `POST .../input`; else it reads the end at once.")
+        bool, say("Whether it gets input by `POST .../input`; else it reads the end at once.")
     ] = False
     timeout: Annotated[
         float | None,
@@ -403,26 +377,23 @@ class ProcessBody(ProcessOptions, frozen=True, forbid_unknown_fields=True):
     """A program to run beside a session's kernel."""
 
     argv: Annotated[
-        list[str],
-        Meta(description='The program and its arguments, such as `["ls", "-l"]`; no shell is used.'),
+        list[str], say('The program and its arguments, such as `["ls", "-l"]`; no shell is used.')
     ]
-    wait: Annotated[
-        bool, Meta(description="If false, answer 202 at once instead of waiting for its end.")
-    ] = True
+    wait: Annotated[bool, say("If false, answer 202 at once instead of waiting for its end.")] = True
 
 
 class ProcessInputBody(Body, frozen=True, forbid_unknown_fields=True):
     """Input for a process, as text or as bytes."""
 
-    data: Annotated[str | None, Meta(description="Text to send.")] = None
-    data_b64: Annotated[str | None, Meta(description="Bytes to send, in base64.")] = None
-    close: Annotated[bool, Meta(description="Whether this is the end of its input.")] = False
+    data: Annotated[str | None, say("Text to send.")] = None
+    data_b64: Annotated[str | None, say("Bytes to send, in base64.")] = None
+    close: Annotated[bool, say("Whether this is the end of its input.")] = False
 
 
 class SignalBody(Body, frozen=True, forbid_unknown_fields=True):
     """A signal for a process."""
 
-    signal: Annotated[str, Meta(description="The signal's name, such as `SIGINT`.")]
+    signal: Annotated[str, say("The signal's name, such as `SIGINT`.")]
 
 
 class SocketInput(InputBody, frozen=True, forbid_unknown_fields=True):
@@ -437,19 +408,17 @@ class Command(Body, frozen=True, forbid_unknown_fields=True):
     execute: ExecuteBody | None = None
     interrupt: bool = False
     input: SocketInput | None = None
-    id: Annotated[str | int | None, Meta(description="Any id, repeated in the answer to this command.")] = (
-        None
-    )
+    id: Annotated[str | int | None, say("Any id, repeated in the answer to this command.")] = None
 
 
 class PackagesBody(Body, frozen=True, forbid_unknown_fields=True):
     """Packages to install and to uninstall."""
 
-    install: Annotated[list[str], Meta(description='Requirements such as `"requests>=2"`.')] = []
-    uninstall: Annotated[list[str], Meta(description="Names of packages to uninstall.")] = []
-    upgrade: Annotated[bool, Meta(description="Whether to replace installed versions by newer ones.")] = False
+    install: Annotated[list[str], say('Requirements such as `"requests>=2"`.')] = []
+    uninstall: Annotated[list[str], say("Names of packages to uninstall.")] = []
+    upgrade: Annotated[bool, say("Whether to replace installed versions by newer ones.")] = False
     constraints: Annotated[
-        list[str], Meta(description="Constraints on the versions of all packages, including dependencies.")
+        list[str], say("Constraints on the versions of all packages, including dependencies.")
     ] = []
 
 
@@ -463,9 +432,8 @@ class ReplayBody(Body, frozen=True, forbid_unknown_fields=True):
     """How a session is replayed."""
 
     anyway: Annotated[
-        bool, Meta(description="Whether to replay even if the environment differs from the recorded one.")
+        bool, say("Whether to replay even if the environment differs from the recorded one.")
     ] = False
     rtol: Annotated[
-        float,
-        Meta(description="How far apart two floating-point numbers may be, relative to the larger one."),
+        float, say("How far apart two floating-point numbers may be, relative to the larger one.")
     ] = 0.0

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
-from cellgate.wire.base import Value
+from cellgate.wire.base import Value, say
 from cellgate.wire.events import Obstacle
 
 QuotaName = Annotated[
-    str | UnsetType, Meta(description="The principal's quota that is used up; absent for other reasons.")
+    str | UnsetType, say("The principal's quota that is used up; absent for other reasons.")
 ]
-QuotaLimit = Annotated[int | float | UnsetType, Meta(description="The limit of that quota; sizes in bytes.")]
-QuotaUsed = Annotated[int | float | UnsetType, Meta(description="How much of that quota is used now.")]
+QuotaLimit = Annotated[int | float | UnsetType, say("The limit of that quota; sizes in bytes.")]
+QuotaUsed = Annotated[int | float | UnsetType, say("How much of that quota is used now.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class QuotaState:
 
 Obstacles = Annotated[
     list[Obstacle] | UnsetType,
-    Meta(description="With the reason `cannot_branch`: what stands in the way; absent for other reasons."),
+    say("With the reason `cannot_branch`: what stands in the way; absent for other reasons."),
 ]
 
 
 class Problem(Value, frozen=True, kw_only=True):
     """Why a request was refused or failed, `application/problem+json`."""
 
-    type: Annotated[str, Meta(description="The URN `urn:cellgate:problem:` followed by the reason.")] = ""
+    type: Annotated[str, say("The URN `urn:cellgate:problem:` followed by the reason.")] = ""
     title: str = ""
-    status: Annotated[int, Meta(description="The HTTP status code.")] = 0
-    detail: Annotated[str, Meta(description="What happened and what to do about it, in words.")] = ""
-    reason: Annotated[str, Meta(description="The reason as a stable word, for programs.")] = "internal_error"
+    status: Annotated[int, say("The HTTP status code.")] = 0
+    detail: Annotated[str, say("What happened and what to do about it, in words.")] = ""
+    reason: Annotated[str, say("The reason as a stable word, for programs.")] = "internal_error"
     quota: QuotaName = UNSET
     limit: QuotaLimit = UNSET
     used: QuotaUsed = UNSET
@@ -57,9 +57,9 @@ class StreamProblem(Value, frozen=True, kw_only=True):
     status: int = 0
     detail: str = "The gateway's stream failed"
     reason: str = "internal_error"
-    id: Annotated[
-        str | int | UnsetType, Meta(description="The `id` of the refused command; absent if it had none.")
-    ] = UNSET
+    id: Annotated[str | int | UnsetType, say("The `id` of the refused command; absent if it had none.")] = (
+        UNSET
+    )
     quota: QuotaName = UNSET
     limit: QuotaLimit = UNSET
     used: QuotaUsed = UNSET

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from cellgate.wire.base import Query
+from cellgate.wire.base import Query, say
 
 MOST_COUNTED = 2**53
 """Larger numbers lose precision in some JSON readers."""
@@ -20,13 +20,10 @@ After = Annotated[
     int, Meta(ge=0, le=MOST_COUNTED, description="Only entries after this number are returned.")
 ]
 Owner = Annotated[
-    str | None,
-    Meta(description="The owner of the session, if not the sender; administrators and auditors only."),
+    str | None, say("The owner of the session, if not the sender; administrators and auditors only.")
 ]
-Usage = Annotated[
-    bool, Meta(description="Whether to tell `memory`, `cpu` and `executions`, which takes a moment.")
-]
-Outputs = Annotated[bool, Meta(description="Whether to include the outputs of cells.")]
+Usage = Annotated[bool, say("Whether to tell `memory`, `cpu` and `executions`, which takes a moment.")]
+Outputs = Annotated[bool, say("Whether to include the outputs of cells.")]
 
 
 class SessionQuery(Query, frozen=True):
@@ -38,14 +35,12 @@ class SessionQuery(Query, frozen=True):
 class OneShotQuery(Query, frozen=True):
     """How to present a result."""
 
-    plain: Annotated[bool, Meta(description="Whether to remove ANSI codes from texts.")] = False
+    plain: Annotated[bool, say("Whether to remove ANSI codes from texts.")] = False
     max_text: Annotated[
         Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None,
-        Meta(
-            description=(
-                "Texts with more characters, at least 100, are cut in the middle; a mark there says how to "
-                "get the whole text. If absent, 100,000. 0: nothing is cut or left out."
-            )
+        say(
+            "Texts with more characters, at least 100, are cut in the middle; a mark there says how to get "
+            "the whole text. If absent, 100,000. 0: nothing is cut or left out."
         ),
     ] = None
     images: Annotated[
@@ -69,10 +64,7 @@ class SessionsQuery(Query, frozen=True):
 
     principal: Annotated[
         str | None,
-        Meta(
-            description="Whose sessions, if not the sender's; `*`: everybody's. Administrators and auditors"
-            " only."
-        ),
+        say("Whose sessions, if not the sender's; `*`: everybody's. Administrators and auditors only."),
     ] = None
     state: Annotated[
         State | None,
@@ -83,17 +75,15 @@ class SessionsQuery(Query, frozen=True):
     ] = None
     search: Annotated[
         str | None,
-        Meta(
-            description=(
-                "Return only sessions whose key or title, or with `principal=*` owner, has this text in it, "
-                "in capital letters or not. A page may then be short, or empty, and still have a `next`."
-            )
+        say(
+            "Return only sessions whose key or title, or with `principal=*` owner, has this text in it, in "
+            "capital letters or not. A page may then be short, or empty, and still have a `next`."
         ),
     ] = None
-    newest: Annotated[bool, Meta(description="Whether those that were created last come first.")] = False
+    newest: Annotated[bool, say("Whether those that were created last come first.")] = False
     usage: Usage = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    after: Annotated[str | None, Meta(description="The page begins after the session with this key.")] = None
+    after: Annotated[str | None, say("The page begins after the session with this key.")] = None
 
 
 class ModelQuery(SessionQuery, frozen=True):
@@ -105,9 +95,9 @@ class ModelQuery(SessionQuery, frozen=True):
 class PurgeQuery(SessionQuery, frozen=True):
     """How to end a session."""
 
-    purge: Annotated[
-        bool, Meta(description="Whether to remove the session's record as well; administrators only.")
-    ] = False
+    purge: Annotated[bool, say("Whether to remove the session's record as well; administrators only.")] = (
+        False
+    )
 
 
 class ExecutionsQuery(SessionQuery, frozen=True):
@@ -117,11 +107,9 @@ class ExecutionsQuery(SessionQuery, frozen=True):
     after: After = 0
     newest: Annotated[
         bool,
-        Meta(
-            description=(
-                "Whether the last ones come first: then those with a number below `after`, or from the end "
-                "if that is absent or 0."
-            )
+        say(
+            "Whether the last ones come first: then those with a number below `after`, or from the end if "
+            "that is absent or 0."
         ),
     ] = False
 
@@ -137,7 +125,7 @@ class UsageQuery(Query, frozen=True):
     """A page of principals."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    after: Annotated[str, Meta(description="The page begins after the principal of this name.")] = ""
+    after: Annotated[str, say("The page begins after the principal of this name.")] = ""
 
 
 class EventsQuery(SessionQuery, frozen=True):
@@ -145,21 +133,16 @@ class EventsQuery(SessionQuery, frozen=True):
 
     after: Annotated[
         Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None,
-        Meta(
-            description=(
-                "The `seq` after which events are sent; a later `Last-Event-ID` counts instead. 0: all."
-            )
-        ),
+        say("The `seq` after which events are sent; a later `Last-Event-ID` counts instead. 0: all."),
     ] = None
 
 
 class OutputQuery(SessionQuery, frozen=True):
     """Which representation of an output to return."""
 
-    plain: Annotated[bool, Meta(description="Whether to remove ANSI codes from texts.")] = False
+    plain: Annotated[bool, say("Whether to remove ANSI codes from texts.")] = False
     type: Annotated[
-        str | None,
-        Meta(description="The MIME type to return; if absent, an image if there is one, otherwise text."),
+        str | None, say("The MIME type to return; if absent, an image if there is one, otherwise text.")
     ] = None
 
 
@@ -175,11 +158,9 @@ class NotebookQuery(SessionQuery, frozen=True):
     ] = "ipynb"
     outputs: Outputs = True
     inherited: Annotated[
-        bool, Meta(description="Whether a branch's notebook begins with the cells before it was branched.")
+        bool, say("Whether a branch's notebook begins with the cells before it was branched.")
     ] = True
-    undone: Annotated[
-        bool, Meta(description="Whether to include cells that a rollback undid, as raw cells.")
-    ] = True
+    undone: Annotated[bool, say("Whether to include cells that a rollback undid, as raw cells.")] = True
 
 
 class ReplayQuery(SessionQuery, frozen=True):
@@ -192,8 +173,8 @@ class FilesQuery(SessionQuery, frozen=True):
     """A page of files."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
-    after: Annotated[str, Meta(description="The page begins after the file with this path.")] = ""
-    folders: Annotated[bool, Meta(description="Whether to list folders too.")] = False
+    after: Annotated[str, say("The page begins after the file with this path.")] = ""
+    folders: Annotated[bool, say("Whether to list folders too.")] = False
 
 
 class FileActionQuery(SessionQuery, frozen=True):
@@ -204,5 +185,5 @@ class FileActionQuery(SessionQuery, frozen=True):
         Meta(title="FolderFlag", description="Make a folder of this path, and those above it."),
     ] = None
     move_to: Annotated[
-        str | None, Meta(description="Rename the file or folder to this path; folders above it are made.")
+        str | None, say("Rename the file or folder to this path; folders above it are made.")
     ] = None
