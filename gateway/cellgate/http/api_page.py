@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from cellgate.http.api_examples import EXAMPLES, TASKS, Example
+from cellgate.http.api_examples import Example, Task, load_examples
 from cellgate.http.operation import FORM, JSON
 from cellgate.record.html_frame import document
 
@@ -82,15 +82,16 @@ def reference_page(described: Values) -> str:
     """The page of our OpenAPI document, with `ORIGIN` for the gateway's own address."""
     info = described["info"]
     base = str(described["servers"][0]["url"]).rstrip("/")
+    tasks = load_examples().tasks
     found = {each["operationId"]: (method, path, each) for method, path, each in _operations(described)}
     body = [
         f"<body><main><h1>{_text(info['title'])} <small>{_text(info['version'])}</small></h1>",
         f"<p>{_WHAT}</p>",
         *_beginning(base),
-        *_index(found),
+        *_index(tasks, found),
         *(f"<p>{_text(part)}</p>" for part in info["description"].split("\n\n")[1:]),
         '<p>For programs the same is at <a href="openapi.json">openapi.json</a>.</p>',
-        *(part for number, _ in enumerate(TASKS) for part in _section(number, found)),
+        *(part for number, task in enumerate(tasks) for part in _section(number, task, found)),
         '<div class="schemas"><h2 id="schemas">Objects</h2>',
         *(_schema(name, schema) for name, schema in described["components"]["schemas"].items()),
         "</div></main></body>",
@@ -100,10 +101,11 @@ def reference_page(described: Values) -> str:
 
 def command_of(method: str, path: str, operation: Values) -> str:
     """The example of an operation as a line for a shell, in which `URL` and `TOKEN` are set."""
-    example = EXAMPLES.get(operation["operationId"], Example())
+    examples = load_examples()
+    example = examples.of(operation["operationId"])
     if example.command:
         return example.command
-    path = _NAMED.sub(lambda named: quote(str(example.part(named[1]))), path)
+    path = _NAMED.sub(lambda named: quote(str(examples.part(example, named[1]))), path)
     query = f"?{urlencode(example.query)}" if example.query else ""
     words = ["curl -s" + _as(method, operation, example), f'"$URL{path}{query}"' if query else f"$URL{path}"]
     if operation.get("security") != []:
@@ -153,9 +155,9 @@ def _beginning(base: str) -> Iterator[str]:
     yield f'<pre class="copy lines">{escape(lines)}</pre>'
 
 
-def _index(found: Mapping[str, tuple[str, str, Values]]) -> Iterator[str]:
+def _index(tasks: Sequence[Task], found: Mapping[str, tuple[str, str, Values]]) -> Iterator[str]:
     yield '<h2 id="tasks">By task</h2><nav>'
-    for number, task in enumerate(TASKS):
+    for number, task in enumerate(tasks):
         yield f'<div><h4><a href="#task-{number}">{_text(task.title)}</a></h4><ul>'
         for name in task.operations:
             if name in found:
@@ -164,8 +166,7 @@ def _index(found: Mapping[str, tuple[str, str, Values]]) -> Iterator[str]:
     yield '<div><h4><a href="#schemas">Objects</a></h4></div></nav>'
 
 
-def _section(number: int, found: Mapping[str, tuple[str, str, Values]]) -> Iterator[str]:
-    task = TASKS[number]
+def _section(number: int, task: Task, found: Mapping[str, tuple[str, str, Values]]) -> Iterator[str]:
     yield f'<h2 id="task-{number}">{_text(task.title)}</h2><p class="soft">{_text(task.text)}</p>'
     for name in task.operations:
         if name in found:

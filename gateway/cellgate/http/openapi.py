@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UnsetType
 
 from cellgate.errors import reasons, status_of_kind
-from cellgate.http.api_examples import EXAMPLES, Example
+from cellgate.http.api_examples import load_examples
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import (
     BYTES,
@@ -142,15 +142,17 @@ def _operation(path: str, handler: type[BaseHandler], declared: Operation) -> Sc
         content = {kind: _media(kind, body) for kind, body in declared.body.items()}
         described["requestBody"] = {"content": content, "required": _is_required(declared.body)}
     described["responses"] = _responses(declared)
-    _show(described, EXAMPLES.get(declared.name, Example()))
+    _show(described, declared.name)
     return described
 
 
-def _show(described: Schema, example: Example) -> None:
-    """Add the example's values to what they are examples of."""
+def _show(described: Schema, name: str) -> None:
+    """Add the values of an operation's example to what they are examples of."""
+    examples = load_examples()
+    example = examples.of(name)
     for each in described.get("parameters", ()):
         if each["in"] == "path":
-            each["example"] = example.part(each["name"])
+            each["example"] = examples.part(example, each["name"])
         elif each["in"] == "query" and each["name"] in example.query:
             each["example"] = example.query[each["name"]]
     if example.body is not None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cellgate.http.api_examples import TASKS
+from cellgate.http.api_examples import load_examples
 from cellgate.http.api_page import command_of
 from cellgate.http.openapi import build_document
 from cellgate.http.routes import TABLE
@@ -96,7 +96,9 @@ def test_no_example_is_refused_as_a_wrong_request(gateway: GatewayProcess, tmp_p
     }
     setting = f"export TOKEN={TOKEN} URL={gateway.url}"
     last = ("delete_file", "end_checkpoint", "end_session")
-    names = [name for task in TASKS for name in task.operations if name != "open_event_socket"]
+    names = [
+        name for task in load_examples().tasks for name in task.operations if name != "open_event_socket"
+    ]
     refused = []
     for name in (*(each for each in names if each not in last), *last):
         line = command_of(*described[name]).replace(" -o ", " -o saved-") + " -w '\\n%{http_code}'"

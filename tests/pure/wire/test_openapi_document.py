@@ -15,7 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from tornado.web import RequestHandler
 
 from cellgate.errors import status_of_kind
-from cellgate.http.api_examples import EXAMPLES, TASKS
+from cellgate.http.api_examples import load_examples
 from cellgate.http.api_page import command_of, reference_page
 from cellgate.http.base import BaseHandler
 from cellgate.http.openapi import METHODS, build_document
@@ -202,8 +202,8 @@ def each_operation() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def test_every_operation_is_in_one_task_and_has_an_example() -> None:
     names = [each["operationId"] for _, _, each in each_operation()]
-    assert sorted(name for task in TASKS for name in task.operations) == sorted(names)
-    assert EXAMPLES.keys() == set(names)
+    assert sorted(name for task in load_examples().tasks for name in task.operations) == sorted(names)
+    assert load_examples().examples.keys() == set(names)
     for _, _, each in each_operation():
         name = each["operationId"]
         for parameter in each.get("parameters", ()):
@@ -258,7 +258,7 @@ def test_the_page_begins_with_the_token_and_a_cell_and_has_each_task() -> None:
     assert "/cellgate</pre>" in begin
     assert "$URL/v1/sessions/hello/execute" in begin
     titles = re.findall(r'<h2 id="task-\d+">([^<]*)</h2>', rest)
-    assert titles == [task.title for task in TASKS]
+    assert titles == [task.title for task in load_examples().tasks]
     for _, _, each in each_operation():
         article = rest.partition(f'<article id="{each["operationId"]}">')[2].partition("</article>")[0]
         assert '<pre class="copy">' in article, each["operationId"]
