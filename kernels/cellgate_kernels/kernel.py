@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
@@ -572,8 +571,6 @@ class KernelLauncher:
         self.catalog = catalog
         self._reception = reception
         self._store = store
-        # Managers would make one each. It has no socket, and so no thread.
-        self._manager_context = zmq.asyncio.Context()
         self._folders = folders
         self._start_timeout = start_timeout
         shared = SharedBackend() if shared is None else shared
@@ -796,7 +793,6 @@ class KernelLauncher:
             kernel_spec_manager=self.catalog,
             connection_file=str(runtime / "manager.json"),
             transport="ipc",
-            context=self._manager_context,
             autorestart=False,
         )
         # jupyter_client logs a failed start with its stack; we raise an error that says what to do.
