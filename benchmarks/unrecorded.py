@@ -22,7 +22,7 @@ class Unrecorded(Journal):
     def save_execution(self, row: ExecutionRow) -> None:
         """Keep nothing."""
 
-    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
         """Keep nothing."""
 
     async def commit(self, session_id: int | None = None) -> None:

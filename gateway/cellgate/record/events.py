@@ -135,8 +135,7 @@ class EventLog:
     """The events of one session. `append` is quick and never waits.
 
     `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
-    `lane`: threads for large events; without it they are encoded at once. `whose`: the session's principal,
-    for whom threads chain large events and rows wait; nobody in particular by default.
+    `lane`: threads for large events; without it they are encoded at once.
     """
 
     def __init__(
@@ -148,7 +147,6 @@ class EventLog:
         last_seq: int = 0,
         head: bytes = GENESIS,
         lane: Lane | None = None,
-        whose: str = "",
     ) -> None:
         self.session_id = session_id
         self.key = key
@@ -170,7 +168,10 @@ class EventLog:
         self._failures = 0
         self._failure: StorageError | None = None
         self._recorded = True
-        self.whose = whose
+        self.whose = ""
+        """The session's principal, for whom threads chain large events and rows wait. Set it before any
+        event; by default that is nobody in particular.
+        """
         self.overfull: Callable[[], None] = _nothing
         """Called for each event that is appended while the store is `full_for` the principal."""
         self.stored: Callable[[int], None] | None = None

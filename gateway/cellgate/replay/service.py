@@ -179,10 +179,10 @@ class _Rows(MemoryStore):
         self.asked = False
         self.displays = Displays()
 
-    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
         """Keep the row."""
         self.asked |= row.type == "input_request"
-        super().append(row, reserved=reserved)
+        super().append(row, principal=principal, reserved=reserved)
 
     def forget(self) -> None:
         """Discard all rows so far."""

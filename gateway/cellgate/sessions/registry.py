@@ -446,7 +446,8 @@ class SessionManager:
             folder=new_folder(),
         )
         row = structs.replace(row, parent=parent.row.id, execution_count=parent.row.execution_count)
-        log = EventLog(self._journal, row.id, key, lane=self._parts.lane, whose=row.principal)
+        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
+        log.whose = row.principal
         self._measure(log, row.principal)
         secrets = parent.slot.secrets
         return SessionSpec(
@@ -696,7 +697,8 @@ class SessionManager:
                 profile = replace(profile, kernelspec=former.kernel)
         folder = new_folder() if sharer is None else sharer.folder
         row = self._row(owned, body, profile, limits, former, folder)
-        log = EventLog(self._journal, row.id, key, lane=self._parts.lane, whose=row.principal)
+        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
+        log.whose = row.principal
         self._measure(log, principal)
         executions = 0
         if former is not None:
@@ -869,7 +871,8 @@ class SessionManager:
             folder=new_folder(),
         )
         store = MemoryStore() if store is None else store
-        log = EventLog(store, row.id, row.key, lane=self._parts.lane, whose=principal)
+        log = EventLog(store, row.id, row.key, lane=self._parts.lane)
+        log.whose = principal
         reserved = self._usage.account(principal).reserve_session(limits.resources)
         try:
             session = self._make_session(SessionSpec(row, limits, profile, log, store, principal))
@@ -928,15 +931,8 @@ class SessionManager:
         if last is None:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
-        log = EventLog(
-            self._journal,
-            row.id,
-            row.key,
-            last_seq=seq,
-            head=head,
-            lane=self._parts.lane,
-            whose=row.principal,
-        )
+        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
+        log.whose = row.principal
         self._measure(log, row.principal)
         log.close()
         return log
