@@ -39,12 +39,16 @@ class NativeThread:
     def rest(self) -> None:
         """Return once it waits."""
         self._argument[RUNS] = 0
-        while self.is_running():
+        # -1: for a page of memory, as one that goes on at once.
+        while self._call() in {"running", "-1"}:
             os.sched_yield()
 
     def is_running(self) -> bool:
         """Whether the system says so."""
-        return (self.task / "syscall").read_text().split() == ["running"]
+        return self._call() == "running"
+
+    def _call(self) -> str:
+        return (self.task / "syscall").read_text().split()[0]
 
     def end(self) -> None:
         """Return once it has ended."""
