@@ -77,16 +77,3 @@ def test_a_restored_record_gives_no_session_anothers_files(tmp_path: Path, *, cr
     stopped(data, "another", "1")
     assert (aside / "secret").exists(), "what is set aside stays"
     trees.remove(data)
-
-
-def test_a_session_of_an_older_record_keeps_its_files(tmp_path: Path) -> None:
-    """It has no random id: its folder has its number."""
-    data = tmp_path / "data"
-    stopped(data, "old", "open('own', 'w').write('own')")
-    number, folder = rows(data)["old"]
-    (data / "workspaces" / f"session-{folder}").rename(data / "workspaces" / f"session-{number}")
-    with closing(sqlite3.connect(data / "record.sqlite3")) as db, db:
-        db.execute("UPDATE sessions SET folder = ''")
-    stopped(data, "old", "assert open('own').read() == 'own'")
-    assert [path.name for path in (data / "workspaces").iterdir()] == [f"session-{number}"]
-    trees.remove(data)
