@@ -12,8 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable
+from typing import Final
 
 from cellgate_kernels.tasks import guarded
+
+FRAMES_A_TURN: Final = 32
+"""Frames of programs beside kernels that are handled in one turn of the loop."""
 
 
 class Places:

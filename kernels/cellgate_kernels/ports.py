@@ -13,7 +13,7 @@ from typing import Final
 
 from cellgate_kernels.errors import KernelDied, PortUnanswered
 from cellgate_kernels.frames import HEAD, MOST_REASON, NUMBER, Ask, Told, frame
-from cellgate_kernels.sockets import open_stream
+from cellgate_kernels.local_stream import open_stream
 
 CONNECT_SECONDS: Final = 10.0
 """The keeper itself gives up earlier."""

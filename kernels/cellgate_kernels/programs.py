@@ -21,16 +21,14 @@ from typing import Final
 
 from cellgate_kernels.errors import InvalidInput, KernelDied
 from cellgate_kernels.frames import HEAD, MOST_REASON, NUMBER, Ask, Told, frame
-from cellgate_kernels.places import Places
-from cellgate_kernels.sockets import open_stream
+from cellgate_kernels.places import FRAMES_A_TURN, Places
+from cellgate_kernels.local_stream import open_stream
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 10.0
 MOST_OUTPUT: Final = 32 * 1024
 """Bytes of output in one frame."""
-FRAMES_A_TURN: Final = 32
-"""Frames that are handled in one turn of the loop."""
 MOST_UNTAKEN: Final = 1024 * 1024
 """Input that a program has not taken yet."""
 MOST_WORDS: Final = 128 * 1024

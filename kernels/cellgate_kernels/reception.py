@@ -29,9 +29,8 @@ from cellgate_kernels.contents import with_plain_text
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.messages import Channel, MalformedMessage, Message, Signer, is_utf8, read_content
 from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.places import Places
+from cellgate_kernels.places import FRAMES_A_TURN, Places
 from cellgate_kernels.policy import MessagePolicy
-from cellgate_kernels.programs import FRAMES_A_TURN
 from cellgate_kernels.structure import weigh
 from cellgate_kernels.texts import read_text
 

@@ -15,16 +15,15 @@ import errno
 import logging
 import os
 import socket
-import stat
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final, Protocol
 
 from cellgate_kernels.budget import PartOfBudget
 from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.local_stream import connect_to
 from cellgate_kernels.messages import Channel
 from cellgate_kernels.tasks import Supervisor, guarded
 from cellgate_kernels.zmtp import (
@@ -346,39 +345,6 @@ def open_socket(
     if channel is Channel.IOPUB:
         return LocalSocket(path, b"SUB", b"", receive, decoder)
     return LocalSocket(path, b"DEALER", identity.encode(), receive, decoder)
-
-
-def connect_to(connecting: socket.socket, path: str) -> None:
-    """Connect to the socket at `path` itself. Raises OSError for anything else that is there.
-
-    A kernel can write to the folder: it could put a link to another service's socket there at any moment.
-    So the name is looked up once, without following links, and the connection goes to what was checked.
-    """
-    folder = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.open(Path(path).name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            place, status = os.fstat(folder), os.fstat(found)
-            if not stat.S_ISSOCK(status.st_mode):
-                raise OSError(errno.ENOTSOCK, "A kernel put something else in its socket's place", path)
-            if status.st_dev != place.st_dev or status.st_uid not in {place.st_uid, os.geteuid()}:
-                raise OSError(errno.EPERM, "A kernel's socket is not its own", path)
-            connecting.connect(f"/proc/self/fd/{found}")
-        finally:
-            os.close(found)
-    finally:
-        os.close(folder)
-
-
-async def open_stream(path: str, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the socket at `path`; see `connect_to`. At most twice `limit` bytes wait to be read."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        connect_to(connection, path)
-        return await asyncio.open_unix_connection(sock=connection, limit=limit)
-    except BaseException:
-        connection.close()
-        raise
 
 
 def as_bytes(value: bytes | str) -> bytes:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_container_left")
 IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image"
 MOUNTS = [
     f"{IMAGE / name}:/opt/cellgate/share/cellgate/{name}"
-    for name in ("bootstrap.py", "keeper.py", "programs.py", "tables.py")
+    for name in ("bootstrap.py", "keeper.py", "frames.py", "programs.py", "tables.py")
 ]
 
 GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"

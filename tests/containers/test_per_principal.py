@@ -29,7 +29,10 @@ MIB = 1024 * 1024
 IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image"
 MOUNTS = [
     f"{IMAGE / name}:/opt/cellgate/share/cellgate/{name}"
-    for name in ("bootstrap.py", "keeper.py", "programs.py", "tables.py", "zygote.py", "container_zygote.py")
+    for name in (
+        *("bootstrap.py", "keeper.py", "frames.py", "programs.py", "tables.py"),
+        *("zygote.py", "container_zygote.py"),
+    )
 ]
 
 Start = Callable[..., GatewayProcess]

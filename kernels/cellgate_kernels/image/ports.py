@@ -14,7 +14,7 @@ import select
 import socket
 from contextlib import suppress
 
-from programs import CONNECTED, FAILED, HEAD, NUMBER, READABLE
+from frames import CONNECTED, FAILED, HEAD, NUMBER, READABLE
 
 ADDRESSES = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 READ_BYTES = 64 * 1024

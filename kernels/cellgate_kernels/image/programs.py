@@ -30,12 +30,30 @@ import struct
 import termios
 from contextlib import suppress
 
-HEAD = struct.Struct(">BI")
-NUMBER = struct.Struct(">I")
-NATIVE = struct.Struct("i")
-START, INPUT, END_OF_INPUT, SIGNAL, TERMINATE, CONNECT, KEEP, ALONE, HOLD, JOIN = range(1, 11)
-STARTED, FAILED, STDOUT, STDERR, EXITED, SIGNALLED, TAKEN, CONNECTED = range(33, 41)
+from frames import (
+    ALONE,
+    CONNECT,
+    END_OF_INPUT,
+    EXITED,
+    FAILED,
+    HEAD,
+    HOLD,
+    INPUT,
+    JOIN,
+    KEEP,
+    NUMBER,
+    READABLE,
+    SIGNAL,
+    SIGNALLED,
+    START,
+    STARTED,
+    STDERR,
+    STDOUT,
+    TAKEN,
+    TERMINATE,
+)
 
+NATIVE = struct.Struct("i")
 MOST_FRAME = 1024 * 1024
 MOST_INPUT = 2 * 1024 * 1024
 """Input that waits for a program; the gateway sends less before it is told that some was `TAKEN`."""
@@ -45,7 +63,6 @@ MOST_PROGRAMS = 256
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
-READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
 """What Python ignores, and programs expect to end them."""
 

@@ -29,7 +29,7 @@ from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import Masker, MessageMasker
 from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_message
 from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.programs import FRAMES_A_TURN
+from cellgate_kernels.places import FRAMES_A_TURN
 from cellgate_kernels.reception import THREADS, Reception
 from cellgate_kernels.sockets import LocalSocket, socket_path
 from cellgate_kernels.texts import Stream

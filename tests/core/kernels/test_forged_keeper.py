@@ -15,9 +15,8 @@ import pytest
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.frames import HEAD, NUMBER, Told
 from cellgate_kernels.kept import keep
-from cellgate_kernels.places import Places
+from cellgate_kernels.places import FRAMES_A_TURN, Places
 from cellgate_kernels.programs import (
-    FRAMES_A_TURN,
     Program,
     ProgramExit,
     ProgramOutput,

@@ -17,8 +17,8 @@ from cellgate.sessions.programs import SessionPrograms
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.frames import HEAD, NUMBER, Told
 from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.places import Places
-from cellgate_kernels.programs import FRAMES_A_TURN, Program, ProgramExit, ProgramSpec, start_program
+from cellgate_kernels.places import FRAMES_A_TURN, Places
+from cellgate_kernels.programs import Program, ProgramExit, ProgramSpec, start_program
 
 PATIENCE = 60.0
 PROGRAMS = 8

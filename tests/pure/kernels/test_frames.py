@@ -8,7 +8,7 @@ from pathlib import Path
 import cellgate_kernels
 from cellgate_kernels.frames import HEAD, NUMBER, Ask, Told, frame
 
-KEEPERS = Path(cellgate_kernels.__file__).parent / "image" / "programs.py"
+KEEPERS = Path(cellgate_kernels.__file__).parent / "image" / "frames.py"
 
 
 def test_both_halves_have_the_same_numbers() -> None:
