@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cellgate.principals.usage import Reservation
+from cellgate.principals.reservation import Reservation
 from cellgate.record.admission import part_of_one
 
 

@@ -23,6 +23,7 @@ from typing import Final
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.principals.minute import Minute
 from cellgate.principals.pace import Pace
+from cellgate.principals.reservation import Reservation
 from cellgate.principals.quotas import NO_QUOTAS, Policy, Quotas
 from cellgate_kernels.limits import ResourceLimits
 
@@ -66,22 +67,6 @@ class Use:
 
     limit: float | None
     used: float | None
-
-
-class Reservation:
-    """Something that was reserved, until `release`, which may be called again."""
-
-    __slots__ = ("_give_back",)
-
-    def __init__(self, give_back: Callable[[], None]) -> None:
-        self._give_back: Callable[[], None] | None = give_back
-
-    def release(self) -> None:
-        """Give it back."""
-        give_back = self._give_back
-        self._give_back = None
-        if give_back is not None:
-            give_back()
 
 
 class _State(Enum):

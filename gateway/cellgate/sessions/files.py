@@ -26,7 +26,7 @@ from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
 from cellgate.files.workspace import WorkspaceStore, folder_of
 from cellgate.principals.shares import Shares
-from cellgate.principals.usage import Reservation as Place
+from cellgate.principals.reservation import Reservation as Place
 from cellgate.record.journal import Journal
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session

@@ -28,7 +28,7 @@ from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import folder_name, folder_of, new_folder
 from cellgate.principals.quotas import Quotas
 from cellgate.principals.secrets import check_secret_names
-from cellgate.principals.usage import Reservation
+from cellgate.principals.reservation import Reservation
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.record.eraser import Purge

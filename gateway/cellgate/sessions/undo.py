@@ -16,7 +16,8 @@ from pathlib import Path
 
 from cellgate.errors import Conflict, NotFound, SnapshotsFull
 from cellgate.files.snapshots import Snapshots
-from cellgate.principals.usage import Account, Reservation
+from cellgate.principals.reservation import Reservation
+from cellgate.principals.usage import Account
 from cellgate.sessions.checkpoints import (
     DENSE,
     Checkpoint,

@@ -13,7 +13,8 @@ from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.principals.minute import MINUTE, SLOT, Minute
 from cellgate.principals.pace import Pace
 from cellgate.principals.quotas import Policy
-from cellgate.principals.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Reservation, Usage
+from cellgate.principals.reservation import Reservation
+from cellgate.principals.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage
 from cellgate_kernels.limits import GIB, MIB, ResourceLimits
 from cellgate_kernels.testing.clock import VirtualTimeLoop
 
