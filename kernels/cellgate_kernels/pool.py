@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.checkpoints import HeldFork
@@ -120,36 +119,20 @@ class ClaimEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
-class PoolObserver(Protocol):
-    """Told what happens in a pool. It must be quick and raise nothing."""
+class PoolObserver:
+    """The reports of a pool, which nobody reads: override the methods. They must be quick and raise nothing."""
 
     def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
-        """A claim has ended after `seconds`, in its caller's task."""
+        """Take note that a claim has ended after `seconds`, in its caller's task."""
 
     def started(self, seconds: float) -> None:
-        """A kernel has become ready after `seconds`."""
+        """Take note that a kernel has become ready after `seconds`."""
 
     def start_failed(self) -> None:
-        """A kernel did not start."""
+        """Take note that a kernel did not start."""
 
     def died_warm(self, cause: str) -> None:
-        """A kernel ended before anybody used it."""
-
-
-class Unobserved:
-    """Nobody is told."""
-
-    def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
-        """Does nothing."""
-
-    def started(self, seconds: float) -> None:
-        """Does nothing."""
-
-    def start_failed(self) -> None:
-        """Does nothing."""
-
-    def died_warm(self, cause: str) -> None:
-        """Does nothing."""
+        """Take note that a kernel ended before anybody used it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -203,7 +186,7 @@ class KernelPool:
         observer: PoolObserver | None = None,
     ) -> None:
         self.settings = settings
-        self._observer = Unobserved() if observer is None else observer
+        self._observer = PoolObserver() if observer is None else observer
         self._launcher = launcher
         self._clock = asyncio.get_running_loop().time if clock is None else clock
         self._shelves = {profile: _Shelf() for profile in warm}

@@ -15,7 +15,7 @@ from cellgate.http.access import AccessPolicy
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.tracing import Untraced
+from cellgate.http.tracing import Tracer
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.usage import Usage
@@ -34,7 +34,7 @@ async def listening(
     **services: Any,
 ) -> AsyncIterator[tuple[int, Listener]]:
     """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
-    usual = {"access": OPEN, "usage": Usage(), "tracer": Untraced()}
+    usual = {"access": OPEN, "usage": Usage(), "tracer": Tracer()}
     parts = SimpleNamespace(**{**usual, **services})
     given = {"services": cast(Services, parts)}
     routes = [(path, handler, given) for path, handler in handlers.items()]

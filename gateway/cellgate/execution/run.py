@@ -97,38 +97,22 @@ class RunEnd(Struct, frozen=True, gc=False):
     run_seconds: float | None
 
 
-class RunObserver(Protocol):
-    """Told what happens to executions, for metrics and traces. It must be quick and raise nothing."""
+class RunObserver:
+    """The reports of executions, which nobody reads: override the methods. They must be quick and raise nothing."""
 
     def origin(self) -> object:
-        """What the calling task works for, such as a traced request; the ends have it as `origin`."""
-
-    def within(self, origin: object) -> AbstractContextManager[object]:
-        """Within it, the calling task works for `origin`."""
-
-    def ended(self, end: RunEnd) -> None:
-        """An execution has ended; its end is not durable yet."""
-
-    def committed(self, end: RunEnd, seconds: float) -> None:
-        """Its end became durable, `seconds` after the commit began, or could not be written."""
-
-
-class Unobserved:
-    """Nobody is told."""
-
-    def origin(self) -> object:
-        """Nothing."""
+        """Return what the calling task works for, such as a traced request; ends carry it as `origin`."""
         return None
 
     def within(self, origin: object) -> AbstractContextManager[object]:
-        """Changes nothing."""
+        """Return a context in which the calling task works for `origin`."""
         return nullcontext()
 
     def ended(self, end: RunEnd) -> None:
-        """Does nothing."""
+        """Take note that an execution has ended; its end is not durable yet."""
 
     def committed(self, end: RunEnd, seconds: float) -> None:
-        """Does nothing."""
+        """Take note that an end became durable, `seconds` after its commit began, or could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +122,7 @@ class RunContext:
     log: EventLog
     settings: ExecutionSettings
     host: Host | None = None
-    observer: RunObserver = field(default_factory=Unobserved)
+    observer: RunObserver = field(default_factory=RunObserver)
     principal: str = ""
 
 

@@ -10,7 +10,7 @@ from cellgate.console.sign_ins import SignIns
 from cellgate.http.access import AccessPolicy
 from cellgate.http.attempts import LoginAttempts
 from cellgate.http.metrics import Metrics, Problem
-from cellgate.http.tracing import Tracer, Untraced
+from cellgate.http.tracing import Tracer
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.ports.served import ServedPorts
@@ -69,7 +69,7 @@ class Services:
     containers: Callable[[], tuple[str, str] | None] = lambda: None
     engine: Engine | None = None
     installer: Installer | None = None
-    tracer: Tracer = field(default_factory=Untraced)
+    tracer: Tracer = field(default_factory=Tracer)
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     sandboxes: Sandboxes = field(default_factory=Sandboxes)
     keep_alive: float = 15.0

@@ -50,7 +50,7 @@ from cellgate.http.listener.settings import BACKLOG, FEWEST_CONNECTIONS, Listene
 from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.ports import ProgramHandler
 from cellgate.http.routes import TABLE, paths, routes
-from cellgate.http.tracing import Tracer, Untraced
+from cellgate.http.tracing import Tracer
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
@@ -794,7 +794,7 @@ def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer:
     """Makes spans if somebody collects them."""
     provider = tracing.provider(settings.version, asked=settings.tracing, environment=os.environ)
     if provider is None:
-        return Untraced()
+        return Tracer()
     stack.push_async_callback(tracing.close, provider)
     return tracing.OpenTelemetry(provider)
 

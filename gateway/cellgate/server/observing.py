@@ -1,6 +1,6 @@
 """Connects what the rooms report to metrics and traces, and samples what nobody reports.
 
-`Observer` is told by pool, sessions and executions, through the Protocols they declare. `Sampler` looks at
+`Observer` takes the reports of pool, sessions and executions: it overrides the classes they declare. `Sampler` looks at
 the kernels' memory and the data folder's disk in a thread, and at the event loop's lag. Logs are the rooms'
 own business. ``assembly`` builds both.
 """
@@ -17,11 +17,12 @@ from pathlib import Path
 
 from cellgate.execution.run import RunEnd
 from cellgate.http.metrics import Metrics
-from cellgate.http.tracing import Tracer, Untraced
+from cellgate.http.tracing import Tracer
 from cellgate.record.location import RECORD, wal_beside
 from cellgate.record.redo import beside
+from cellgate.sessions.parts import SessionObserver
 from cellgate_kernels.errors import in_words
-from cellgate_kernels.pool import ClaimEnd
+from cellgate_kernels.pool import ClaimEnd, PoolObserver
 from cellgate_kernels.provisioners.memory import resident
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
@@ -33,12 +34,12 @@ LAG_PAUSE = 0.5
 """Seconds between two looks at the loop's lag: two wake-ups a second cost nothing that could be measured."""
 
 
-class Observer:
-    """What pool, sessions and executions tell, as metrics and as traces."""
+class Observer(SessionObserver, PoolObserver):
+    """Makes metrics and traces of what pool, sessions and executions report."""
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self._metrics = metrics
-        self._tracer = Untraced() if tracer is None else tracer
+        self._tracer = Tracer() if tracer is None else tracer
 
     # Of executions
 

@@ -28,7 +28,7 @@ from tornado.httputil import HTTPServerRequest
 from cellgate.errors import OtelMissing
 from cellgate.execution.run import RunEnd
 from cellgate.http.described import IsToken, method_of, nothing_known, path_of
-from cellgate.http.tracing import RequestSpan, parse_traceparent
+from cellgate.http.tracing import RequestSpan, Tracer
 from cellgate_kernels.execution import Status
 from cellgate_kernels.pool import ClaimEnd
 
@@ -98,27 +98,26 @@ async def close(provider: TracerProvider) -> None:
         logger.warning("The last traces could not be sent in time")
 
 
-class OpenTelemetry:
-    """The `Tracer` that makes spans with this provider."""
+class OpenTelemetry(Tracer):
+    """Makes spans with a provider of the SDK's."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry import context, trace  # noqa: PLC0415 - only with the extra
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415 - see above
 
+        super().__init__()
         self._context = context
         self._trace = trace
         self._tracer = provider.get_tracer("cellgate")
+        self._clients = tracecontext.TraceContextTextMapPropagator()
 
     def request(
         self, request: HTTPServerRequest, principal: str, is_token: IsToken = nothing_known
     ) -> RequestSpan:
         """Begin a span. The task of the request has a context of its own, so nobody need restore it."""
         trace = self._trace
-        parent = parse_traceparent(request.headers.get("traceparent"))
-        above = self._context.Context()
-        if parent is not None:
-            flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if parent.sampled else 0)
-            theirs = trace.SpanContext(parent.trace, parent.span, is_remote=True, trace_flags=flags)
-            above = trace.set_span_in_context(trace.NonRecordingSpan(theirs), above)
+        header = request.headers.get("traceparent", "")
+        above = self._clients.extract({"traceparent": header}, self._context.Context())
         attributes = {
             "http.request.method": method_of(request),
             "url.path": path_of(request, is_token),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
@@ -15,7 +14,6 @@ from cellgate.channels.client import ChannelSettings
 from cellgate.egress.shared import Egress
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.execution.run import ExecutionSettings, RunObserver
-from cellgate.execution.run import Unobserved as UnobservedRuns
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
 from cellgate.ports.table import PortCounts
@@ -53,30 +51,17 @@ def same_weight(principal: str) -> float:
     return 1.0
 
 
-class SessionObserver(RunObserver, Protocol):
-    """Told what happens to sessions and their cells. It must be quick and raise nothing."""
+class SessionObserver(RunObserver):
+    """The reports of sessions and their executions, which nobody reads: override the methods."""
 
     def session_ended(self, cause: str) -> None:
-        """A session has ended."""
+        """Take note that a session has ended."""
 
     def session_branched(self) -> None:
-        """A session has begun as a branch."""
+        """Take note that a session has begun as a branch."""
 
     def kernel_died(self, cause: str) -> None:
-        """A session's kernel ended on its own, or was killed at a limit."""
-
-
-class Unobserved(UnobservedRuns):
-    """Nobody is told."""
-
-    def session_ended(self, cause: str) -> None:
-        """Does nothing."""
-
-    def session_branched(self) -> None:
-        """Does nothing."""
-
-    def kernel_died(self, cause: str) -> None:
-        """Does nothing."""
+        """Take note that a session's kernel ended on its own, or was killed at a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +85,7 @@ class SharedParts:
     weight_of: Callable[[str], float] = same_weight
     admits: Callable[[str], bool] = everybody
     usage: Usage = field(default_factory=Usage)
-    observer: SessionObserver = field(default_factory=Unobserved)
+    observer: SessionObserver = field(default_factory=SessionObserver)
     secrets: SecretSource | None = None
     egress: Egress | None = None
     processes: ProcessCounts = field(default_factory=ProcessCounts)
