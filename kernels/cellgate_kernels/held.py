@@ -19,9 +19,9 @@ from cellgate_kernels.branch_request import ANSWER_TIMEOUT, Made, Order, underst
 from cellgate_kernels.branching import Obstacle
 from cellgate_kernels.errors import KernelDied, KernelStartFailed, in_words
 from cellgate_kernels.kept import Kept
+from cellgate_kernels.local_stream import open_stream
 from cellgate_kernels.provisioners.base import KernelExit
 from cellgate_kernels.provisioners.sharing import Outlook, SharedSandbox
-from cellgate_kernels.local_stream import open_stream
 from cellgate_kernels.tasks import Supervisor, guarded
 
 K = TypeVar("K")

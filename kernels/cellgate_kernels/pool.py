@@ -120,7 +120,7 @@ class ClaimEnd(StrEnum):
 
 
 class PoolObserver:
-    """The reports of a pool, which nobody reads: override the methods. They must be quick and raise nothing."""
+    """The reports of a pool, which nobody reads. Overriding methods must be quick and raise nothing."""
 
     def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
         """Take note that a claim has ended after `seconds`, in its caller's task."""

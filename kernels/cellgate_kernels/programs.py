@@ -21,8 +21,8 @@ from typing import Final
 
 from cellgate_kernels.errors import InvalidInput, KernelDied
 from cellgate_kernels.frames import HEAD, MOST_REASON, NUMBER, Ask, Told, frame
-from cellgate_kernels.places import FRAMES_A_TURN, Places
 from cellgate_kernels.local_stream import open_stream
+from cellgate_kernels.places import FRAMES_A_TURN, Places
 
 logger = logging.getLogger(__name__)
 

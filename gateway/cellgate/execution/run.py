@@ -98,7 +98,7 @@ class RunEnd(Struct, frozen=True, gc=False):
 
 
 class RunObserver:
-    """The reports of executions, which nobody reads: override the methods. They must be quick and raise nothing."""
+    """The reports of executions, which nobody reads. Overriding methods must be quick and raise nothing."""
 
     def origin(self) -> object:
         """Return what the calling task works for, such as a traced request; ends carry it as `origin`."""

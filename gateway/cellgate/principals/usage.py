@@ -23,8 +23,8 @@ from typing import Final
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.principals.minute import Minute
 from cellgate.principals.pace import Pace
-from cellgate.principals.reservation import Reservation
 from cellgate.principals.quotas import NO_QUOTAS, Policy, Quotas
+from cellgate.principals.reservation import Reservation
 from cellgate_kernels.limits import ResourceLimits
 
 COUNTED: Final = (

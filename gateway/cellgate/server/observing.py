@@ -1,8 +1,8 @@
 """Connects what the rooms report to metrics and traces, and samples what nobody reports.
 
-`Observer` takes the reports of pool, sessions and executions: it overrides the classes they declare. `Sampler` looks at
-the kernels' memory and the data folder's disk in a thread, and at the event loop's lag. Logs are the rooms'
-own business. ``assembly`` builds both.
+`Observer` overrides the classes that pool, sessions and executions report to. `Sampler` looks at the kernels'
+memory and the data folder's disk in a thread, and at the event loop's lag. Logs are the rooms' own business.
+``assembly`` builds both.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
 from cellgate.files.workspace import WorkspaceStore, folder_of
-from cellgate.principals.shares import Shares
 from cellgate.principals.reservation import Reservation as Place
+from cellgate.principals.shares import Shares
 from cellgate.record.journal import Journal
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session

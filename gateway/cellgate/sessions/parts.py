@@ -52,7 +52,7 @@ def same_weight(principal: str) -> float:
 
 
 class SessionObserver(RunObserver):
-    """The reports of sessions and their executions, which nobody reads: override the methods."""
+    """The reports of sessions and executions, which nobody reads. Overriding methods must be quick."""
 
     def session_ended(self, cause: str) -> None:
         """Take note that a session has ended."""

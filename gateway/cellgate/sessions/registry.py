@@ -27,8 +27,8 @@ from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import folder_name, folder_of, new_folder
 from cellgate.principals.quotas import Quotas
-from cellgate.principals.secrets import check_secret_names
 from cellgate.principals.reservation import Reservation
+from cellgate.principals.secrets import check_secret_names
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.record.eraser import Purge

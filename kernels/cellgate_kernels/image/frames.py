@@ -1,7 +1,7 @@
-"""The frames between the gateway and the keeper of a sandbox, for ``programs`` and ``ports``: constants alone.
+"""The frames between the gateway and a sandbox's keeper, for ``programs`` and ``ports``.
 
-A frame is its kind, the size of what follows, and that. ``programs`` tells the protocol. The gateway's half is
-``cellgate_kernels/frames.py``, with the same values.
+A frame is its kind, the size of what follows, and that. ``programs`` has the protocol. The gateway's half,
+``cellgate_kernels/frames.py``, has the same values.
 """
 
 import select
@@ -13,3 +13,23 @@ START, INPUT, END_OF_INPUT, SIGNAL, TERMINATE, CONNECT, KEEP, ALONE, HOLD, JOIN 
 STARTED, FAILED, STDOUT, STDERR, EXITED, SIGNALLED, TAKEN, CONNECTED = range(33, 41)
 READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
 """What poll(2) reports when something can be read, be it an end."""
+
+
+class Broken(Exception):
+    """The other side does not keep to the protocol, or is gone."""
+
+
+def split(payload):
+    """Return the strings of a message, each with its length before it. Raises Broken."""
+    words = []
+    at = 0
+    while at < len(payload):
+        if at + NUMBER.size > len(payload):
+            raise Broken
+        (size,) = NUMBER.unpack_from(payload, at)
+        at += NUMBER.size
+        if at + size > len(payload):
+            raise Broken
+        words.append(payload[at : at + size])
+        at += size
+    return words

@@ -51,6 +51,8 @@ from frames import (
     STDOUT,
     TAKEN,
     TERMINATE,
+    Broken,
+    split,
 )
 
 NATIVE = struct.Struct("i")
@@ -65,10 +67,6 @@ GRACE = 5.0
 
 IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
 """What Python ignores, and programs expect to end them."""
-
-
-class Broken(Exception):
-    """The other side does not keep to the protocol, or is gone."""
 
 
 class Programs:
@@ -587,19 +585,3 @@ def close(*descriptors):
 def waiting_in(descriptor):
     """How many bytes can be read from a pipe now."""
     return NATIVE.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, NATIVE.pack(0)))[0]
-
-
-def split(payload):
-    """The strings of a message, each with its length before it. Raises Broken."""
-    words = []
-    at = 0
-    while at < len(payload):
-        if at + NUMBER.size > len(payload):
-            raise Broken
-        (size,) = NUMBER.unpack_from(payload, at)
-        at += NUMBER.size
-        if at + size > len(payload):
-            raise Broken
-        words.append(payload[at : at + size])
-        at += size
-    return words
