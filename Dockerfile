@@ -3,7 +3,7 @@ ARG BASE_IMAGE=python:3.13-slim-bookworm
 
 FROM ${BASE_IMAGE} AS environment
 # uv for the building; index and certificates are those that the base's pip is configured with.
-COPY kernels/cellgate_kernels/image/uv.txt /tmp/uv.txt
+COPY kernels/cellgate_kernels/inside/uv.txt /tmp/uv.txt
 RUN python3 -m venv /opt/uv && /opt/uv/bin/python -m pip install --no-cache-dir --disable-pip-version-check --progress-bar off \
     --require-hashes -r /tmp/uv.txt
 COPY kernels/cellgate_kernels/specs/uv_command.py deploy/requirements.lock /tmp/

@@ -7,7 +7,7 @@ TOOLS := $(VENV)/.tools-done
 CLIENTS := $(VENV)/clients
 UV := $(BIN)/python kernels/cellgate_kernels/specs/uv_command.py
 LOCK := .ci/requirements.lock
-KERNEL_LISTS := kernels/cellgate_kernels/image
+KERNEL_LISTS := kernels/cellgate_kernels/inside
 GATEWAY_LOCK := deploy/requirements.lock
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt \
   tests/clients/programs/generators/package.json tests/clients/programs/package.json

@@ -23,8 +23,8 @@ from benchmarks.figures import MIB, Figure, at_least, at_most, quantile
 from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
-from cellgate_kernels.provisioners.control_group import ControlGroup
+from cellgate_kernels.engine.container import INSTANCE_LABEL
+from cellgate_kernels.limits.control_group import ControlGroup
 
 SESSIONS = {"sandbox": 40, "docker": 10}
 MOST_SECONDS = {"sandbox": 0.1, "docker": 0.5}

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace
-from cellgate_kernels.execution import Execution
-from cellgate_kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.messages import Channel, Message, new_message
-from cellgate_kernels.outputs import OutputCaps, OutputLimiter
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.kernel.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
+from cellgate_kernels.protocol.execution import Execution
+from cellgate_kernels.protocol.messages import Channel, Message, new_message
+from cellgate_kernels.protocol.outputs import OutputCaps, OutputLimiter
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 TICKS = """

@@ -33,13 +33,13 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.session import Session
-from cellgate_kernels.connection import Listener
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.messages import Channel, Header, Message
-from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.pool import KernelPool
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.channels.connection import Listener
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.pool.pool import KernelPool
+from cellgate_kernels.protocol.messages import Channel, Header, Message
+from cellgate_kernels.protocol.outputs import OutputCaps
 
 CODE = "1+1"
 SESSIONS = 8

@@ -23,13 +23,13 @@ import pytest
 from docker.api.client import APIClient
 from tornado.ioloop import IOLoop
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.provisioners.container import ContainerSettings
-from cellgate_kernels.provisioners.docker import check_engine
-from cellgate_kernels.provisioners.engine import Engine
-from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.backends.docker import check_engine
+from cellgate_kernels.backends.sandbox import SandboxProvisioner
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.engine.container import ContainerSettings
+from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.specs.catalog import data_folder
-from cellgate_kernels.threads import Lane
 from tests import long
 from tests.fuzz.budget import Fuzz
 from tests.support import leftovers

@@ -24,7 +24,7 @@ MOST_METHODS, MOST_ATTRIBUTES = 30, 20
 MOST_LINES_OF_FUNCTION, MOST_LINES_OF_MODULE = 60, 600
 STORES = ("gateway/cellgate/record/store/sqlite/", "gateway/cellgate/identity/store")
 """Where SQLite may be known."""
-INSIDE = "kernels/cellgate_kernels/image/"
+INSIDE = "kernels/cellgate_kernels/inside/"
 """Programs that run beside a kernel's code, with their own folder as the only one that they import from."""
 SETTINGS = Path("docs/reference/settings.md")
 CONTEXT = Path("gateway/cellgate/http/context.py")

@@ -18,11 +18,11 @@ from tests import gauge
 ROOTS = ("gateway", "kernels", "benchmarks")
 SUPERVISED = ("gateway", "kernels")
 UNSUPERVISED = (
-    "kernels/cellgate_kernels/tasks.py",
+    "kernels/cellgate_kernels/base/tasks.py",
     "gateway/cellgate/client/",
     "gateway/cellgate/cli/",
     "gateway/cellgate/integrations/",
-    "kernels/cellgate_kernels/image/",
+    "kernels/cellgate_kernels/inside/",
 )
 """The one place that starts tasks, and programs that are no gateway."""
 BARE = frozenset({"create_task", "ensure_future"})
@@ -44,8 +44,8 @@ MOST_GIVEN = 6
 
 TELLER = "in_words"
 """What tells people of the system's errors; ``str`` of one has its number, as in "[Errno 2]"."""
-TELLER_PLACE = "kernels/cellgate_kernels/errors.py"
-ALONE = ("kernels/cellgate_kernels/image/", "kernels/cellgate_kernels/provisioners/name_maker.py")
+TELLER_PLACE = "kernels/cellgate_kernels/base/errors.py"
+ALONE = ("kernels/cellgate_kernels/inside/", "kernels/cellgate_kernels/launch/name_maker.py")
 """Programs that import nothing of ours. They tell the system's words by `strerror`."""
 LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 SYSTEM = frozenset(
@@ -85,17 +85,17 @@ def unsupervised(path: Path, tree: ast.AST) -> Iterator[str]:
             continue
         name = _name(node.func)
         if name in BARE:
-            yield f"{path}:{node.lineno}: {name}: start tasks by cellgate_kernels.tasks.Supervisor"
+            yield f"{path}:{node.lineno}: {name}: start tasks by cellgate_kernels.base.tasks.Supervisor"
         elif name in CALLBACK_OF and isinstance(node.func, ast.Attribute):
             place = CALLBACK_OF[name]
             if len(node.args) <= place or not _is_guarded(node.args[place]):
-                yield f"{path}:{node.lineno}: {name}: guard the callback by cellgate_kernels.tasks"
+                yield f"{path}:{node.lineno}: {name}: guard the callback by cellgate_kernels.base.tasks"
 
 
 def numbered(path: Path, tree: ast.AST) -> Iterator[str]:
     """The system's errors in texts for people, as they are: those caught, and those that a function gets."""
     alone = path.as_posix().startswith(ALONE)
-    teller = "its strerror" if alone else f"cellgate_kernels.errors.{TELLER}"
+    teller = "its strerror" if alone else f"cellgate_kernels.base.errors.{TELLER}"
     for name, scope in _errors_in(tree, broad=not alone):
         for node in ast.walk(scope):
             if any(_is_name(told, name) for told in _told(node)) or (

@@ -1,8 +1,8 @@
 """The gateway's own errors, and how each error appears on the wire.
 
-The tree of errors begins in ``cellgate_kernels.errors``. This module adds the server's errors, and the only
-table from errors to HTTP statuses and problems (RFC 9457; the structs are ``wire.problems``). It writes no
-responses: ``http.base`` does. The client's errors are in ``client.errors``.
+The tree of errors begins in ``cellgate_kernels.base.errors``. This module adds the server's errors, and the
+only table from errors to HTTP statuses and problems (RFC 9457; the structs are ``wire.problems``). It writes
+no responses: ``http.base`` does. The client's errors are in ``client.errors``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from cellgate.wire.events import Obstacle
 from cellgate.wire.problems import Problem, QuotaState, StreamProblem, problem, stream_problem
-from cellgate_kernels.errors import (
+from cellgate_kernels.base.errors import (
     CannotBranch,
     CellgateError,
     GatewayFault,
@@ -27,7 +27,7 @@ from cellgate_kernels.errors import (
     PortUnanswered,
     in_words,
 )
-from cellgate_kernels.trees import NO_OPEN_FILES
+from cellgate_kernels.base.trees import NO_OPEN_FILES
 
 
 class NotAuthenticated(CellgateError):

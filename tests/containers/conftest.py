@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from docker.api.client import APIClient
 
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from cellgate_kernels.engine.container import INSTANCE_LABEL
 from tests.support.kernels import EACH_CONTAINER
 from tests.support.server import GatewayProcess
 

@@ -18,7 +18,7 @@ from tests.support.server import GatewayProcess, until
 pytestmark = pytest.mark.usefixtures("no_container_left")
 
 # That of this tree, whatever the image was made of.
-IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image"
+IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "inside"
 MOUNTS = [
     f"{IMAGE / name}:/opt/cellgate/share/cellgate/{name}"
     for name in ("bootstrap.py", "keeper.py", "frames.py", "programs.py", "tables.py")

@@ -11,7 +11,7 @@ import pytest
 from docker.api.client import APIClient
 from docker.errors import NotFound
 
-from cellgate_kernels.provisioners.control_group import ControlGroup
+from cellgate_kernels.limits.control_group import ControlGroup
 from tests.conftest import StartGateway
 from tests.containers.conftest import Containers
 from tests.gateway.sessions.test_asleep import (

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from docker.api.client import APIClient
 
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from cellgate_kernels.engine.container import INSTANCE_LABEL
 from tests.support.free_ports import free_port
 from tests.support.requirements import require
 from tests.support.server import until

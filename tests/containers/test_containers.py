@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from docker.api.client import APIClient
 
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from cellgate_kernels.engine.container import INSTANCE_LABEL
 from tests.conftest import StartGateway
 from tests.containers.conftest import Containers
 from tests.support.server import until

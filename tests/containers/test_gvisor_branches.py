@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from cellgate_kernels.branching import BranchSpec, Obstacle, ObstacleKind
-from cellgate_kernels.errors import CannotBranch
-from cellgate_kernels.kernel import KernelLauncher
+from cellgate_kernels.base.branching import BranchSpec, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import CannotBranch
+from cellgate_kernels.kernel.kernel import KernelLauncher
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.containers.test_branch import launcher
 from tests.gateway.kernels.test_kernel import PYTHON3, folders, printed

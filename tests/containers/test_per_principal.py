@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from docker.api.client import APIClient
 
-from cellgate_kernels.provisioners.container import PRINCIPAL_LABEL
+from cellgate_kernels.engine.container import PRINCIPAL_LABEL
 from tests.conftest import StartGateway
 from tests.containers.conftest import Containers
 from tests.support.server import IN_TIME, GatewayProcess, together, until
@@ -26,7 +26,7 @@ pytestmark = [
 
 MIB = 1024 * 1024
 # Those of this tree, whatever the image was made of.
-IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image"
+IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "inside"
 MOUNTS = [
     f"{IMAGE / name}:/opt/cellgate/share/cellgate/{name}"
     for name in (
@@ -448,7 +448,7 @@ def test_where_cgroups_cant_be_made_kernels_share_the_containers_limits(
     program.write_text(
         f"#!{sys.executable}\n"
         "from cellgate.cli.main import main\n"
-        "from cellgate_kernels.provisioners.cgroups import Cgroups\n"
+        "from cellgate_kernels.limits.cgroups import Cgroups\n"
         "def refused(*_): raise PermissionError(13, 'Permission denied')\n"
         "Cgroups._take_over = refused\n"
         "main()\n"

@@ -17,12 +17,12 @@ import zmq.asyncio
 from docker.api.client import APIClient
 from jupyter_client.manager import AsyncKernelManager
 
-from cellgate_kernels import trees
-from cellgate_kernels.limits import ResourceLimits
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
-from cellgate_kernels.provisioners.engine import Engine
-from cellgate_kernels.provisioners.fork_server import ForkSettings
-from cellgate_kernels.provisioners.shared_containers import Roots, Seat, SharedContainers, Sharers
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.engine.container import INSTANCE_LABEL
+from cellgate_kernels.engine.engine import Engine
+from cellgate_kernels.forking.server import ForkSettings
+from cellgate_kernels.forking.shared_containers import Roots, Seat, SharedContainers, Sharers
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.containers.test_per_principal import MOUNTS
 from tests.gateway.kernels.test_provisioner_contract import (

@@ -23,18 +23,18 @@ from cellgate.record.journal import Journal
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import ManagerSettings, SessionManager
-from cellgate_kernels import trees
-from cellgate_kernels.budget import Owner
-from cellgate_kernels.connection import Listener
-from cellgate_kernels.errors import KernelspecNotFound
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.messages import Channel, Header, Message, new_message
-from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.pool import KernelPool, Moved
-from cellgate_kernels.provisioners.base import KernelExit
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.budget import Owner
+from cellgate_kernels.base.errors import KernelspecNotFound
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.channels.connection import Listener
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.pool.pool import KernelPool, Moved
+from cellgate_kernels.protocol.messages import Channel, Header, Message, new_message
+from cellgate_kernels.protocol.outputs import OutputCaps
 from cellgate_kernels.specs.catalog import KernelspecCatalog
-from cellgate_kernels.threads import Lane
-from cellgate_kernels.turns import Claimant
 
 
 class Fault(LookupError):

@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.testing import at_once, fails_to_start, starts_after, virtual_time
 from tests.core.world import PRINCIPAL, World
 

@@ -18,9 +18,9 @@ from cellgate.execution.run import ExecutionRun
 from cellgate.record.verify_store import check_record
 from cellgate.sessions.session import MOST_FAULTS, Session
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import GatewayFault
-from cellgate_kernels.execution import Status
-from cellgate_kernels.messages import Channel
+from cellgate_kernels.base.errors import GatewayFault
+from cellgate_kernels.protocol.execution import Status
+from cellgate_kernels.protocol.messages import Channel
 from tests.core.fakes import Fault, House
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from cellgate.packages.installer import Installer
 from cellgate.packages.requirements import Change, parse_change
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv import Target
-from cellgate_kernels.environment import Environment
-from cellgate_kernels.leftovers import Leftovers
+from cellgate_kernels.base.leftovers import Leftovers
+from cellgate_kernels.kernel.environment import Environment
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 PATIENCE = 120.0

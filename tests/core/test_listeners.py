@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.protocol.messages import Channel, Message
 from cellgate_kernels.testing import FakeKernel, FakeLauncher, VirtualTimeLoop, virtual_time
 
 

@@ -14,8 +14,8 @@ from cellgate.execution.run import ExecutionRun
 from cellgate.record.events import EventLog
 from cellgate.sessions.queue import ExecutionQueue
 from cellgate.sessions.session import Session
-from cellgate_kernels.execution import Execution
-from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.pool.pool import KernelPool
+from cellgate_kernels.protocol.execution import Execution
 from tests.core.machine import Sessions
 from tests.support.examples import SHARE, examples
 

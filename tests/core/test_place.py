@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.limits import ResourceLimits
-from cellgate_kernels.provisioners.cgroups import Cgroups
-from cellgate_kernels.provisioners.control_group import ControlGroup
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.limits.cgroups import Cgroups
+from cellgate_kernels.limits.control_group import ControlGroup
 from tests.support import leftovers
 from tests.support.place import Place, abandoned
 from tests.support.requirements import require

@@ -12,8 +12,8 @@ from cellgate.channels.frames import FrameFormat, Subprotocol
 from cellgate.channels.requests import received
 from cellgate.execution.request import ExecuteRequest
 from cellgate.sessions.registry import Accepted
-from cellgate_kernels.branch_request import REQUEST as BRANCH_REQUEST
-from cellgate_kernels.messages import Channel, new_message
+from cellgate_kernels.kernel.branch_request import REQUEST as BRANCH_REQUEST
+from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.testing import Cell, virtual_time
 from tests.core.world import CELL_TIMEOUT, GRACE, PRINCIPAL, SETTLE, World
 

@@ -42,14 +42,14 @@ from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, sam
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import CellgateError, GatewayFault
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.messages import Channel, new_message
-from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.base.errors import CellgateError, GatewayFault
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.pool.pool import KernelPool, PoolSettings
+from cellgate_kernels.protocol.messages import Channel, new_message
+from cellgate_kernels.protocol.outputs import OutputCaps
+from cellgate_kernels.protocol.websocket import Subprotocol
 from cellgate_kernels.testing import Attempt, FakeKernel, FakeLauncher, Start, VirtualTimeLoop, at_once
-from cellgate_kernels.threads import Lane
-from cellgate_kernels.websocket import Subprotocol
 
 T = TypeVar("T")
 

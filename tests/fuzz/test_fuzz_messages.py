@@ -32,13 +32,13 @@ from cellgate.record.notebook import Export, Notebook
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.survey import ListedRows, Survey
 from cellgate.sessions.widgets import WidgetMessages
-from cellgate_kernels.connection import KernelConnection
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.messages import DELIMITER, Channel, Header, Message, Signer
-from cellgate_kernels.outputs import COMM_EVENTS, OutputCaps
-from cellgate_kernels.reception import Reception
-from cellgate_kernels.threads import Lane
-from cellgate_kernels.websocket import Subprotocol
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.channels.reception import Reception
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.messages import DELIMITER, Channel, Header, Message, Signer
+from cellgate_kernels.protocol.outputs import COMM_EVENTS, OutputCaps
+from cellgate_kernels.protocol.websocket import Subprotocol
 from tests.fuzz.budget import Fuzz
 from tests.pure.record.conftest import session_row
 

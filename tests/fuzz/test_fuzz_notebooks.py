@@ -49,7 +49,7 @@ from cellgate.replay.page import page
 from cellgate.replay.report import NewRun, build_report, write
 from cellgate.replay.source import open_source, recorded_bytes
 from cellgate.wire.answers import EnvironmentReport, Pair, ReplayFacts, ReplayReport
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from tests.fuzz.budget import Fuzz
 
 AT = "2026-03-01T09:30:00.000000Z"

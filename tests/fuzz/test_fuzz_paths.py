@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cellgate.files import tree
 from cellgate.files.listing import file_model
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.provisioners.disk import ENTRY_BYTES
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.limits.disk import ENTRY_BYTES
 from tests.fuzz.budget import Fuzz
 from tests.support.server import GatewayProcess
 

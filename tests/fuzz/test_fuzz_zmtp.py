@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cellgate_kernels.budget import ReceiveBudget
-from cellgate_kernels.zmtp import FRAME_COST, MOST_FRAMES, Decoder, ProtocolError, encode
+from cellgate_kernels.base.budget import ReceiveBudget
+from cellgate_kernels.channels.zmtp import FRAME_COST, MOST_FRAMES, Decoder, ProtocolError, encode
 from tests.fuzz.budget import Fuzz
 
 GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)

@@ -41,8 +41,8 @@ from typing import Final
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.backends.sandbox import SandboxProvisioner
+from cellgate_kernels.base.errors import BackendUnavailable
 from tests.support.free_ports import free_port
 from tests.support.nightly import mostly_nightly
 from tests.support.requirements import require

@@ -42,7 +42,10 @@ def test_an_error_of_the_system_told_with_its_number_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caught: str, statement: str
 ) -> None:
     assert set(found(tmp_path, monkeypatch, caught, statement, "gateway/x.py")) == {
-        "gateway/x.py:5: an error of the system, told with its number: use cellgate_kernels.errors.in_words"
+        (
+            "gateway/x.py:5: an error of the system, told with its number: "
+            "use cellgate_kernels.base.errors.in_words"
+        )
     }
 
 
@@ -67,5 +70,5 @@ def test_other_errors_are_told_as_they_are(tmp_path: Path, monkeypatch: pytest.M
 def test_programs_inside_kernels_tell_the_systems_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, problems: int
 ) -> None:
-    place = "kernels/cellgate_kernels/image/x.py"
+    place = "kernels/cellgate_kernels/inside/x.py"
     assert len(found(tmp_path, monkeypatch, "OSError", statement, place)) == problems

@@ -24,7 +24,7 @@ from tests.support.growth import MOST_IN_SECONDS, in_seconds
 from tests.support.near_misses import near_misses
 
 ROOTS = [Path(package.__path__[0]) for package in (cellgate, cellgate_kernels)]
-IN_KERNELS = "cellgate_kernels.image"
+IN_KERNELS = "cellgate_kernels.inside"
 """Modules that run in kernels' environments and can't be imported here."""
 WHOLE = {"match", "fullmatch"}
 """Methods that begin at one place; all others try every place of a text."""

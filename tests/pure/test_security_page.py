@@ -38,7 +38,7 @@ ALONE = {
     "gateway/cellgate/sessions/adoption.py",
     # Records that one job looks at, and tables that one kernel is asked for.
     "gateway/cellgate/sessions/retention.py",
-    "kernels/cellgate_kernels/provisioners/read_back.py",
+    "kernels/cellgate_kernels/limits/read_back.py",
     # Names that one session looks up, within the turns of all.
     "gateway/cellgate/egress/resolver.py",
 }
@@ -114,9 +114,9 @@ def test_everything_in_the_code_that_shares_is_in_the_table() -> None:
 
 
 DEFINING = {
-    "kernels/cellgate_kernels/pool.py",
-    "kernels/cellgate_kernels/sockets.py",
-    "kernels/cellgate_kernels/zmtp.py",
+    "kernels/cellgate_kernels/pool/pool.py",
+    "kernels/cellgate_kernels/channels/sockets.py",
+    "kernels/cellgate_kernels/channels/zmtp.py",
 }
 """What has one of its own where it is given none, in tests."""
 

@@ -49,9 +49,9 @@ IMPORTED = [
     "cellgate.mcp.http",
     "cellgate.principals.store",
     "cellgate.server.assembly",
-    "cellgate_kernels.provisioners.docker",
-    "cellgate_kernels.provisioners.process",
-    "cellgate_kernels.provisioners.sandbox",
+    "cellgate_kernels.backends.docker",
+    "cellgate_kernels.backends.process",
+    "cellgate_kernels.backends.sandbox",
 ]
 """What the fork server imports, with all that these import."""
 FORK_SERVER = "tests.support.fork_server"

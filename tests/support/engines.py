@@ -24,11 +24,11 @@ from typing import Any
 import psutil
 from docker.api.client import APIClient
 
-from cellgate_kernels.provisioners.container import IMAGE
+from cellgate_kernels.engine.container import IMAGE
 from tests.support.requirements import require
 from tests.support.server import until
 
-BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
+BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "inside" / "bootstrap.py"
 """That of this tree, whatever the image was made of."""
 
 MOUNTED_IMAGE = "cellgate/kernel:mounted"

@@ -16,7 +16,7 @@ from traceback import format_exc
 
 import pytest
 
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 
 NOBODY = 65534
 

@@ -21,13 +21,13 @@ from docker.api.client import APIClient
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.provisioners.base import CellgateProvisioner
-from cellgate_kernels.provisioners.cgroups import Cgroups
-from cellgate_kernels.provisioners.container import KERNEL_LABEL
-from cellgate_kernels.provisioners.fork_server import ForkServer, ForkSettings
-from cellgate_kernels.provisioners.kernel_uids import KernelUids
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.engine.container import KERNEL_LABEL
+from cellgate_kernels.forking.server import ForkServer, ForkSettings
+from cellgate_kernels.launch.base import CellgateProvisioner
+from cellgate_kernels.limits.cgroups import Cgroups
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.walls.kernel_uids import KernelUids
 from tests.support.nightly import at_night
 
 CELL_TIMEOUT = 60.0

@@ -20,8 +20,8 @@ import psutil
 from docker.api.client import APIClient
 from docker.errors import DockerException
 
-from cellgate_kernels import trees
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from cellgate_kernels.base import trees
+from cellgate_kernels.engine.container import INSTANCE_LABEL
 
 DEPTH = 8
 """How deep below a place data folders of gateways are; what cells make may be deeper than any path."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.provisioners.control_group import ControlGroup
+from cellgate_kernels.limits.control_group import ControlGroup
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, until
 

@@ -45,7 +45,7 @@ def load(path: str) -> ModuleType:
     return module
 
 
-tables = load("kernels/cellgate_kernels/image/tables.py")
+tables = load("kernels/cellgate_kernels/inside/tables.py")
 frames = load("gateway/cellgate/client/frames.py")
 
 
@@ -492,7 +492,7 @@ def check_shell(_: int) -> None:
     """As a cell shows it: only if the request asks, and the reason in the metadata."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    bootstrap = load("kernels/cellgate_kernels/image/bootstrap.py")
+    bootstrap = load("kernels/cellgate_kernels/inside/bootstrap.py")
     shell = InteractiveShell.instance()
     asked: dict[str, Any] = {}
     shell.get_parent = lambda: {"metadata": asked}  # type: ignore[attr-defined]

@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "vendoring"
 VENDOR = ROOT / "gateway" / "cellgate" / "console" / "static" / "vendor"
-IMAGE = ROOT / "kernels" / "cellgate_kernels" / "image"
+IMAGE = ROOT / "kernels" / "cellgate_kernels" / "inside"
 DRAWING = IMAGE / "drawing"
 MANIFEST = "manifest.json"
 LOCK = "package-lock.json"

@@ -32,10 +32,10 @@ from cellgate.record.journal import Journal
 from cellgate.server.assembly import GatewaySettings, running
 from cellgate.sessions.parts import SessionSettings
 from cellgate.sessions.registry import ManagerSettings
-from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.pool import PoolSettings
-from cellgate_kernels.sockets import LocalSocket
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.channels.sockets import LocalSocket
+from cellgate_kernels.pool.pool import PoolSettings
+from cellgate_kernels.protocol.outputs import OutputCaps
 
 TOKEN = "way"
 OURS = tuple(Path(module.__file__ or "").parent for module in (cellgate, cellgate_kernels))

@@ -16,9 +16,9 @@ from typing import Protocol
 from cellgate.channels.frame_log import KernelFrames, OutboxLimits
 from cellgate.channels.frames import FrameFormat, OutgoingMessage
 from cellgate.channels.outbox import Outbox, OutboxLost
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 

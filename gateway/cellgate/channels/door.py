@@ -24,12 +24,12 @@ from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.spill_ledger import Opener
-from cellgate_kernels.branch_request import REQUEST as BRANCH_REQUEST
-from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
-from cellgate_kernels.execution import Outcome, Status
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.messages import Channel, Message
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelDied
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.kernel.branch_request import REQUEST as BRANCH_REQUEST
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.execution import Outcome, Status
+from cellgate_kernels.protocol.messages import Channel, Message
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from typing import BinaryIO, Protocol
 from cellgate.channels.frames import FrameFormat
 from cellgate.errors import is_full
 from cellgate.record.spill_ledger import Opener
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.limits import GIB, MIB
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane, work_for
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.resources import GIB, MIB
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane, work_for
 
 CHUNK = 256 * 1024
 SPILL = 4 * MIB

@@ -1,9 +1,9 @@
 """Kernel messages as WebSocket frames: each is encoded once per subprotocol, however many clients there are.
 
-Pure. ``cellgate_kernels.websocket`` makes the payloads; here they get their frame header (RFC 6455, section
-5.2), so that many small messages go out in one write. A server's frames are unmasked. If compression was
-negotiated (RFC 7692), each message is deflated independently, which is always allowed, so that clients can
-share the frame.
+Pure. ``cellgate_kernels.protocol.websocket`` makes the payloads; here they get their frame header (RFC 6455,
+section 5.2), so that many small messages go out in one write. A server's frames are unmasked. If compression
+was negotiated (RFC 7692), each message is deflated independently, which is always allowed, so that clients
+can share the frame.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from cellgate_kernels.contents import with_plain_text
-from cellgate_kernels.messages import EMPTY, Channel, Message
-from cellgate_kernels.websocket import Subprotocol, encode
+from cellgate_kernels.protocol.contents import with_plain_text
+from cellgate_kernels.protocol.messages import EMPTY, Channel, Message
+from cellgate_kernels.protocol.websocket import Subprotocol, encode
 
 _TEXT, _BINARY, _DEFLATED = 0x81, 0x82, 0x40
 _WORTH_DEFLATING = range(512, 512 * 1024)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cellgate_kernels.messages import Channel, MalformedMessage, Message
+from cellgate_kernels.protocol.messages import Channel, MalformedMessage, Message
 
 Client = TypeVar("Client")
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from cellgate.channels.frame_log import FrameLog, joined
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 OWN = 64 * 1024
 """Bytes that each client may have in memory, whatever the others of its kernel have there."""

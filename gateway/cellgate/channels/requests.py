@@ -16,10 +16,10 @@ from msgspec import structs
 
 from cellgate.execution.request import ExecuteRequest
 from cellgate.wire.models import MAX_CODE_BYTES
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.messages import Channel, MalformedMessage, Message
-from cellgate_kernels.structure import INLINE_BYTES, is_heavy, weigh
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.codec.decoding import json_decoder
+from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy, weigh
+from cellgate_kernels.protocol.messages import Channel, MalformedMessage, Message
 
 MOST_WEIGHT = 1024 * 1024
 """Bytes that the objects in an execute_request's content may take in memory; its code is not among them."""

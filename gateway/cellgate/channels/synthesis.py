@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cellgate_kernels.messages import Channel, Message, new_message
+from cellgate_kernels.protocol.messages import Channel, Message, new_message
 
 SESSION = "cellgate"
 

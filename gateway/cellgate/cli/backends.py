@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cellgate_kernels.errors import BackendUnavailable, ImageMissing
-from cellgate_kernels.provisioners.container import ContainerSettings
-from cellgate_kernels.provisioners.docker import check_engine
-from cellgate_kernels.provisioners.engine import Engine
-from cellgate_kernels.provisioners.process import ProcessProvisioner
-from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.backends.docker import check_engine
+from cellgate_kernels.backends.process import ProcessProvisioner
+from cellgate_kernels.backends.sandbox import SandboxProvisioner
+from cellgate_kernels.base.errors import BackendUnavailable, ImageMissing
+from cellgate_kernels.engine.container import ContainerSettings
+from cellgate_kernels.engine.engine import Engine
 
 NOT_ISOLATED = "KERNELS ARE NOT ISOLATED: code can read and change all your files."
 

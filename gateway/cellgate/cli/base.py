@@ -38,8 +38,8 @@ from traitlets.config.loader import (
 from cellgate.cli.escaping import printed
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
-from cellgate_kernels.errors import InvalidInput, in_words, nearest
-from cellgate_kernels.regular import read_regular
+from cellgate_kernels.base.errors import InvalidInput, in_words, nearest
+from cellgate_kernels.base.regular import read_regular
 
 if TYPE_CHECKING:
     from cellgate.client import Gateway

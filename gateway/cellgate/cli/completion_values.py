@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 from traitlets import Enum, TraitType
 
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 
 if TYPE_CHECKING:
     from cellgate.client import Gateway

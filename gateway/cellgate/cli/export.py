@@ -15,7 +15,7 @@ from traitlets import Bool, Enum, Unicode
 from cellgate.cli.base import CommandApp, UsageError
 from cellgate.cli.transfer import target_of, transfer
 from cellgate.client.calls import FORM_BY_EXTENSION
-from cellgate_kernels.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words
 
 _EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ""}
 """A script's depends on the session's language, which the gateway knows."""

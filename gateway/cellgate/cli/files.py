@@ -17,7 +17,7 @@ from cellgate.cli.base import CommandApp, UsageError, expanded
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.transfer import target_of, transfer
 from cellgate.client import Files
-from cellgate_kernels.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words
 
 _ACTIONS = {"put": "SESSION FILE [PATH]", "get": "SESSION PATH [FILE]", "ls": "SESSION", "rm": "SESSION PATH"}
 

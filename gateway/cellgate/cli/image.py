@@ -1,6 +1,6 @@
 """``cellgate image build`` and ``cellgate image check``: the image that kernels in containers run from.
 
-``cellgate_kernels.provisioners.image`` builds it; the check starts a kernel as the gateway does. This module
+``cellgate_kernels.engine.image`` builds it; the check starts a kernel as the gateway does. This module
 shows both. Neither needs a running gateway.
 """
 
@@ -18,8 +18,8 @@ from traitlets import Enum, Unicode
 
 from cellgate.cli.actions import check_options
 from cellgate.cli.base import BaseApp, UsageError, expanded
-from cellgate_kernels.provisioners.container import IMAGE
-from cellgate_kernels.provisioners.engine import SOCKET
+from cellgate_kernels.engine.container import IMAGE
+from cellgate_kernels.engine.engine import SOCKET
 from cellgate_kernels.specs.environments import OWN, Environment, environment_of
 
 CHECK_TIMEOUT = 120.0
@@ -102,7 +102,7 @@ class ImageApp(BaseApp):
         raise SystemExit(0)
 
     def _build(self, console: Console) -> None:
-        from cellgate_kernels.provisioners.image import build_image  # noqa: PLC0415 - keeps --help quick
+        from cellgate_kernels.engine.image import build_image  # noqa: PLC0415 - keeps --help quick
 
         requirements = self._packages()
         console.print(f"packages of {environment_of(requirements) or requirements} ...")
@@ -118,7 +118,7 @@ class ImageApp(BaseApp):
 
     def _packages(self) -> Path:
         """The list of packages that was asked for, or that the image of this name was built of."""
-        from cellgate_kernels.provisioners.image import built_of  # noqa: PLC0415 - keeps --help quick
+        from cellgate_kernels.engine.image import built_of  # noqa: PLC0415 - keeps --help quick
 
         if self.kernel_environment and self.requirements:
             raise UsageError("--environment, or --requirements: not both")
@@ -136,9 +136,9 @@ class ImageApp(BaseApp):
         return Environment(name or Environment.STANDARD).lock
 
     async def _check(self, console: Console) -> None:
-        from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
-        from cellgate_kernels.provisioners.docker import check_engine  # noqa: PLC0415
-        from cellgate_kernels.provisioners.engine import Engine  # noqa: PLC0415
+        from cellgate_kernels.backends.docker import check_engine  # noqa: PLC0415
+        from cellgate_kernels.engine.container import ContainerSettings  # noqa: PLC0415
+        from cellgate_kernels.engine.engine import Engine  # noqa: PLC0415
 
         settings = ContainerSettings(self.image, self.runtime)
         engine = Engine(self.docker_url)

@@ -23,7 +23,7 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from cellgate.client import Gateway, GatewayError, InputRequest
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.resources import MIB
 
 END_OF_FILE = "\x04"
 """The answer to which a kernel's input() raises EOFError."""

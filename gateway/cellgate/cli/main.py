@@ -20,7 +20,7 @@ from traitlets.utils.importstring import import_item
 from cellgate.cli.base import COMPLETING, BaseApp, UsageError, did_you_mean
 from cellgate.cli.escaping import printed, printed_line
 from cellgate.cli.extras import OF_THE_SERVER, SERVER, missing
-from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
 
 OPTION_GROUPS = (
     "CommandApp",

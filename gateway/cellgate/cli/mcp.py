@@ -19,7 +19,7 @@ from traitlets import Enum as EnumTrait
 
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.cell_options import KernelOption
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 
 class McpApp(KernelOption):

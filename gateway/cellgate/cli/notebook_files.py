@@ -24,7 +24,7 @@ from cellgate.execution.blocks import cell_of
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.record.imported import decode_notebook, read_file
 from cellgate.record.older import MALFORMED, malformed, newest
-from cellgate_kernels.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import Language, find_language
 
 _nbformat: Any = nbformat  # untyped

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cellgate.cli.cells import Written
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language, find_language
 
 _SHOWN = 60

@@ -60,7 +60,7 @@ class PackageOptions(BaseApp):
     def package_settings(self, environment: Mapping[str, str]) -> PackageSettings:
         """The policy, with the network's variables of `environment`. Raises InvalidInput."""
         from cellgate.packages.settings import PackageSettings  # noqa: PLC0415
-        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
+        from cellgate_kernels.base.resources import parse_size  # noqa: PLC0415
 
         return PackageSettings(
             allowed=PackageSettings.allowing(self.packages),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 
 PATIENCE = 300.0
 

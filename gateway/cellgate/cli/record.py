@@ -21,7 +21,7 @@ from traitlets import Bool, Integer
 from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.base import BaseApp, UsageError, expanded
 from cellgate.cli.tables import without_controls
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

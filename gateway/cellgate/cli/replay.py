@@ -40,9 +40,9 @@ from cellgate.replay.run import refuse_other_environment, run_cells
 from cellgate.replay.source import Source, open_source, recorded_bytes
 from cellgate.replay.tally import compared, why_none
 from cellgate.wire.answers import NotebookFacts, NotebookReport, RestoredFile
-from cellgate_kernels.errors import InvalidInput, in_words
-from cellgate_kernels.limits import HASH_SEED
-from cellgate_kernels.outputs import OutputArea
+from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.resources import HASH_SEED
+from cellgate_kernels.protocol.outputs import OutputArea
 
 _MARKS = {"equal": "=", "normalised": "~", "unjudged": "?", "different": "!", "skipped": "-"}
 SAME, DIFFERS, UNJUDGED = 0, 1, 3

@@ -47,7 +47,7 @@ from cellgate.cli.screen import Screen, Silent, note_wait
 from cellgate.cli.script import asks, preparing, wants_a_person
 from cellgate.cli.tables import as_json
 from cellgate.client import ErrorInfo, FileModel, Files, Gateway
-from cellgate_kernels.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import parse_language
 
 MOST_NAMED = 20

@@ -23,8 +23,8 @@ from typing import BinaryIO, Final
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.escaping import printed_line
 from cellgate.client import ErrorInfo, FileModel, Files, GatewayError
-from cellgate_kernels.errors import InvalidInput, in_words
-from cellgate_kernels.limits import GIB
+from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.resources import GIB
 
 MOST_FILES = 1000
 MOST_BYTES = GIB

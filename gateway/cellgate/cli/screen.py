@@ -31,7 +31,7 @@ from cellgate.client import (
 )
 from cellgate.client.loss import describe_loss
 from cellgate.wire.endings import describe_end
-from cellgate_kernels.telling import chart_of, tell
+from cellgate_kernels.codec.telling import chart_of, tell
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\)|[ -/]++[0-~]|[@-Z\\-_])")
 

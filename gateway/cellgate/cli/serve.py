@@ -24,8 +24,8 @@ from cellgate.cli.base import RUNNING_FILE, UsageError, absolute, users_folder
 from cellgate.cli.identity_options import IdentityOptions
 from cellgate.cli.package_options import PackageOptions
 from cellgate.cli.setting_checks import Size, plain, settings_of_kind
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import Supervisor
 
 if TYPE_CHECKING:
     from cellgate.cli.backends import Backend
@@ -446,7 +446,7 @@ class ServeApp(IdentityOptions, PackageOptions):
     async def _choose_backend(self) -> Backend:
         """The backend of the settings. Raises BackendUnavailable or UsageError."""
         from cellgate.cli.backends import choose_backend  # noqa: PLC0415
-        from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
+        from cellgate_kernels.engine.container import ContainerSettings  # noqa: PLC0415
 
         settings = ContainerSettings(self.image, self.runtime, self.network, tuple(self.mounts))
         backend = await choose_backend(self.backend, settings, self.docker_url)
@@ -482,9 +482,9 @@ class ServeApp(IdentityOptions, PackageOptions):
         from cellgate.server.assembly import GatewaySettings, why_unshared  # noqa: PLC0415
         from cellgate.sessions.parts import SessionSettings  # noqa: PLC0415
         from cellgate.sessions.registry import ManagerSettings  # noqa: PLC0415
-        from cellgate_kernels.limits import ResourceLimits  # noqa: PLC0415
-        from cellgate_kernels.outputs import OutputCaps  # noqa: PLC0415
-        from cellgate_kernels.pool import PoolSettings  # noqa: PLC0415
+        from cellgate_kernels.base.resources import ResourceLimits  # noqa: PLC0415
+        from cellgate_kernels.pool.pool import PoolSettings  # noqa: PLC0415
+        from cellgate_kernels.protocol.outputs import OutputCaps  # noqa: PLC0415
 
         for name in ("claim_timeout", "start_timeout", "cell_timeout", "idle_timeout", "lifetime"):
             check_seconds(getattr(self, name), name)
@@ -621,7 +621,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         """The ceilings of the options, and by default the machine's resources. Raises InvalidInput."""
         from cellgate.execution.limits import Ceilings  # noqa: PLC0415
         from cellgate.server import machine  # noqa: PLC0415
-        from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits  # noqa: PLC0415
+        from cellgate_kernels.base.resources import MIB, MOST_BYTES, ResourceLimits  # noqa: PLC0415
 
         # Containers are in the engine's control groups, not in the gateway's.
         groups = None if backend.name == "docker" else machine.CGROUPS
@@ -646,7 +646,7 @@ class ServeApp(IdentityOptions, PackageOptions):
     def _channels(self, most_cell_timeout: float) -> Any:
         from cellgate.channels.client import ChannelSettings  # noqa: PLC0415
         from cellgate.channels.frame_log import OutboxLimits  # noqa: PLC0415
-        from cellgate_kernels.threads import Lane  # noqa: PLC0415
+        from cellgate_kernels.base.threads import Lane  # noqa: PLC0415
 
         outbox = OutboxLimits(memory=plain(self, "slow_client_memory"), total=plain(self, "slow_client_disk"))
         return settings_of_kind(

@@ -29,7 +29,7 @@ from cellgate.cli.variables import print_variables
 from cellgate.cli.watching import watch
 from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
 from cellgate.wire.models import MOST_SEED
-from cellgate_kernels.limits import GIB, MIB
+from cellgate_kernels.base.resources import GIB, MIB
 
 CONFLICT = 409
 UNFINISHED = frozenset({"queued", "running"})

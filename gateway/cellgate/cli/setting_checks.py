@@ -14,8 +14,8 @@ from traitlets import Bool, Enum, Float, HasTraits, Integer, List, TraitError, T
 from traitlets.config import Config
 from traitlets.config.loader import DeferredConfig
 
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import parse_size
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import parse_size
 
 LONGEST = 60
 """Characters of a value that are shown at most."""

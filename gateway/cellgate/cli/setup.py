@@ -1,6 +1,6 @@
 """``cellgate setup``: creates the environment that kernels run in, and reports which isolation works here.
 
-``cellgate_kernels.specs`` does the work and ``cellgate_kernels.provisioners`` checks the isolation; this
+``cellgate_kernels.specs`` does the work and ``cellgate_kernels.backends`` checks the isolation; this
 shows it. It needs no running gateway, and may be called again: what exists and is correct is kept.
 """
 
@@ -15,8 +15,8 @@ from rich.console import Console
 from traitlets import Enum, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
-from cellgate_kernels.errors import BackendUnavailable, in_words
-from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.backends.sandbox import SandboxProvisioner
+from cellgate_kernels.base.errors import BackendUnavailable, in_words
 from cellgate_kernels.specs.environments import Environment, chosen_requirements, environment_of
 from cellgate_kernels.specs.install import create_environment, install_kernelspecs
 

@@ -16,7 +16,7 @@ from traitlets import Bool, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError, expanded
 from cellgate.cli.escaping import printed
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 if TYPE_CHECKING:
     from cellgate.record.findings import Finding

@@ -23,7 +23,7 @@ import msgspec
 from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
 from cellgate.client.transport import MOST_ANSWER, Answer, Body, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
-from cellgate_kernels.limits import GIB
+from cellgate_kernels.base.resources import GIB
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel

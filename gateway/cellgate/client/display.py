@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cellgate.client.images import ENCODED, SVG
-from cellgate_kernels.telling import tell
+from cellgate_kernels.codec.telling import tell
 
 
 def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str, note: str = "") -> dict[str, str]:

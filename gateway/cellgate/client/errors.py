@@ -2,7 +2,7 @@
 
 All are subclasses of GatewayError. Each stable `reason` that a program may want to distinguish has a class;
 an unknown reason of a newer gateway is a plain GatewayError. The base is
-``cellgate_kernels.errors.CellgateError``, as everywhere.
+``cellgate_kernels.base.errors.CellgateError``, as everywhere.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cellgate.wire.events import Obstacle
-from cellgate_kernels import errors
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base import errors
+from cellgate_kernels.base.errors import CellgateError
 
 
 class GatewayError(CellgateError):

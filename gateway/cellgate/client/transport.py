@@ -37,8 +37,8 @@ import msgspec
 from cellgate.client.errors import CannotBranch, GatewayError, InvalidInput, gateway_error
 from cellgate.client.owners import Owners, session_in
 from cellgate.wire.events import Obstacle
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.resources import MIB
 
 if TYPE_CHECKING:
     from tornado.websocket import WebSocketClientConnection

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from cellgate.errors import NotFound, StorageError
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.regular import read_regular
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.threads import Lane
 
 STATIC: Final = Path(__file__).with_name("static")
 PAGE: Final = "index.html"

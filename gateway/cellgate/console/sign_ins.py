@@ -14,7 +14,7 @@ from typing import Final
 
 from cellgate.principals.principal import Login
 from cellgate.principals.tickets import Tickets
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor
 
 LOOK_SECONDS: Final = 15.0
 """Between two looks for sign-ins that are over by the clock."""

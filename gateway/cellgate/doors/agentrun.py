@@ -12,8 +12,8 @@ from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, print
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.wire.answers import Result
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.codec.encoding import encode_in_steps
 
 TIMED_OUT = "Execution timed out."
 

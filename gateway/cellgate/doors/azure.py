@@ -29,9 +29,9 @@ from cellgate.record.events import now
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileModel, FilePage
 from cellgate.wire.models import ExecuteBody, LimitsBody, ProcessBody, SessionBody
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.structure import INLINE_BYTES
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.codec.structure import INLINE_BYTES
 
 PREFIX = "azure-"
 """What the keys of the sessions begin with."""

@@ -17,8 +17,8 @@ from msgspec import Raw
 from cellgate.doors.base import complaints
 from cellgate.execution.results import ResultBuilder
 from cellgate.wire.answers import FileModel, ProcessModel, Result
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.structure import LONG_NUMBER
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.codec.structure import LONG_NUMBER
 
 FIRST_NEWER = "2024-10"
 """From this version on, files are flat objects and what runs is an execution."""

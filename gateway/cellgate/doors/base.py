@@ -24,8 +24,8 @@ from cellgate.principals.principal import Ask, Login
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, Result
 from cellgate.wire.models import ExecuteBody, SessionBody
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.structure import INLINE_BYTES
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.codec.structure import INLINE_BYTES
 
 P = ParamSpec("P")
 T = TypeVar("T")

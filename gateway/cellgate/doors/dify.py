@@ -14,8 +14,8 @@ from cellgate.http.base import encode
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.wire.answers import Result
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.codec.encoding import encode_in_steps
 
 LANGUAGES = {"python3": None, "nodejs": "javascript"}
 """Dify's names, and ours; None for the default kernel's."""

@@ -41,8 +41,8 @@ from cellgate.principals.principal import Ask, Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileModel, Result
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.codec.encoding import encode_in_steps
 
 LANGUAGES = MappingProxyType({"py": "python", "js": "javascript", "ts": "typescript", "bash": "bash"})
 """LibreChat's names, and ours."""

@@ -21,10 +21,10 @@ from cellgate.principals.principal import Permission
 from cellgate.processes.request import check_input, check_process
 from cellgate.wire.answers import ProcessModel
 from cellgate.wire.models import ProcessBody, ProcessInputBody
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.specs.manifest import Manifest
-from cellgate_kernels.tasks import guarded
 
 
 @dataclass(frozen=True, slots=True)

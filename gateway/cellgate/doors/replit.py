@@ -12,7 +12,7 @@ from cellgate.doors.base import Asked, DoorHandler, Script, printed
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.wire.answers import Result
-from cellgate_kernels.encoding import STEP
+from cellgate_kernels.codec.encoding import STEP
 
 
 class ReplitBody(Asked, frozen=True):

@@ -12,7 +12,7 @@ from cellgate.doors.e2b.contexts import recover_contexts
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.routes import Route, pattern
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 ALL = "all"
 DOORS: Mapping[str, tuple[tuple[str, type[BaseHandler]], ...]] = MappingProxyType(

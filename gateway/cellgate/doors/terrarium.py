@@ -16,8 +16,8 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.wire.answers import FileChange, Result
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.codec.encoding import encode_in_steps
 
 TIMEOUT = 25.0
 """Seconds: less than the 30 after which Khoj begins again."""

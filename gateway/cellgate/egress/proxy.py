@@ -26,9 +26,9 @@ from cellgate.egress.policy import Address, Cause, EgressPolicy
 from cellgate.egress.relay import CHUNK, BadBody, Count, end, pump, send_body
 from cellgate.egress.requests import MOST_HEAD, BadHead, ProxyRequest, parse_head
 from cellgate.egress.shared import Egress
-from cellgate_kernels.errors import CellgateError, in_words
-from cellgate_kernels.provisioners.base import EGRESS_SOCKET
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.launch.base import EGRESS_SOCKET
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from ipaddress import ip_address
 from cellgate.egress.policy import Address, address_of
 from cellgate.errors import QueueFull
 from cellgate.record.admission import Turns
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
 
 LOOKUP_SECONDS = 10.0
 THREADS = 16

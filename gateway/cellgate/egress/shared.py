@@ -14,10 +14,10 @@ from cellgate.egress.dialer import dial, is_own
 from cellgate.egress.policy import Address, EgressPolicy
 from cellgate.egress.resolver import GetAddresses, Lookups, Resolver, system_addresses
 from cellgate.errors import NetworkNotAllowed
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import GIB
-from cellgate_kernels.places import Places
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.places import Places
+from cellgate_kernels.base.resources import GIB
+from cellgate_kernels.base.threads import Lane
 
 PIECES_A_TURN = 32
 """Pieces of all connections that are sent on in one turn. A body's chunks may have a byte each."""

@@ -13,7 +13,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from cellgate.wire.endings import note_output
-from cellgate_kernels.encoding import encode_in_steps
+from cellgate_kernels.codec.encoding import encode_in_steps
 
 MAX_TEXT = 100_000
 _JSON = 1_000_000

@@ -16,7 +16,7 @@ from cellgate.execution.markdown import fence_language, fences
 from cellgate.files.tree import Parts, parse_path
 from cellgate.wire.answers import Result
 from cellgate.wire.models import MAX_CODE_BYTES, BlockBody, BlocksBody
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
 
 MOST_BLOCKS = 64

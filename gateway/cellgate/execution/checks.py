@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cellgate.wire.models import ENV_NAME, SESSION_KEY
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 MAX_ENV = 64
 MAX_ENV_BYTES = 32 * 1024

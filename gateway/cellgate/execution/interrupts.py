@@ -11,11 +11,11 @@ import asyncio
 import logging
 from typing import Any
 
-from cellgate_kernels.errors import KernelDied
-from cellgate_kernels.execution import Execution, Phase
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.messages import Message
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.errors import KernelDied
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.execution import Execution, Phase
+from cellgate_kernels.protocol.messages import Message
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 Ceilings are the gateway's, for everybody, lowered by the quotas of the principal. Every request for limits
 ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's.
-Only values and their checks; ``cellgate_kernels.limits`` has those of one kernel.
+Only values and their checks; ``cellgate_kernels.base.resources`` has those of one kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from cellgate.principals.quotas import Quotas
 from cellgate.wire.models import LimitsBody
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MOST_BYTES, ResourceLimits, parse_size
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MOST_BYTES, ResourceLimits, parse_size
 
 MAX_SECONDS = 30 * 24 * 3600.0
 

@@ -17,8 +17,8 @@ from cellgate.wire.models import (
     MAX_TABLE_ROWS,
     ExecuteBody,
 )
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.messages import Channel, Message, new_message
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.protocol.messages import Channel, Message, new_message
 from cellgate_kernels.specs.languages import parse_language
 
 
@@ -95,7 +95,7 @@ def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Messa
         # ipykernel also aborts a cell that arrives just after the failed one's idle.
         "stop_on_error": False,
     }
-    # Read by the kernel's start-up file, kernels/cellgate_kernels/image/bootstrap.py.
+    # Read by the kernel's start-up file, kernels/cellgate_kernels/inside/bootstrap.py.
     metadata = {} if request.tables is None else {"cellgate": {"tables": request.tables}}
     return new_message(
         Channel.SHELL, "execute_request", content, session=session, msg_id=msg_id, metadata=metadata

@@ -1,9 +1,9 @@
 """The result of one execution, built from its events: live as they arrive, or from the record afterwards.
 
 Pure. Building a result from large outputs is slow: `heavy` says when it belongs in a thread, with a `copy` of
-the builder, because more events may arrive in between. ``cellgate_kernels.outputs`` collects the outputs,
-``pictures`` handles images, and handlers do the HTTP. A builder keeps an execution's outputs in memory, so
-its owner drops it once the result has been delivered.
+the builder, because more events may arrive in between. ``cellgate_kernels.protocol.outputs`` collects the
+outputs, ``pictures`` handles images, and handlers do the HTTP. A builder keeps an execution's outputs in
+memory, so its owner drops it once the result has been delivered.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cellgate.record.widget_text import ShownWidgets, with_last
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.endings import describe_end, note_output
 from cellgate.wire.events import ErrorInfo, Finished, KernelInfo
-from cellgate_kernels.encoding import encode, encode_in_steps
-from cellgate_kernels.outputs import OutputArea, stderr, stdout, text
-from cellgate_kernels.outputs import plain as without_ansi
+from cellgate_kernels.codec.encoding import encode, encode_in_steps
+from cellgate_kernels.protocol.outputs import OutputArea, stderr, stdout, text
+from cellgate_kernels.protocol.outputs import plain as without_ansi
 
 EVENT_COST = 64
 """The cost of an event in addition to its bytes."""

@@ -1,7 +1,7 @@
 """One execution on a session's kernel: sends the cell, records its messages, enforces the deadline.
 
-The protocol logic is pure and lives in ``cellgate_kernels.execution``; the queue and the choice of the kernel
-belong to ``sessions.session``. This module connects them: it does the waiting and the escalation
+The protocol logic is pure and lives in ``cellgate_kernels.protocol.execution``; the queue and the choice of
+the kernel belong to ``sessions.session``. This module connects them: it does the waiting and the escalation
 
 deadline -> interrupt -> grace -> kernel_lost (the session kills and replaces the kernel)
 
@@ -32,12 +32,12 @@ from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow
 from cellgate.wire.endings import CELL_TIMEOUT, KERNEL_DIED
 from cellgate.wire.events import Loss
-from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
-from cellgate_kernels.execution import Execution, Outcome, Status
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.messages import Channel, Message, size_of
-from cellgate_kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.execution import Execution, Outcome, Status
+from cellgate_kernels.protocol.messages import Channel, Message, size_of
+from cellgate_kernels.protocol.outputs import KernelEvent, OutputCaps, OutputLimiter
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Self
 from cellgate.errors import FileHeld, QuotaExceeded
 from cellgate.files import data
 from cellgate.files.data import MODES, Stop, go_on, never
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKED = 1 << 16

@@ -2,8 +2,8 @@
 
 The one way in which ``copying`` (branches) and ``snapshots`` (checkpoints) read files of a workspace: no link
 is followed, no pipe or device and nobody who holds a file blocks, holes stay holes, and where the file system
-shares blocks between files (reflinks), the copy does. It knows no folders; ``cellgate_kernels.trees`` walks
-them. Blocks.
+shares blocks between files (reflinks), the copy does. It knows no folders; ``cellgate_kernels.base.trees``
+walks them. Blocks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from itertools import zip_longest
 
 from cellgate.errors import FileHeld, QuotaExceeded, ShuttingDown
-from cellgate_kernels import trees
-from cellgate_kernels.regular import open_at_once
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.regular import open_at_once
 
 MODES = 0o777
 """Permissions are copied, set-id bits are not."""

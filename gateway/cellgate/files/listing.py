@@ -26,9 +26,9 @@ from cellgate.files import tree
 from cellgate.files.tree import FileState
 from cellgate.record.admission import Turns, part_of_one
 from cellgate.wire.answers import FileModel, FilePage
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
 
 MOST_HASHES = 100_000
 MOST_PATHS = MIB

@@ -12,7 +12,7 @@ import stat
 
 import msgspec
 
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 
 ROOT = 0
 MOST_BYTES = 512 * 1024 * 1024

@@ -28,8 +28,8 @@ from cellgate.files import data, tree
 from cellgate.files.data import MODES, Stop
 from cellgate.files.manifest import ROOT, Blob, Identity, Manifest, Record
 from cellgate.files.tree import FileIdentity
-from cellgate_kernels import trees
-from cellgate_kernels.regular import open_at_once
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.regular import open_at_once
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

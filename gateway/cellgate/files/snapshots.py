@@ -29,7 +29,7 @@ from cellgate.files.data import Stop, never
 from cellgate.files.manifest import MOST_BYTES, ROOT, Blob, Identity, Manifest, Record, decoded, record
 from cellgate.files.restoring import Restored, Restoring
 from cellgate.record.space import free
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 
 logger = logging.getLogger(__name__)
 

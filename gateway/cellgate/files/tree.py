@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 
 from cellgate.errors import Conflict, FileHeld, NotFound, not_written
-from cellgate_kernels import trees
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.provisioners.disk import entry_bytes
-from cellgate_kernels.regular import open_at_once
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.regular import open_at_once
+from cellgate_kernels.limits.disk import entry_bytes
 
 Parts = tuple[str, ...]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from cellgate.files import tree
 from cellgate.files.tree import FileIdentity, FileState
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.trees import is_empty
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.trees import is_empty
 
 FEW_ENTRIES = 32
 MAX_CHANGES = 1000

@@ -4,7 +4,7 @@ A running kernel has its own folder, created before it was assigned to a session
 folder becomes the session's kept folder, whose name contains the session's random id: no other session, and
 no session of a record restored from a backup, can have the same. When the session gets another kernel, the
 entries are renamed into that kernel's folder. User code wrote these folders, so only
-``cellgate_kernels.trees`` touches them, and only after the kernel that could race with it is gone.
+``cellgate_kernels.base.trees`` touches them, and only after the kernel that could race with it is gone.
 
 Sessions that share a workspace for good have one kept folder, and the kernels of those that have one share a
 folder too; `Home` says which. Who gets a kernel first brings its folder, and who leaves last takes the files
@@ -37,13 +37,13 @@ from cellgate.files.data import Stop
 from cellgate.files.sharing import FolderUsers
 from cellgate.files.snapshots import Snapshots, is_unfinished
 from cellgate.record.rows import SessionRow
-from cellgate_kernels import trees
-from cellgate_kernels.branching import BRANCHES
-from cellgate_kernels.errors import CellgateError, in_words
-from cellgate_kernels.leftovers import Leftovers, is_leftover
-from cellgate_kernels.provisioners.folders import patiently
-from cellgate_kernels.provisioners.set_id import DEEPEST, MOST, clear_set_ids
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.branching import BRANCHES
+from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.leftovers import Leftovers, is_leftover
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.launch.folders import patiently
+from cellgate_kernels.walls.set_id import DEEPEST, MOST, clear_set_ids
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from cellgate.principals.addresses import is_loopback
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.principal import Ask, Login
 from cellgate.principals.tokens import digest
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 SCHEMES = ("bearer ", "token ")
 _OTHER_HEADERS = ("X-API-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Proxy-Authorization")

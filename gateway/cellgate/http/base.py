@@ -49,10 +49,10 @@ from cellgate.principals.principal import Ask, Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.owner import OWNER
 from cellgate.wire.queries import EventsQuery
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
-from cellgate_kernels.structure import is_heavy, weigh
-from cellgate_kernels.threads import work_for
+from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
+from cellgate_kernels.base.threads import work_for
+from cellgate_kernels.codec.decoding import json_decoder
+from cellgate_kernels.codec.structure import is_heavy, weigh
 
 logger = logging.getLogger(__name__)
 

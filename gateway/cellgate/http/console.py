@@ -23,7 +23,7 @@ from cellgate.http.plain_page import POLICY, Form, plain_page
 from cellgate.principals.oidc_sign_in import Begun, ProviderSignIn
 from cellgate.principals.principal import Login
 from cellgate.wire.models import SignInBody
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 MOST_BODY: Final = 32 * 1024
 MOST_FIELDS: Final = 2

@@ -26,10 +26,10 @@ from cellgate.sessions.files import SessionFiles
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.sandboxes import Sandboxes
-from cellgate_kernels.pool import KernelPool
-from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.base.threads import ThreadLanes
+from cellgate_kernels.engine.engine import Engine
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.specs.catalog import KernelspecCatalog
-from cellgate_kernels.threads import ThreadLanes
 
 
 @dataclass(frozen=True, slots=True)

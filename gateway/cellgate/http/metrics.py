@@ -25,8 +25,8 @@ from cellgate.errors import reasons, statuses
 from cellgate.http.listener.streams import Late, Phase
 from cellgate.principals.usage import COUNTED
 from cellgate.sessions.state import SessionState
-from cellgate_kernels.execution import Status
-from cellgate_kernels.pool import ClaimEnd
+from cellgate_kernels.pool.pool import ClaimEnd
+from cellgate_kernels.protocol.execution import Status
 
 Readings = Callable[[], Mapping[str, Mapping[str, float]]]
 """Returns values by metric and label value, "" for a metric without a label."""

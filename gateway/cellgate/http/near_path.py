@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from cellgate_kernels.errors import nearest
+from cellgate_kernels.base.errors import nearest
 
 _LONGEST: Final = 300
 """Characters of a path that is looked at."""

@@ -41,7 +41,7 @@ from cellgate.wire.base import Body, Value
 from cellgate.wire.events import EVENTS, Event
 from cellgate.wire.models import SESSION_KEY, Command
 from cellgate.wire.problems import Problem, StreamProblem
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 
 Schema = dict[str, Any]
 Table = Iterable[tuple[str, type[BaseHandler]]]

@@ -32,7 +32,7 @@ from cellgate.errors import (
 )
 from cellgate.principals.principal import Permission
 from cellgate.wire.base import Query
-from cellgate_kernels.errors import (
+from cellgate_kernels.base.errors import (
     BackendUnavailable,
     CellgateError,
     GatewayFault,

@@ -37,8 +37,8 @@ from cellgate.ports.origin import PortPlace, parse_path
 from cellgate.ports.table import PortConnection, SessionPorts
 from cellgate.ports.tickets import PortGrant
 from cellgate.principals.principal import Login, Permission
-from cellgate_kernels.errors import CellgateError, InvalidInput, PortUnanswered
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, PortUnanswered
+from cellgate_kernels.base.tasks import Supervisor
 
 OWN_PAGES = frozenset({"same-origin", "none"})
 """What a browser says of a request that a page of this origin, or its user, has made."""

@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from cellgate.http.unfit import unknown
 from cellgate.wire.base import Query
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 TOKEN = "token"  # noqa: S105 - the name of the parameter
 """Allowed in any URL; `access` reads it."""

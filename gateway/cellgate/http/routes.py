@@ -76,7 +76,7 @@ from cellgate.http.v1.sessions import (
 )
 from cellgate.http.v1.trail import TrailHandler
 from cellgate.http.v1.usage import UsageHandler
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
 

@@ -22,8 +22,8 @@ from cellgate.http.context import Services
 from cellgate.http.operation import Format
 from cellgate.record.rows import EventRow
 from cellgate.wire.answers import KeepAlive
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.tasks import Supervisor
 
 Batches = AsyncGenerator[list[EventRow], None]
 

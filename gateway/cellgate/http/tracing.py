@@ -13,7 +13,7 @@ from tornado.httputil import HTTPServerRequest
 
 from cellgate.execution.run import RunEnd
 from cellgate.http.described import IsToken, nothing_known
-from cellgate_kernels.pool import ClaimEnd
+from cellgate_kernels.pool.pool import ClaimEnd
 
 
 class RequestSpan(Protocol):

@@ -20,7 +20,7 @@ from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.streams import ClientStream
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 
 WIDE = 512 * 1024
 """Size from which a body is worth it, in bytes."""

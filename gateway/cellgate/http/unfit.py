@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from cellgate_kernels.errors import nearest
+from cellgate_kernels.base.errors import nearest
 
 MOST_SHOWN: Final = 60
 """Characters of a client's name that are repeated."""
@@ -42,7 +42,7 @@ _WRONG_TYPE: Final = re.compile(r"Expected `([a-z |]+)`, got `([a-z]+)`")
 _OUT_OF_BOUNDS: Final = re.compile(r"Expected `(int|float)` (>=|<=|>|<) (-?[0-9.e+]+)")
 _WRONG_CHOICE: Final = "Invalid enum value "
 _OUT_OF_RANGE: Final = "umber out of range"
-"""Msgspec begins it with a capital letter, ``cellgate_kernels.decoding`` with a small one."""
+"""Msgspec begins it with a capital letter, ``cellgate_kernels.codec.decoding`` with a small one."""
 
 
 def unfit(told: str, kind: type[Any]) -> str:

@@ -21,7 +21,7 @@ from cellgate.client import Result, Session
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.images import ENCODED, images_in
 from cellgate.execution.answer_size import shorten
-from cellgate_kernels.telling import tell
+from cellgate_kernels.codec.telling import tell
 
 try:
     from smolagents.local_python_executor import CodeOutput

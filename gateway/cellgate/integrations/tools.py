@@ -26,7 +26,7 @@ from cellgate.client.images import ENCODED
 from cellgate.execution.answer_size import shorten
 from cellgate.integrations import definitions
 from cellgate.integrations.definitions import Definition, define
-from cellgate_kernels.errors import CellgateError, nearest
+from cellgate_kernels.base.errors import CellgateError, nearest
 
 MAX_TEXT: Final = 8000
 """Maximum number of characters of one text that a model is shown."""

@@ -22,7 +22,7 @@ from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.spill import STALLED, write_all
 from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import Opener
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 PART = 512 * 1024
 GIVEN_WAY = "Others got the room on the gateway's disk that this had; try again later"

@@ -21,9 +21,9 @@ from cellgate.jobs.job_files import PART, JobFile
 from cellgate.record.admission import Turns
 from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.limits import GIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.resources import GIB
+from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from mcp_types import ImageContent, TextContent
 from cellgate.client import Session
 from cellgate.integrations import tools
 from cellgate.integrations.tools import Picture
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.tasks import Supervisor
 
 Content = list[TextContent | ImageContent]
 

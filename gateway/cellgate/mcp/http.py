@@ -25,8 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
 from cellgate.mcp.briefing import Wanted, ask_for_briefing
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import Supervisor
 
 PATH = "/mcp"
 MAX_SESSIONS = 200

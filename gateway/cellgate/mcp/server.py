@@ -19,7 +19,7 @@ from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Tr
 from cellgate.mcp.briefing import Wanted
 from cellgate.mcp.http import PATH, McpDoor
 from cellgate.mcp.tools import SessionTools
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 _LAST_WORDS = 2  # seconds that open requests get when the server stops
 

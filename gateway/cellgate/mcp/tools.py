@@ -22,7 +22,7 @@ from cellgate.integrations import tools
 from cellgate.integrations.tools import MAX_TEXT, undone
 from cellgate.mcp.calls import Content, as_content, offered, progress, text_content, told
 from cellgate.mcp.programs import ProgramTools
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 _INSTRUCTIONS = """
 Runs code in one isolated Jupyter kernel that keeps its variables and files from call to call. Everything that

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from cellgate.packages.child import MOST_ENTRIES, folder_bytes
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 
 TREE = "tree"
 META = "meta.json"

@@ -22,10 +22,10 @@ from cellgate.packages.requirements import (
 )
 from cellgate.packages.session import Changed, Host, result_of
 from cellgate.packages.settings import OUT_OF_SCOPE
-from cellgate_kernels.environment import missing_modules
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.execution import Status
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.kernel.environment import missing_modules
+from cellgate_kernels.protocol.execution import Status
 
 AUTO = "auto"
 TEMPORARY = "temporary"

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.errors import PackageError, PackageIndexUnavailable, QuotaExceeded
-from cellgate_kernels import trees
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.limits import GIB
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.resources import GIB
+from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 

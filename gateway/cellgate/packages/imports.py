@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
-from cellgate_kernels.distributions import MOST_NAME, is_name
+from cellgate_kernels.protocol.distributions import MOST_NAME, is_name
 
 DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
     {

@@ -38,11 +38,11 @@ from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv import Found, Target, Uv
 from cellgate.packages.wheel_checks import UnsoundWheel, tidy
 from cellgate.record.admission import Turns
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.leftovers import Leftovers, make_way
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.leftovers import Leftovers, make_way
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.specs.catalog import KernelspecCatalog
-from cellgate_kernels.tasks import Supervisor
 
 MOST_AT_ONCE = 2
 MOST_WAITING = 16

@@ -19,7 +19,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 from cellgate.execution.checks import check_text
 from cellgate.record.requirement_lines import Line, requirement_line
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 MOST_REQUIREMENTS = 100
 MOST_CONSTRAINTS = 1000

@@ -25,9 +25,9 @@ from cellgate.packages.requirements import Change
 from cellgate.packages.settings import not_allowed
 from cellgate.packages.uv import Target
 from cellgate.wire.events import Package
-from cellgate_kernels.errors import KernelDied, in_words
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.tasks import Supervisor, outcome
+from cellgate_kernels.base.errors import KernelDied, in_words
+from cellgate_kernels.base.tasks import Supervisor, outcome
+from cellgate_kernels.kernel.kernel import Kernel
 
 logger = logging.getLogger(__name__)
 

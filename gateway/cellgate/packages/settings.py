@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from packaging.utils import canonicalize_name
 
 from cellgate.errors import PackagesNotAllowed
-from cellgate_kernels.errors import nearest
-from cellgate_kernels.limits import GIB
+from cellgate_kernels.base.errors import nearest
+from cellgate_kernels.base.resources import GIB
 
 EVERYTHING = "*"
 OUT_OF_SCOPE = "This token's scopes do not include packages"

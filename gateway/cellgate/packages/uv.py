@@ -39,10 +39,10 @@ from cellgate.packages.requirements import Change, parse_requirement
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv_output import is_full, log_output, named_as_missing, secrets_of
 from cellgate.record.requirement_lines import Line, document, hashed_line, pin_line
-from cellgate_kernels.distributions import Distribution
-from cellgate_kernels.environment import Environment
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.kernel.environment import Environment
+from cellgate_kernels.protocol.distributions import Distribution
 from cellgate_kernels.specs.uv_command import UnreadableSettings, pip_settings, uv_command
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import NormalizedName, canonicalize_name
 
 from cellgate.packages.settings import PackageSettings
-from cellgate_kernels.distributions import is_name
+from cellgate_kernels.protocol.distributions import is_name
 from cellgate_kernels.specs.addresses import MASK, without_secrets
 
 logger = logging.getLogger(__name__)

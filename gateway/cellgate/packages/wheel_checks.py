@@ -12,7 +12,7 @@ import os
 import shutil
 from pathlib import Path
 
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 
 MOST_FILES = 200_000
 SHEBANG = b"#!/usr/bin/env python\n"

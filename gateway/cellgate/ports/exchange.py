@@ -18,7 +18,7 @@ import h11
 from cellgate.errors import BadProgramAnswer
 from cellgate.ports.headers import Fields
 from cellgate.ports.table import PortConnection
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 MOST_HEAD: Final = 64 * 1024
 MOST_FIELDS: Final = 100

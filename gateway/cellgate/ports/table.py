@@ -14,10 +14,10 @@ from typing import Final, Protocol
 
 from cellgate.errors import NotFound, QueueFull, StorageError
 from cellgate.record.events import EventLog
-from cellgate_kernels.errors import KernelDied
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.places import Places
-from cellgate_kernels.ports import BUFFER, PortStreams
+from cellgate_kernels.base.errors import KernelDied
+from cellgate_kernels.base.places import Places
+from cellgate_kernels.keeper.ports import BUFFER, PortStreams
+from cellgate_kernels.kernel.kernel import Kernel
 
 MOST_OF_SESSION: Final = 48
 """Connections to programs of one session at once; its keeper takes a few more."""

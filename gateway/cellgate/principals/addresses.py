@@ -6,7 +6,7 @@ import ipaddress
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 @lru_cache(maxsize=64)

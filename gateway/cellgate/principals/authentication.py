@@ -16,7 +16,7 @@ from cellgate.errors import InvalidToken, NotAuthenticated
 from cellgate.principals.directory import LOOK_SECONDS, DirectoryListener, PrincipalDirectory
 from cellgate.principals.principal import DEFAULT, Ask, Login, Principal, Role
 from cellgate.principals.tokens import digest
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor
 
 MOST_ROLES = 10_000
 """Principals of others whose roles are remembered."""

@@ -29,9 +29,9 @@ from cellgate.principals.secrets import (
 )
 from cellgate.principals.store import Act, PrincipalStore, Token, User
 from cellgate.principals.tokens import digest
-from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 

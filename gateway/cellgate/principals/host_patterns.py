@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import idna
 
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 MOST_CHARACTERS = 512
 EXPECTED = "HOST:PORT or *.HOST:PORT, such as 'example.org:443', '*.example.org:443' or '[2001:db8::1]:443'"

@@ -27,8 +27,8 @@ from cellgate.principals.authentication import LoginListener
 from cellgate.principals.fetching import CONNECTIONS, Fetcher
 from cellgate.principals.principal import Ask, Login, Principal, Role
 from cellgate.principals.tokens import check_name
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.tasks import Supervisor, outcome
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import Supervisor, outcome
 
 HUB = "The Hub"
 ADMIN_SCOPE = "admin:users"

@@ -20,7 +20,7 @@ from cellgate.principals.addresses import check_url
 from cellgate.principals.jwks import Algorithm, Key
 from cellgate.principals.principal import Login, Permission, Principal, Role
 from cellgate.principals.tokens import check_name
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 MOST_TOKEN = 16 * 1024
 """Characters of a token that are looked at; a larger one is refused unread."""

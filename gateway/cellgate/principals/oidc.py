@@ -17,7 +17,7 @@ from cellgate.principals.jwt import Header, JwtLogin, OidcSettings, Verifier, is
 from cellgate.principals.principal import Ask, Login
 from cellgate.principals.provider import ProviderKeys
 from cellgate.principals.verified_logins import VerifiedLogins
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 
 
 class OidcAuthenticator(VerifiedLogins[JwtLogin]):

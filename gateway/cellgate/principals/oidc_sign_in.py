@@ -29,7 +29,7 @@ from cellgate.principals.jwt import JwtLogin, OidcSettings, Verifier, read_heade
 from cellgate.principals.provider import PROVIDER, ProviderKeys, check_endpoint, discover
 from cellgate.principals.shares import Shares
 from cellgate.principals.tokens import digest
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 SIGN_IN_SECONDS: Final = 8 * 3600.0
 """How long such a login lasts: an ID token says who signs in, not for how long."""

@@ -21,10 +21,10 @@ from cellgate.principals.addresses import check_url, is_local
 from cellgate.principals.fetching import Fetcher
 from cellgate.principals.jwks import MOST_BYTES, KeySet, parse_keys
 from cellgate.principals.jwt import OidcSettings
-from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
-from cellgate_kernels.regular import read_regular
-from cellgate_kernels.tasks import Supervisor, outcome
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.tasks import Supervisor, outcome
+from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 

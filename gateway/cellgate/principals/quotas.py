@@ -27,8 +27,8 @@ from typing import Any, Final
 from cellgate.principals.host_patterns import HostPattern, parse_host_pattern
 from cellgate.principals.principal import Role
 from cellgate.principals.tokens import check_name
-from cellgate_kernels.errors import InvalidInput, nearest
-from cellgate_kernels.limits import MIB, MOST_BYTES, parse_size
+from cellgate_kernels.base.errors import InvalidInput, nearest
+from cellgate_kernels.base.resources import MIB, MOST_BYTES, parse_size
 
 ROLES: Final = tuple(map(str, Role))
 MOST_NUMBER: Final = 1_000_000_000

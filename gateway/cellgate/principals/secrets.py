@@ -16,10 +16,10 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.wire.models import ENV_NAME
-from cellgate_kernels.errors import InvalidInput, in_words
-from cellgate_kernels.limits import KIB
-from cellgate_kernels.masking import SHORTEST
-from cellgate_kernels.regular import open_regular
+from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.regular import open_regular
+from cellgate_kernels.base.resources import KIB
+from cellgate_kernels.protocol.masking import SHORTEST
 
 SECRET_KEY = "secrets.key"  # noqa: S105 - the name of a file
 """Its name in the data folder."""

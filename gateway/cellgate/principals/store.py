@@ -24,7 +24,7 @@ from cellgate.principals.principal import Permission, Reach, Role
 from cellgate.principals.secrets import MOST_SECRETS, Box
 from cellgate.principals.tokens import check_name, digest, new_token, scopes_text
 from cellgate.record.transactions import transaction
-from cellgate_kernels.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words
 
 PRINCIPALS = "principals.sqlite"
 """Its name in the data folder."""

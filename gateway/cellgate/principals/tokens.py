@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from cellgate.principals.principal import GRANTED, Permission, Reach, Role
 from cellgate.wire.models import SESSION_KEY
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 ID_BYTES = 6
 SECRET_BYTES = 32

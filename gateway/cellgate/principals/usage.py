@@ -25,7 +25,7 @@ from cellgate.principals.minute import Minute
 from cellgate.principals.pace import Pace
 from cellgate.principals.quotas import NO_QUOTAS, Policy, Quotas
 from cellgate.principals.reservation import Reservation
-from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.base.resources import ResourceLimits
 
 COUNTED: Final = (
     "sessions",

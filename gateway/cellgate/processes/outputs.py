@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellgate_kernels.masking import Masker, StreamMasker
-from cellgate_kernels.outputs import LEAST_COST
-from cellgate_kernels.programs import StreamName
+from cellgate_kernels.keeper.programs import StreamName
+from cellgate_kernels.protocol.masking import Masker, StreamMasker
+from cellgate_kernels.protocol.outputs import LEAST_COST
 
 HALF = 50_000
 """Characters of the beginning, and of the end, of a stream that are kept."""

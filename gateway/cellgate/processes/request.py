@@ -11,8 +11,8 @@ from cellgate.execution.checks import check_env, check_text
 from cellgate.execution.limits import check_seconds
 from cellgate.files.tree import parse_path
 from cellgate.wire.models import ProcessBody, ProcessInputBody
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.programs import ProgramSpec
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.keeper.programs import ProgramSpec
 
 MOST_ARGUMENTS = 1024
 MOST_ARGUMENT_BYTES = 64 * 1024

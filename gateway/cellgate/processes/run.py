@@ -1,7 +1,7 @@
 """One program of a session: follows it to its end, records what it does, and keeps its deadline.
 
 ``outputs`` decides what is recorded of its output, ``table`` has the session's programs, and the program
-itself is ``cellgate_kernels.programs``.
+itself is ``cellgate_kernels.keeper.programs``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cellgate.processes.request import ProcessRequest
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import EventRow
 from cellgate.wire.answers import ProcessModel
-from cellgate_kernels.errors import GatewayFault, KernelDied
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.masking import Masker
-from cellgate_kernels.programs import Program, ProgramExit, StreamName
+from cellgate_kernels.base.errors import GatewayFault, KernelDied
+from cellgate_kernels.keeper.programs import Program, ProgramExit, StreamName
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.masking import Masker
 
 TERMINATED: Final = "terminated"
 TIMEOUT: Final = "timeout"

@@ -15,8 +15,8 @@ from cellgate.errors import NotFound, QueueFull
 from cellgate.processes.outputs import MOST_OF_PROGRAM
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessHost, ProcessRun
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.kernel.kernel import Kernel
 
 MOST_OF_SESSION: Final = 16
 """Programs of one session that run at once."""

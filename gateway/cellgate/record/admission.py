@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cellgate.errors import QueueFull
-from cellgate_kernels.turns import Claimant
-from cellgate_kernels.turns import Turns as Line
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.base.turns import Turns as Line
 
 
 def part_of_one(places: int) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cellgate.record.findings import Broken
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")

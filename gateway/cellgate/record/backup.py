@@ -27,7 +27,7 @@ from cellgate.record.migrations import version_of
 from cellgate.record.opening import damage_told, open_copy
 from cellgate.record.redo import beside, last_beside, read_beside
 from cellgate.record.verify_store import check_record
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 STEP_PAGES = 1024
 ATTEMPTS = 20

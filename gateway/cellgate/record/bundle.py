@@ -27,10 +27,10 @@ from cellgate.record.facts import WITHOUT_VARIABLES
 from cellgate.record.keys import SigningKey
 from cellgate.record.requirement_lines import comment_line, document, pin_line
 from cellgate.record.seal import manifest_statement
-from cellgate_kernels import trees
-from cellgate_kernels.environment import count, distributions, is_python
-from cellgate_kernels.kernel_info import known_info
-from cellgate_kernels.regular import open_at_once
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.regular import open_at_once
+from cellgate_kernels.kernel.environment import count, distributions, is_python
+from cellgate_kernels.protocol.kernel_info import known_info
 
 README = "README.md"
 LOCK = "requirements.txt"

@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import StorageError
 from cellgate.record.schema import storage_error
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 
 CLOSED = "The record is closed"
 

@@ -20,8 +20,8 @@ from typing import TypeVar
 from cellgate.errors import StorageError
 from cellgate.record import purge, schema
 from cellgate.record.database import Database
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import Supervisor
 
 T = TypeVar("T")
 

@@ -26,10 +26,10 @@ from typing import Any, Protocol
 from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
-from cellgate_kernels.encoding import encode, encode_in_steps
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane, work_for
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane, work_for
+from cellgate_kernels.codec.encoding import encode, encode_in_steps
 
 LARGE_EVENT = 1024 * 1024
 """Events of more bytes are encoded in a thread: that many take about 5 ms."""

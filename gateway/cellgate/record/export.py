@@ -18,7 +18,7 @@ from cellgate.record.keys import SigningKey
 from cellgate.record.notebook import Export, Notebook, Part
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.survey import Survey
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 
 PART = 256 * 1024
 """Least bytes of each part except the last."""

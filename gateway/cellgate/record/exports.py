@@ -32,9 +32,9 @@ from cellgate.record.rows import NO_BRANCH, Lineage, SessionRow
 from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
 from cellgate.wire.answers import ChainCheck
-from cellgate_kernels.errors import CellgateError, in_words
-from cellgate_kernels.limits import GIB
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.resources import GIB
+from cellgate_kernels.base.tasks import Supervisor
 
 Parts = AsyncGenerator[bytes, None]
 Making = Callable[[Reading], Iterator[bytes]]

@@ -25,7 +25,7 @@ from cellgate.wire.events import (
     RolledBack,
     SessionChanged,
 )
-from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.codec.decoding import json_decoder
 
 KERNELSPEC = "kernelspec"
 """`packages_of` in an environment: these are the packages of the kernelspec."""

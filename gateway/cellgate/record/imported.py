@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.codec.decoding import json_decoder
 
 MOST_BYTES = 512 * MIB
 """The largest notebook or list of rows that is read into memory as a whole."""

@@ -35,9 +35,9 @@ from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.schema import Sync
 from cellgate.record.space import free
 from cellgate.record.syncing import Syncer
-from cellgate_kernels.errors import GatewayFault, in_words
-from cellgate_kernels.limits import KIB, MIB
-from cellgate_kernels.tasks import Supervisor, outcome
+from cellgate_kernels.base.errors import GatewayFault, in_words
+from cellgate_kernels.base.resources import KIB, MIB
+from cellgate_kernels.base.tasks import Supervisor, outcome
 
 __all__ = ["EventRow", "ExecutionRow", "Journal", "SessionRow", "Sync"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellgate.errors import StorageError
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.regular import open_regular
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.regular import open_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

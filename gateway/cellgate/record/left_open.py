@@ -16,7 +16,7 @@ from cellgate.record.rows import EventRow
 from cellgate.record.schema import events_of_types
 from cellgate.record.transactions import snapshot
 from cellgate.wire.events import Event, PortClosed, PortOpened, ProcessExited, ProcessStarted
-from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.codec.decoding import json_decoder
 
 
 @dataclass(frozen=True, slots=True)

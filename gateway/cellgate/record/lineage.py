@@ -18,7 +18,7 @@ from cellgate.record.facts import BRANCHED
 from cellgate.record.rows import Absence, Ancestor, Lineage, SessionRow
 from cellgate.record.transactions import snapshot
 from cellgate.wire.events import BranchedFrom
-from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.codec.decoding import json_decoder
 
 MOST_ANCESTORS = 1000
 """Further ones are not looked for; nobody branches that deep."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record.redo import beside, last_beside
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 RECORD = "record.sqlite3"
 """The record's name in a data folder."""

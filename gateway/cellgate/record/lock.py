@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record.location import resolved
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 ATTEMPTS = 10
 _NOT_FOR_FOLDERS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})

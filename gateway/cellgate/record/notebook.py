@@ -3,9 +3,9 @@
 A cell that a rollback undid is a raw cell, so that whoever runs the notebook gets what the session has.
 
 Pure: rows in, cells and metadata out, one cell at a time; the same rows make the same notebook. ``survey``
-finds a cell's rows, ``cellgate_kernels.outputs`` applies events to its outputs, and ``text`` writes it. The
-result is valid by construction, given events as the kernel layer makes them; the tests check it against
-nbformat's own schema.
+finds a cell's rows, ``cellgate_kernels.protocol.outputs`` applies events to its outputs, and ``text`` writes
+it. The result is valid by construction, given events as the kernel layer makes them; the tests check it
+against nbformat's own schema.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from cellgate.record.survey import Place, Rows, Survey
 from cellgate.record.widgets import WidgetStates
 from cellgate.wire.endings import describe_end, note_output
 from cellgate.wire.events import BranchedFrom, Finished, PackagesChanged, Queued, Started
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.outputs import OutputArea
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.codec.decoding import json_decoder
+from cellgate_kernels.protocol.outputs import OutputArea
 
 NOTEBOOK_CAP = 16 * MIB
 UNDONE_RAW = "raw"

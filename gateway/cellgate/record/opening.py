@@ -20,7 +20,7 @@ from cellgate.record import purge, salvage, schema
 from cellgate.record.migrations import create, version_of
 from cellgate.record.schema import Sync
 from cellgate.record.transactions import transaction
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 WAL_PAGES = 4000
 WAL_BYTES = 64 * 1024 * 1024

@@ -22,7 +22,7 @@ from cellgate.record.last_life import LastLife, last_life
 from cellgate.record.left_open import LeftOpen, left_open
 from cellgate.record.rows import EventRow, ExecutionRow, Lineage, SessionRow
 from cellgate.record.trail import TrailRow
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 
 MANY_EVENTS = 10_000
 """Looking through more events of a session takes more than some milliseconds."""

@@ -42,9 +42,9 @@ import msgspec
 from cellgate.errors import StorageError
 from cellgate.record.backlog import Group
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.limits import KIB, MIB
-from cellgate_kernels.regular import read_regular
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.resources import KIB, MIB
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import NewType
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from cellgate_kernels.distributions import MOST_NAME, MOST_VERSION, Distribution, is_name
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.protocol.distributions import MOST_NAME, MOST_VERSION, Distribution, is_name
 
 Line = NewType("Line", str)
 """One line without its line end; only this module makes them."""

@@ -22,7 +22,7 @@ from cellgate.errors import StorageError
 from cellgate.record import schema, trail
 from cellgate.record.backlog import Group
 from cellgate.record.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from cellgate.record.redo import encode_rows
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.transactions import savepoint, snapshot, transaction
 from cellgate.wire.events import BranchedFrom
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.codec.decoding import json_decoder
 
 Sync = Literal["normal", "full"]
 

@@ -22,8 +22,8 @@ from typing import BinaryIO
 from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate_kernels.errors import CellgateError, in_words
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.threads import Lane
 
 MEMORY = 256 * 1024
 """Bytes of an answer that stay in memory."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 
 from cellgate.record.spill_ledger import Space, on_loop
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane, work_for
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane, work_for
 
 
 class SpillEnds:

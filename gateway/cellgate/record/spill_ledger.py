@@ -24,7 +24,7 @@ from typing import Protocol
 
 from cellgate.record.admission import part_of_one
 from cellgate.record.space import free
-from cellgate_kernels.tasks import Supervisor, guarded
+from cellgate_kernels.base.tasks import Supervisor, guarded
 
 PATIENCE = 10.0
 """Seconds that a thread waits for others to give way."""

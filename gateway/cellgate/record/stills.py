@@ -16,7 +16,7 @@ from typing import Any
 
 from cellgate.record import sanitise
 from cellgate.record.widget_text import State, model_of, widget_text
-from cellgate_kernels.telling import HTML, PLAIN, chart_of, is_name
+from cellgate_kernels.codec.telling import HTML, PLAIN, chart_of, is_name
 
 _MARKDOWN, _LATEX, _SVG = "text/markdown", "text/latex", "image/svg+xml"
 _OF_NBCONVERT = ("image/png", "image/jpeg")

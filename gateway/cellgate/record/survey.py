@@ -19,8 +19,8 @@ from cellgate.record.chain import GENESIS
 from cellgate.record.facts import BRANCHED, TELLING, SessionFacts, decode_fact
 from cellgate.record.rows import EventRow
 from cellgate.wire.events import Branched, Queued, RolledBack
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.codec.decoding import json_decoder
 
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _WIDGETS = frozenset({"comm_open", "comm_msg"})

@@ -17,8 +17,8 @@ from pathlib import Path
 from cellgate.errors import StorageError
 from cellgate.record.backlog import tell
 from cellgate.record.redo import RedoLog
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.tasks import Supervisor, guarded
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import Supervisor, guarded
 
 logger = logging.getLogger(__name__)
 

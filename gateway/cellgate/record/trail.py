@@ -19,7 +19,7 @@ import msgspec
 
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.transactions import transaction
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 
 BEGUN = "record_begun"
 PURGED = "record_purged"

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from cellgate.errors import StorageError
 from cellgate.record.journal import Journal
 from cellgate.record.trail import ACCESS, LOST, REFUSED, Entry
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 

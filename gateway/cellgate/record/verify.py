@@ -43,9 +43,9 @@ from cellgate.record.seal import Seal, cell_digest, manifest_statement, notebook
 from cellgate.record.survey import ListedRows, Survey
 from cellgate.record.text import OPENING, cell_text, split, tail_text
 from cellgate.wire.events import BranchedFrom
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import InvalidInput, in_words
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.codec.decoding import json_decoder
 
 _MALFORMED = (
     KeyError,

@@ -24,7 +24,7 @@ from cellgate.record.location import existing
 from cellgate.record.migrations import version_of
 from cellgate.record.opening import damage_told
 from cellgate.record.rows import ExecutionRow, SessionRow
-from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.codec.decoding import json_decoder
 
 ATTEMPTS = 20
 _FACTS = frozenset({"session", "queued", "finished"})

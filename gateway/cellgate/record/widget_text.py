@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cellgate_kernels.hypertext import read_html
-from cellgate_kernels.outputs import render_stream
-from cellgate_kernels.telling import PLAIN, WIDGET_VIEW, tell
+from cellgate_kernels.codec.hypertext import read_html
+from cellgate_kernels.codec.telling import PLAIN, WIDGET_VIEW, tell
+from cellgate_kernels.protocol.outputs import render_stream
 
 State = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from cellgate_kernels.outputs import OutputArea
+from cellgate_kernels.protocol.outputs import OutputArea
 
 _NAMES = ("model_name", "model_module", "model_module_version")
 STATE = "application/vnd.jupyter.widget-state+json"

@@ -14,7 +14,7 @@ from typing import Any
 from cellgate.replay.compare import STOPPED, CellRun
 from cellgate.replay.moments import Window, moment, window
 from cellgate.replay.reading import Output, Unreadable, read_outputs, read_text
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 NEVER_RAN = frozenset({"cancelled", "queued"})
 DEFAULT_TIMEOUT = 60.0

@@ -22,8 +22,8 @@ from cellgate.replay.images import PixelBudget, compare_pictures
 from cellgate.replay.moments import Window
 from cellgate.replay.normalise import Context, explain, shown
 from cellgate.replay.reading import Output, read_text
-from cellgate_kernels.outputs import render_stream
-from cellgate_kernels.telling import HTML, WIDGET_VIEW, chart_of
+from cellgate_kernels.codec.telling import HTML, WIDGET_VIEW, chart_of
+from cellgate_kernels.protocol.outputs import render_stream
 
 MOST_LINES = 400
 """How many lines of each text are compared line by line, and how many lines of a diff are shown."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from cellgate_kernels.outputs import OutputArea
+from cellgate_kernels.protocol.outputs import OutputArea
 
 
 class NewDisplay(msgspec.Struct, frozen=True):

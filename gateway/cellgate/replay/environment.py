@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from cellgate.wire.answers import Changed, EnvironmentReport, Pair
-from cellgate_kernels.environment import count, distributions, is_python
+from cellgate_kernels.kernel.environment import count, distributions, is_python
 
 HASH_SEED = "PYTHONHASHSEED"
 LEFT_OUT = "packages whose names or versions can't be read"

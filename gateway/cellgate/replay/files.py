@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from cellgate.wire.answers import RestoredFile
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 GONE = "It is not there any more."
 CHANGED = "It is not what it was: its bytes have another hash."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageChops, ImageFilter, ImageOps
 
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 MOST_PIXELS = 40_000_000
 WIDEST = 1600

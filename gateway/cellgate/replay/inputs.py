@@ -18,7 +18,7 @@ from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile, restored_fi
 from cellgate.sessions.files import SessionFiles, Staged
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import RestoredFile
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 async def restore(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 _NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d{1,5})?(?=j?(?!\w|\.\w))")
 _BLANKS = re.compile(r"[ \t]+")

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from cellgate.record.requirement_lines import Line, pin_line
-from cellgate_kernels.distributions import Distribution
-from cellgate_kernels.environment import MOST_PACKAGES
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.kernel.environment import MOST_PACKAGES
+from cellgate_kernels.protocol.distributions import Distribution
 
 
 class RecordedPackage(msgspec.Struct, frozen=True):

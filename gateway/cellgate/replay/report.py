@@ -34,7 +34,7 @@ from cellgate.wire.answers import (
     ReplayFacts,
     ReplayReport,
 )
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 LONGEST_REASON = 200
 """Characters of an error's own words in the reason why a cell was not compared."""

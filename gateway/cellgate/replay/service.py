@@ -45,8 +45,8 @@ from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ReplayFacts
 from cellgate.wire.models import LimitsBody, SessionBody
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.limits import HASH_SEED
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.resources import HASH_SEED
 
 MOST_AT_ONCE = 4
 MOST_OF_ONE = 3

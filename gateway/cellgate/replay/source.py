@@ -26,8 +26,8 @@ from cellgate.record.imported import (
     read_file,
 )
 from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile
-from cellgate_kernels.errors import InvalidInput, in_words
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.resources import MIB
 
 MOST_BYTES = 512 * MIB
 """The largest file that is sent to a gateway; the whole file is in memory."""

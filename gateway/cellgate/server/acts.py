@@ -22,7 +22,7 @@ from cellgate.record import upkeep
 from cellgate.record.journal import Journal
 from cellgate.record.schema import LAST
 from cellgate.record.trail import ACT, Entry
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ctypes
 
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
 
 M_MMAP_THRESHOLD = -3
 M_ARENA_MAX = -8

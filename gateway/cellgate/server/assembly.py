@@ -94,25 +94,31 @@ from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
 from cellgate.sessions.sleep import SleepWatch
-from cellgate_kernels import trees
-from cellgate_kernels.errors import BackendUnavailable, CellgateError, InvalidInput, in_words
-from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, SharedBackend, runtime_name
-from cellgate_kernels.leftovers import Leftovers, make_way
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.pool import KernelPool, PoolSettings
-from cellgate_kernels.provisioners.cgroups import Cgroups
-from cellgate_kernels.provisioners.container import ContainerSettings
-from cellgate_kernels.provisioners.engine import SOCKET, Engine
-from cellgate_kernels.provisioners.fork_server import ForkServer
-from cellgate_kernels.provisioners.kernel_uids import KernelUids
-from cellgate_kernels.provisioners.shared_containers import START_TIMEOUT, Roots, SharedContainers
-from cellgate_kernels.provisioners.sweep import sweep
-from cellgate_kernels.reception import Reception
-from cellgate_kernels.regular import read_regular
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.errors import BackendUnavailable, CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.leftovers import Leftovers, make_way
+from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane, ThreadLanes
+from cellgate_kernels.channels.reception import Reception
+from cellgate_kernels.engine.container import ContainerSettings
+from cellgate_kernels.engine.engine import SOCKET, Engine
+from cellgate_kernels.engine.sweep import sweep
+from cellgate_kernels.forking.server import ForkServer
+from cellgate_kernels.forking.shared_containers import START_TIMEOUT, Roots, SharedContainers
+from cellgate_kernels.kernel.kernel import (
+    KernelFolders,
+    KernelLauncher,
+    KernelProfile,
+    SharedBackend,
+    runtime_name,
+)
+from cellgate_kernels.kernel.stored import KernelStore, StoredKernel
+from cellgate_kernels.limits.cgroups import Cgroups
+from cellgate_kernels.pool.pool import KernelPool, PoolSettings
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.manifest import MOST_BYTES, decode_manifest
-from cellgate_kernels.stored import KernelStore, StoredKernel
-from cellgate_kernels.threads import Lane, ThreadLanes
+from cellgate_kernels.walls.kernel_uids import KernelUids
 
 logger = logging.getLogger(__name__)
 

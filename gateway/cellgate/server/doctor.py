@@ -24,13 +24,13 @@ from docker.api.client import APIClient
 
 from cellgate.record.space import free
 from cellgate.server import machine
-from cellgate_kernels.errors import CellgateError, in_words
-from cellgate_kernels.provisioners.cgroups import hierarchies
-from cellgate_kernels.provisioners.container import ContainerSettings
-from cellgate_kernels.provisioners.control_group import CONTROLLERS as SLEEPING
-from cellgate_kernels.provisioners.docker import check_engine
-from cellgate_kernels.provisioners.engine import Engine
-from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.backends.docker import check_engine
+from cellgate_kernels.backends.sandbox import SandboxProvisioner
+from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.engine.container import ContainerSettings
+from cellgate_kernels.engine.engine import Engine
+from cellgate_kernels.limits.cgroups import hierarchies
+from cellgate_kernels.limits.control_group import CONTROLLERS as SLEEPING
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 MIB = 1024 * 1024

@@ -24,7 +24,7 @@ from tornado.web import RequestHandler
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.described import described
-from cellgate_kernels.errors import GatewayFault
+from cellgate_kernels.base.errors import GatewayFault
 
 access_logger = logging.getLogger("cellgate.access")
 

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from cellgate_kernels.provisioners.cgroups import groups_of
+from cellgate_kernels.limits.cgroups import groups_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 

@@ -21,11 +21,11 @@ from cellgate.http.tracing import Tracer
 from cellgate.record.location import RECORD, wal_beside
 from cellgate.record.redo import beside
 from cellgate.sessions.parts import SessionObserver
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.pool import ClaimEnd, PoolObserver
-from cellgate_kernels.provisioners.memory import resident
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.limits.memory import resident
+from cellgate_kernels.pool.pool import ClaimEnd, PoolObserver
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from cellgate.errors import OtelMissing
 from cellgate.execution.run import RunEnd
 from cellgate.http.described import IsToken, method_of, nothing_known, path_of
 from cellgate.http.tracing import RequestSpan, Tracer
-from cellgate_kernels.execution import Status
-from cellgate_kernels.pool import ClaimEnd
+from cellgate_kernels.pool.pool import ClaimEnd
+from cellgate_kernels.protocol.execution import Status
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -3,8 +3,9 @@
 A kernel in a container outlives a gateway that crashed or was told to keep its kernels. This module adopts
 the kernel, and the cell that it was running continues: what it sent in between is read from its spool. Cells
 that were only queued end, because the record does not hold a complete request (the lines of input and the
-values of variables are missing). Recovery runs once, before the gateway serves. ``cellgate_kernels.stored``
-knows which kernels there were, and ``registry`` keeps the sessions that continue.
+values of variables are missing). Recovery runs once, before the gateway serves.
+``cellgate_kernels.kernel.stored`` knows which kernels there were, and ``registry`` keeps the sessions that
+continue.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.parts import SessionSpec
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.sessions.session import Session
-from cellgate_kernels.connection import KernelConnection
-from cellgate_kernels.contents import content_of
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import CellgateError, KernelDied, in_words
-from cellgate_kernels.kernel import Kernel, KernelLauncher
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.masking import MessageMasker
-from cellgate_kernels.messages import Message
-from cellgate_kernels.places import Places
-from cellgate_kernels.provisioners.folders import SOCKETS
-from cellgate_kernels.spool import Spooled, read_spool
-from cellgate_kernels.stored import StoredKernel
+from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
+from cellgate_kernels.base.places import Places
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.channels.spool import Spooled, read_spool
+from cellgate_kernels.codec.decoding import json_decoder
+from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
+from cellgate_kernels.kernel.stored import StoredKernel
+from cellgate_kernels.launch.folders import SOCKETS
+from cellgate_kernels.protocol.contents import content_of
+from cellgate_kernels.protocol.masking import MessageMasker
+from cellgate_kernels.protocol.messages import Message
 
 logger = logging.getLogger(__name__)
 

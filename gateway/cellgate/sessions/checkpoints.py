@@ -22,12 +22,12 @@ from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.files.snapshots import Method, SnapshotId, Snapshots
 from cellgate.files.tree import FileIdentity
 from cellgate.record.events import now
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace
-from cellgate_kernels.checkpoints import HeldFork
-from cellgate_kernels.errors import InvalidInput, KernelDied
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.provisioners.folders import patiently
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.base.errors import InvalidInput, KernelDied
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.kernel.checkpoints import HeldFork
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.launch.folders import patiently
 
 logger = logging.getLogger(__name__)
 

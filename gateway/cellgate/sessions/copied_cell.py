@@ -14,7 +14,7 @@ from msgspec import structs
 from cellgate.errors import StorageError, StorageFull
 from cellgate.record.events import EventLog
 from cellgate.record.rows import EventRow, ExecutionRow
-from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.codec.decoding import json_decoder
 
 _OWN = ("seq", "session", "execution", "type", "at")
 _decode = json_decoder(dict[str, Any]).decode

@@ -25,10 +25,10 @@ from cellgate.record.rows import SessionRow
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
-from cellgate_kernels.branching import BranchSpec
-from cellgate_kernels.errors import CellgateError, GatewayFault, PoolExhausted
-from cellgate_kernels.execution import Status
-from cellgate_kernels.tasks import Supervisor, outcome
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import CellgateError, GatewayFault, PoolExhausted
+from cellgate_kernels.base.tasks import Supervisor, outcome
+from cellgate_kernels.protocol.execution import Status
 
 MOST_KEY = 128
 """Characters of a session's key."""

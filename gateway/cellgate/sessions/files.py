@@ -32,10 +32,10 @@ from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FilePage
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.provisioners.disk import ENTRY_BYTES, Folder, new_bytes, usage
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane, ThreadLanes
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane, ThreadLanes
+from cellgate_kernels.limits.disk import ENTRY_BYTES, Folder, new_bytes, usage
 
 MAX_UPLOADS = 32
 UPLOADS_OF_ONE = 24

@@ -1,6 +1,7 @@
 """What a session's kernel is asked besides cells, as the wire has it: completions, names, variables.
 
-``cellgate_kernels.questions`` asks and checks the answers; ``session`` decides when a kernel may be asked.
+``cellgate_kernels.kernel.questions`` asks and checks the answers; ``session`` decides when a kernel may be
+asked.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from cellgate.execution.checks import check_text
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList, VariableModel
 from cellgate.wire.models import MOST_ASKED_BYTES, CompleteBody, InspectBody
-from cellgate_kernels import questions
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.outputs import strip_ansi
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.kernel import questions
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.outputs import strip_ansi
 
 TEXT = "text/plain"
 

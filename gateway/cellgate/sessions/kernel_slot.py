@@ -24,12 +24,12 @@ from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.neighbours import Neighbour, Neighbours
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.undo import SessionUndo
-from cellgate_kernels.branching import BranchSpec
-from cellgate_kernels.errors import DeadlinePassed, KernelDied
-from cellgate_kernels.kernel import Kernel, KernelProfile
-from cellgate_kernels.pool import KernelPool
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.turns import Claimant
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import DeadlinePassed, KernelDied
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.pool.pool import KernelPool
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from cellgate_kernels.errors import GatewayFault
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.provisioners.memory import Use, uses
-from cellgate_kernels.tasks import Supervisor, outcome
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import GatewayFault
+from cellgate_kernels.base.tasks import Supervisor, outcome
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.limits.memory import Use, uses
 
 GOOD_FOR = 1.0
 """Seconds."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.kernel.kernel import Kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.wire.events import Loss, Missing
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.pool import KernelPool
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.pool.pool import KernelPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class SharedParts:
 
     `spilled`: what waits on the disk for clients. Without an `installer`, no session gets packages. `lane`:
     threads for large events; without it they are encoded on the event loop. `weight_of`: a principal's weight
-    when kernels are short; see ``cellgate_kernels.turns``. `admits`: whether a principal may start sessions
-    now. `usage`: what each principal uses; by default nobody has quotas. `observer`: counts and traces what
-    happens. Without `secrets` nobody has any, and without `egress` no session gets a network. `processes`:
-    how many programs each principal runs; `ports`: how many connections to programs it has. `neighbours`:
-    which session has which kernel.
+    when kernels are short; see ``cellgate_kernels.base.turns``. `admits`: whether a principal may start
+    sessions now. `usage`: what each principal uses; by default nobody has quotas. `observer`: counts and
+    traces what happens. Without `secrets` nobody has any, and without `egress` no session gets a network.
+    `processes`: how many programs each principal runs; `ports`: how many connections to programs it has.
+    `neighbours`: which session has which kernel.
     """
 
     pool: KernelPool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cellgate.record.events import EventLog
-from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.kernel.kernel import Kernel
 
 
 class SessionPortsHost:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cellgate.record.events import EventLog, EventStore
 from cellgate.sessions.secrets import SessionSecrets
-from cellgate_kernels.masking import Masker
+from cellgate_kernels.protocol.masking import Masker
 
 
 class SessionPrograms:

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from cellgate.errors import StorageError
-from cellgate_kernels.errors import in_words
+from cellgate_kernels.base.errors import in_words
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from cellgate.errors import NotFound, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.execution import Status
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.protocol.execution import Status
 
 RECENT_EXECUTIONS = 32
 

@@ -29,10 +29,10 @@ from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.answers import ExecutionModel, SessionModel, SessionTree, TreeNode
 from cellgate.wire.queries import MOST_COUNTED, SessionsQuery
-from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.encoding import encode, encode_in_steps
-from cellgate_kernels.structure import is_heavy
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.codec.decoding import json_decoder
+from cellgate_kernels.codec.encoding import encode, encode_in_steps
+from cellgate_kernels.codec.structure import is_heavy
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -45,14 +45,14 @@ from cellgate.sessions.session import Moved, Session
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.branching import BranchSpec
-from cellgate_kernels.errors import CellgateError, DeadlinePassed, InvalidInput
-from cellgate_kernels.kernel import KernelLauncher, KernelProfile
-from cellgate_kernels.limits import HASH_SEED
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, InvalidInput
+from cellgate_kernels.base.resources import HASH_SEED
+from cellgate_kernels.base.tasks import Supervisor, guarded, outcome
+from cellgate_kernels.kernel.kernel import KernelLauncher, KernelProfile
+from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language
-from cellgate_kernels.stored import StoredKernel
-from cellgate_kernels.tasks import Supervisor, guarded, outcome
 
 logger = logging.getLogger(__name__)
 

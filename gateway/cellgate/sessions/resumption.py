@@ -18,7 +18,7 @@ from cellgate.sessions.model import has_network
 from cellgate.sessions.variables import Variables
 from cellgate.wire.events import Loss, Missing
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.kernel import KernelProfile
+from cellgate_kernels.kernel.kernel import KernelProfile
 
 SEED = "PYTHONHASHSEED"
 """The one variable whose value is recorded."""

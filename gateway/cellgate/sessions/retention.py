@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from cellgate.record.journal import Journal
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.registry import SessionManager
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 

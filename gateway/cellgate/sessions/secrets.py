@@ -2,7 +2,7 @@
 
 A value may change while a session uses it: kernels started afterwards get the new one, and files or a kernel
 may still hold the old one. So every value that the session's kernels were given is masked to its end. The
-source of values is ``principals.directory``; ``cellgate_kernels.masking`` does the work.
+source of values is ``principals.directory``; ``cellgate_kernels.protocol.masking`` does the work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from cellgate.errors import StorageError
 from cellgate.principals.secrets import Secret
-from cellgate_kernels.masking import Masker, MessageMasker
+from cellgate_kernels.protocol.masking import Masker, MessageMasker
 
 
 class SecretSource(Protocol):

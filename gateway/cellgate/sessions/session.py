@@ -53,7 +53,7 @@ from cellgate.sessions.undo import SessionUndo, UndoParts
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import BranchedFrom, Loss
-from cellgate_kernels.errors import (
+from cellgate_kernels.base.errors import (
     CellgateError,
     DeadlinePassed,
     GatewayFault,
@@ -62,12 +62,12 @@ from cellgate_kernels.errors import (
     KernelDied,
     in_words,
 )
-from cellgate_kernels.execution import Status
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.messages import Channel, Message
-from cellgate_kernels.outputs import COMM_EVENTS
-from cellgate_kernels.tasks import Supervisor, outcome
-from cellgate_kernels.turns import Claimant
+from cellgate_kernels.base.tasks import Supervisor, outcome
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.execution import Status
+from cellgate_kernels.protocol.messages import Channel, Message
+from cellgate_kernels.protocol.outputs import COMM_EVENTS
 
 T = TypeVar("T")
 
@@ -436,7 +436,7 @@ class Session:
             raise KernelDied("The session's kernel has ended, with all variables; run a cell to get another")
 
     async def ask(self, question: Callable[[Kernel], Awaitable[T]]) -> T:
-        """What the idle kernel answers to a question that is no cell; see ``cellgate_kernels.questions``.
+        """Return the idle kernel's answer to a question of ``cellgate_kernels.kernel.questions``.
 
         Cells that come in meanwhile wait. Nothing is recorded. Raises KernelBusy at once if a cell runs or
         waits, and as `question`; KernelDied, and ShuttingDown.

@@ -3,8 +3,8 @@
 A kernel sleeps when, for as long as the setting says, nobody used its session, no Jupyter client was
 connected to it, it sent nothing, and its processes did next to nothing. So a thread that prints or computes
 is left alone; a timer that only waits is not noticed, and goes off when the kernel is woken. Whatever is sent
-to a kernel wakes it (``cellgate_kernels.asleep``); nothing here has to, unless the system has ended a process
-of a kernel that sleeps. Kernels that share a sandbox, branches and their parents, stay awake.
+to a kernel wakes it (``cellgate_kernels.kernel.asleep``); nothing here has to, unless the system has ended a
+process of a kernel that sleeps. Kernels that share a sandbox, branches and their parents, stay awake.
 
 One task looks at all sessions and lets kernels fall asleep one after the other, because they share the disk
 that their memory goes to. It starts and ends no kernel.
@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cellgate.sessions.session import Session
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.provisioners.control_group import ControlGroup
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.limits.control_group import ControlGroup
 
 logger = logging.getLogger(__name__)
 

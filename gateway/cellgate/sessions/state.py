@@ -24,8 +24,8 @@ from cellgate.sessions.kernel_slot import environment_of
 from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE
 from cellgate.sessions.parts import SessionSpec
 from cellgate.wire.events import BranchedFrom, Loss
-from cellgate_kernels.branching import Branched, Obstacle
-from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.base.branching import Branched, Obstacle
+from cellgate_kernels.kernel.kernel import Kernel
 
 
 class SessionState(StrEnum):

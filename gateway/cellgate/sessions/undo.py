@@ -29,10 +29,10 @@ from cellgate.sessions.checkpoints import (
     check_name,
 )
 from cellgate.wire.answers import CheckpointModel
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.limits import ResourceLimits
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.kernel.kernel import Kernel
 
 logger = logging.getLogger(__name__)
 

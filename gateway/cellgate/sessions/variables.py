@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 
 MOST_SESSIONS = 1000
 MOST_BYTES = 4 * MIB

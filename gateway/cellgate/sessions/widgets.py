@@ -1,10 +1,10 @@
 """Records the widget messages outside of cells: somebody moves a slider, and the kernel sends the new value.
 
 Such a comm message answers a client's comm message, not an execute_request, so no cell's run receives it. It
-becomes an event without an execution. ``cellgate_kernels.execution`` handles the comm messages of cells, and
-``record.widgets`` puts both into a notebook. A client's own message is not recorded: what counts is what the
-kernel made of it, which ipywidgets 8 sends back. This module also limits how many widgets a session records,
-in cells and outside of them.
+becomes an event without an execution. ``cellgate_kernels.protocol.execution`` handles the comm messages of
+cells, and ``record.widgets`` puts both into a notebook. A client's own message is not recorded: what counts
+is what the kernel made of it, which ipywidgets 8 sends back. This module also limits how many widgets a
+session records, in cells and outside of them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import logging
 
 from cellgate.errors import StorageError
 from cellgate.record.events import EventLog
-from cellgate_kernels.contents import comm_event
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.messages import Message, TooComplex, size_of
-from cellgate_kernels.outputs import LEAST_COST
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.protocol.contents import comm_event
+from cellgate_kernels.protocol.messages import Message, TooComplex, size_of
+from cellgate_kernels.protocol.outputs import LEAST_COST
 
 logger = logging.getLogger(__name__)
 

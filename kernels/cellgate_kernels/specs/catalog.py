@@ -17,7 +17,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from packaging.utils import canonicalize_name
 from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, observe
 
-from cellgate_kernels.errors import InvalidInput, KernelspecNotFound, in_words
+from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound, in_words
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manifest
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.regular import read_regular
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.specs.catalog import data_folder
 
-IMAGE = Path(__file__).parents[1] / "image"
+INSIDE = Path(__file__).parents[1] / "inside"
 
 OWN = "own"
 """What an environment is called that was made of an operator's own list."""
@@ -35,12 +35,12 @@ class Environment(StrEnum):
     @property
     def lock(self) -> Path:
         """The versions, with hashes, of what its list asks for; ``make lock`` writes it."""
-        return IMAGE / f"{self.value}.lock"
+        return INSIDE / f"{self.value}.lock"
 
 
 def start_up_files() -> list[Path]:
-    """The files that start an environment's kernels; they stand there as they do here, below `IMAGE`."""
-    return sorted((*IMAGE.glob("*.py"), *IMAGE.glob("*.js"), *IMAGE.glob("drawing/*.js")))
+    """The files that start an environment's kernels; they stand there as they do here, below `INSIDE`."""
+    return sorted((*INSIDE.glob("*.py"), *INSIDE.glob("*.js"), *INSIDE.glob("drawing/*.js")))
 
 
 def environment_of(requirements: Path) -> Environment | None:

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TextIO
 
-from cellgate_kernels.errors import BackendUnavailable, in_words
-from cellgate_kernels.regular import read_regular
+from cellgate_kernels.base.errors import BackendUnavailable, in_words
+from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, KERNEL_PACKAGES, data_folder
 from cellgate_kernels.specs.environments import (
-    IMAGE,
+    INSIDE,
     OWN,
     Environment,
     choice_of,
@@ -148,7 +148,7 @@ def install_kernelspec(
     python = environment / "bin" / "python"
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
-    files = {shared / script.relative_to(IMAGE): script for script in start_up_files()}
+    files = {shared / script.relative_to(INSIDE): script for script in start_up_files()}
     for place, script in files.items():
         place.parent.mkdir(exist_ok=True)
         _replace(place, script.read_bytes())
@@ -157,7 +157,7 @@ def install_kernelspec(
     # Each kernel imports these, from a folder that it can't write to.
     _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
     if like == "python3":
-        _run(python, str(IMAGE / "fonts.py"), str(shared / "matplotlib"))
+        _run(python, str(INSIDE / "fonts.py"), str(shared / "matplotlib"))
         _write_manifest(environment)
     spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())
     spec["argv"][:2] = [str(python), str(shared / Path(spec["argv"][1]).name)]
@@ -195,7 +195,7 @@ def _write_manifest(environment: Path, *name: str) -> None:
     """Write what the environment has; without a name it keeps the one that it has."""
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
-    _run(environment / "bin" / "python", str(IMAGE / "manifest.py"), str(shared / MANIFEST), *name)
+    _run(environment / "bin" / "python", str(INSIDE / "manifest.py"), str(shared / MANIFEST), *name)
 
 
 def _replace(path: Path, content: bytes) -> None:

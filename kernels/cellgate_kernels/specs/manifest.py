@@ -1,6 +1,6 @@
 """What a kernel environment has, as it was written when the environment or its image was made.
 
-``image/manifest.py`` writes the file; no kernel has to be started to ask. Bounded and checked here, since
+``inside/manifest.py`` writes the file; no kernel has to be started to ask. Bounded and checked here, since
 models are told what is in it. An environment without a manifest, such as an operator's own, has none: nothing
 is guessed.
 """
@@ -14,7 +14,7 @@ import msgspec
 from jupyter_client.kernelspec import KernelSpec
 from msgspec import Meta
 
-from cellgate_kernels.regular import read_regular
+from cellgate_kernels.base.regular import read_regular
 
 MANIFEST = "manifest.json"
 MOST_BYTES = 128 * 1024

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.protocol.messages import Channel, Message
 
 Behaviour = Callable[["Cell"], Awaitable[None]]
 """Runs a cell."""

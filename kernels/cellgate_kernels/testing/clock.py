@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.tasks import guarded
 
 START = 1000.0
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from msgspec import structs
 
-from cellgate_kernels import trees
-from cellgate_kernels.asleep import Sleep
-from cellgate_kernels.branching import (
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.branching import (
     BRANCHES,
     Branched,
     BranchSpec,
@@ -25,16 +24,17 @@ from cellgate_kernels.branching import (
     Obstacle,
     ObstacleKind,
 )
-from cellgate_kernels.connection import KernelConnection
-from cellgate_kernels.errors import CannotBranch, InvalidInput, KernelBusy, KernelDied
-from cellgate_kernels.kernel import Kernel, KernelProfile
-from cellgate_kernels.messages import Channel, Message, Signer, new_message
-from cellgate_kernels.provisioners.base import KernelExit
-from cellgate_kernels.provisioners.control_group import ControlGroup
-from cellgate_kernels.provisioners.sharing import Outlook
-from cellgate_kernels.reception import Reception
-from cellgate_kernels.sockets import ChannelSocket, Receiver
-from cellgate_kernels.tasks import Supervisor, guarded
+from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelBusy, KernelDied
+from cellgate_kernels.base.tasks import Supervisor, guarded
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.channels.reception import Reception
+from cellgate_kernels.channels.sockets import ChannelSocket, Receiver
+from cellgate_kernels.forking.sharing import Outlook
+from cellgate_kernels.kernel.asleep import Sleep
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.limits.control_group import ControlGroup
+from cellgate_kernels.protocol.messages import Channel, Message, Signer, new_message
 from cellgate_kernels.testing.cells import Cell, Interrupted, Program, understand
 
 KEY = b"a key for tests"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
 
-from cellgate_kernels.branching import BranchSpec
-from cellgate_kernels.checkpoints import HeldFork
-from cellgate_kernels.errors import KernelStartFailed
-from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
-from cellgate_kernels.reception import Reception
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import KernelStartFailed
+from cellgate_kernels.channels.reception import Reception
+from cellgate_kernels.kernel.checkpoints import HeldFork
+from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.testing.cells import Behaviour, Program, understand
 from cellgate_kernels.testing.kernels import FakeHeldFork, FakeKernel

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.outputs import strip_ansi
+from cellgate_kernels.protocol.outputs import strip_ansi
 from tests.support.browser import link, opened
 from tests.support.server import GatewayProcess
 

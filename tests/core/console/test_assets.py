@@ -12,7 +12,7 @@ import pytest
 from cellgate.console import assets
 from cellgate.console.assets import FRAME, PAGE, STATIC, Assets
 from cellgate.errors import NotFound, StorageError
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 
 SCRIPT = "export const answer = 42;\n" * 100
 

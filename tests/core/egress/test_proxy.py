@@ -21,7 +21,7 @@ from cellgate.egress.shared import PIECES_A_TURN, EgressLimits
 from cellgate.principals.quotas import Policy
 from cellgate.principals.usage import Usage
 from cellgate.record.admission import part_of_one
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 from tests.core.egress.world import PATIENCE, PUBLIC, Serve, echo, policy, world
 
 GET = b"GET http://h.example/a HTTP/1.1\r\nHost: h.example\r\n\r\n"

@@ -20,8 +20,8 @@ from cellgate.egress.proxy import SessionProxy
 from cellgate.egress.shared import Egress, EgressLimits, Ways
 from cellgate.errors import StorageError
 from cellgate.principals.host_patterns import parse_host_pattern
-from cellgate_kernels.provisioners.base import EGRESS_SOCKET
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.launch.base import EGRESS_SOCKET
 
 PUBLIC = "9.9.9.9"
 PATIENCE = 60.0

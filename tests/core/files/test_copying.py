@@ -12,7 +12,7 @@ import pytest
 from cellgate.errors import QuotaExceeded, ShuttingDown
 from cellgate.files import copying
 from cellgate.files.copying import copy_tree, data_bytes
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 
 MIB = 1024 * 1024
 

@@ -10,8 +10,8 @@ import pytest
 from cellgate.errors import Conflict, NotFound
 from cellgate.files import tree
 from cellgate.sessions.files import RECORDED_AT_ONCE, SessionFiles, UploadSpace
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.threads import ThreadLanes
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.threads import ThreadLanes
 from tests.core.fakes import House
 from tests.core.test_faults import BODY
 

@@ -12,7 +12,7 @@ import pytest
 from cellgate.errors import ShuttingDown
 from cellgate.files import workspace
 from cellgate.files.workspace import ORPHANS, WorkspaceStore
-from cellgate_kernels.branching import BRANCHES
+from cellgate_kernels.base.branching import BRANCHES
 from tests.support.hostile import place_of_nobody, run_as
 
 

@@ -13,8 +13,8 @@ import pytest
 from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.files import listing
 from cellgate.files.listing import MOST_WAITING_OF_ONE, Listings, Most, Stop
-from cellgate_kernels.limits import GIB, MIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.resources import GIB, MIB
+from cellgate_kernels.base.threads import Lane
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from cellgate.errors import NotFound
 from cellgate.files.snapshots import Snapshots
 from cellgate.files.tree import scan
 from cellgate.files.workspace import WorkspaceStore
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 
 SETTLED = 0.1
 """Seconds after which an unchanged file is known by its inode and times, and is not read again."""

@@ -14,7 +14,7 @@ from cellgate.client import Gateway, GatewayError
 from cellgate.errors import RecordGone
 from cellgate.http.base import BaseHandler
 from cellgate.http.v1.download import DownloadHandler
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 from tests.support.listening import listening
 
 Failure = type[Exception]

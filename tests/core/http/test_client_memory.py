@@ -23,7 +23,7 @@ from cellgate.http.streaming import StreamingHandler
 from cellgate.principals.principal import Login, Principal
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow
-from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.base.resources import KIB, MIB
 from tests.support.listening import listening
 
 SIZE = 16 * MIB

@@ -16,9 +16,9 @@ from cellgate.doors import agentrun, dify, replit, terrarium
 from cellgate.doors.base import DoorHandler, Ran, Script
 from cellgate.doors.terrarium import TerrariumHandler
 from cellgate.wire.answers import Result
-from cellgate_kernels.encoding import STEP
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import ThreadLanes
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import ThreadLanes
+from cellgate_kernels.codec.encoding import STEP
 from tests.support.listening import listening
 from tests.support.server import PATIENCE
 

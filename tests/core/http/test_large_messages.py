@@ -16,8 +16,8 @@ import pytest
 from cellgate.http.listener.frames import PIECE, WatchedWebSocketHandler
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.streams import ClientStream
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
 from tests.core.kernels.test_pool import until
 from tests.support.listening import listening
 

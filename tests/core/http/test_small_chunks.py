@@ -10,7 +10,7 @@ import pytest
 from tornado.web import RequestHandler
 
 from cellgate.http.listener.server import CHUNKS_A_TURN
-from cellgate_kernels.places import Places
+from cellgate_kernels.base.places import Places
 from tests.support.listening import listening
 
 HEAD = b"POST /length HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -15,9 +15,9 @@ import pytest
 from cellgate.errors import StorageFull
 from cellgate.record.spill import MEMORY, PART, STALLED, Spill, Spills
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from cellgate.http.listener import certificate
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
 from tests.support.certificates import Authority, replace, serial_in, serial_of
 from tests.support.server import until
 

@@ -20,8 +20,8 @@ from cellgate.files.upload import PIECE
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.transfer import can_send, read_wide, send_file
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
 
 
 class Server:

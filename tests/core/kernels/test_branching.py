@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
-from cellgate_kernels.errors import CannotBranch, KernelBusy, KernelDied, KernelStartFailed, PoolExhausted
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.messages import Channel
-from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import (
+    CannotBranch,
+    KernelBusy,
+    KernelDied,
+    KernelStartFailed,
+    PoolExhausted,
+)
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.pool.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.protocol.messages import Channel
 from cellgate_kernels.testing import FakeKernel, FakeLauncher
 
 PYTHON3 = KernelProfile("python3")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.branching import BRANCHES, BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
-from cellgate_kernels.checkpoints import HeldFork
-from cellgate_kernels.errors import (
+from cellgate_kernels.base.branching import BRANCHES, BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import (
     CannotBranch,
     InvalidInput,
     KernelBusy,
@@ -18,9 +17,10 @@ from cellgate_kernels.errors import (
     KernelStartFailed,
     PoolExhausted,
 )
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.messages import Channel
-from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.kernel.checkpoints import HeldFork
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.pool.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.protocol.messages import Channel
 from cellgate_kernels.testing import FakeHeldFork, FakeKernel, FakeLauncher
 from tests.core.kernels.test_pool import until
 

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cellgate_kernels.provisioners.child import Child
+from cellgate_kernels.launch.child import Child
 from tests.core.kernels.test_pool import until
 
 PATIENCE = 60.0

@@ -22,18 +22,19 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from cellgate_kernels import overtaking, zmtp
-from cellgate_kernels import reception as reading
-from cellgate_kernels.connection import KernelConnection, _Reading
-from cellgate_kernels.errors import KernelDied
-from cellgate_kernels.masking import Masker, MessageMasker
-from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_message
-from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.places import FRAMES_A_TURN
-from cellgate_kernels.reception import THREADS, Reception
-from cellgate_kernels.sockets import LocalSocket, socket_path
-from cellgate_kernels.texts import Stream
-from cellgate_kernels.unsent import MOST_TEXTS, Unsent
+from cellgate_kernels.base.errors import KernelDied
+from cellgate_kernels.base.places import FRAMES_A_TURN
+from cellgate_kernels.channels import reception as reading
+from cellgate_kernels.channels import zmtp
+from cellgate_kernels.channels.connection import KernelConnection, _Reading
+from cellgate_kernels.channels.reception import THREADS, Reception
+from cellgate_kernels.channels.sockets import LocalSocket, socket_path
+from cellgate_kernels.protocol import overtaking
+from cellgate_kernels.protocol.masking import Masker, MessageMasker
+from cellgate_kernels.protocol.messages import Channel, MalformedMessage, Message, new_message
+from cellgate_kernels.protocol.outputs import OutputCaps
+from cellgate_kernels.protocol.texts import Stream
+from cellgate_kernels.protocol.unsent import MOST_TEXTS, Unsent
 
 KEY = b"the-key-of-this-kernel"
 DEADLINE = 60.0
@@ -616,7 +617,7 @@ async def test_a_kernel_is_found_again_after_a_lack_of_open_files(
             super().__init__(*arguments)
 
     messages = collect(connection)
-    monkeypatch.setattr("cellgate_kernels.sockets.socket.socket", Scarce)
+    monkeypatch.setattr("cellgate_kernels.channels.sockets.socket.socket", Scarce)
     peer.close()
     await until(lambda: len(refused) == len(PORTS))
     for port in PORTS.values():

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits
-from cellgate_kernels.provisioners.base import KernelExit
-from cellgate_kernels.provisioners.disk import (
+from cellgate_kernels.base.resources import MIB, MOST_BYTES, ResourceLimits
+from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.limits.disk import (
     ENTRY_BYTES,
     MOST_LOOKED_AT,
     Folder,
@@ -26,7 +26,7 @@ from cellgate_kernels.provisioners.disk import (
     may_look,
     usage,
 )
-from cellgate_kernels.provisioners.disk_watch import (
+from cellgate_kernels.limits.disk_watch import (
     AGAIN,
     INTERVAL,
     MOST_ON_THE_WAY,
@@ -113,7 +113,7 @@ def test_each_name_of_a_file_counts(tmp_path: Path) -> None:
 @pytest.fixture
 def unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mapping is found: a program can give up all that it had of files."""
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk._Look._mappings", lambda *_: None)
+    monkeypatch.setattr("cellgate_kernels.limits.disk._Look._mappings", lambda *_: None)
 
 
 def test_a_deleted_program_that_runs_is_found(tmp_path: Path, unmapped: None) -> None:
@@ -170,14 +170,14 @@ def test_more_descriptors_than_can_be_looked_at_count_as_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MOST_LOOKED_AT > 100_000
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk.MOST_LOOKED_AT", 10)
+    monkeypatch.setattr("cellgate_kernels.limits.disk.MOST_LOOKED_AT", 10)
     assert usage([Folder(tmp_path)], os.getpid(), enough=MIB).used > MIB
 
 
 def test_more_names_than_can_be_looked_at_count_as_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk.MOST_NAMES", 10)
+    monkeypatch.setattr("cellgate_kernels.limits.disk.MOST_NAMES", 10)
     for number in range(11):
         (tmp_path / f"{number}").touch()
     assert usage([Folder(tmp_path)], None, enough=MIB).used > MIB
@@ -206,8 +206,8 @@ async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
 
     clock = SimpleNamespace(monotonic=lambda: seconds)
     for name, value in (("usage", look), ("time", clock), ("INTERVAL", 0.01), ("SHARE", 0.0001)):
-        monkeypatch.setattr(f"cellgate_kernels.provisioners.disk_watch.{name}", value)
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.all_parents", dict)
+        monkeypatch.setattr(f"cellgate_kernels.limits.disk_watch.{name}", value)
+    monkeypatch.setattr("cellgate_kernels.limits.disk_watch.all_parents", dict)
     watch, slow, quick = DiskWatch(), watched(), watched()
     slow.process, quick.process = 1, 2
     watch.add(slow)
@@ -235,8 +235,8 @@ async def test_a_kernel_near_its_limit_is_looked_at_more_often(
         return Usage(used * MIB)
 
     clock = SimpleNamespace(monotonic=lambda: seconds)
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.usage", look)
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.time", clock)
+    monkeypatch.setattr("cellgate_kernels.limits.disk_watch.usage", look)
+    monkeypatch.setattr("cellgate_kernels.limits.disk_watch.time", clock)
     watch, kernel = DiskWatch(), watched()
     watch._kernels.add(kernel)
     assert await watch._look(kernel, {}) == 0.5
@@ -255,7 +255,7 @@ def test_the_second_look_at_a_full_kernel_comes_soon() -> None:
 
 
 async def test_a_watch_ends_with_its_last_kernel_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.INTERVAL", 0.01)
+    monkeypatch.setattr("cellgate_kernels.limits.disk_watch.INTERVAL", 0.01)
     watch = DiskWatch()
     for _ in range(2):
         ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
@@ -271,7 +271,7 @@ async def test_a_look_for_which_no_file_can_be_opened_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither that a kernel is full, nor that it is not; and it is told once."""
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.INTERVAL", 0.01)
+    monkeypatch.setattr("cellgate_kernels.limits.disk_watch.INTERVAL", 0.01)
     (tmp_path / "file").write_bytes(bytes(2 * MIB))
     ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
     full = Watched(ResourceLimits(disk=MIB), (Folder(tmp_path),), None, ended.set_result)

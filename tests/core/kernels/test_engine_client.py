@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.provisioners.engine import Engine
-from cellgate_kernels.provisioners.image import build_image
-from cellgate_kernels.provisioners.sweep import sweep
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.engine.engine import Engine
+from cellgate_kernels.engine.image import build_image
+from cellgate_kernels.engine.sweep import sweep
 from cellgate_kernels.specs.environments import Environment
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate_kernels.distributions import MOST_NAME, MOST_VERSION, Distribution, is_name
-from cellgate_kernels.environment import (
+from cellgate_kernels.kernel.environment import (
     EXPRESSION,
     MAX_ANSWER,
     MAX_STATUS,
@@ -27,7 +26,8 @@ from cellgate_kernels.environment import (
     is_python,
     missing_modules,
 )
-from cellgate_kernels.messages import Channel, Header, Message
+from cellgate_kernels.protocol.distributions import MOST_NAME, MOST_VERSION, Distribution, is_name
+from cellgate_kernels.protocol.messages import Channel, Header, Message
 from tests.support.examples import examples
 
 GOOD = {"python": "3.11.2", "packages": {"numpy": "2.1.0"}, "machine": "x86_64", "libc": "glibc 2.36"}
@@ -211,7 +211,7 @@ async def test_what_is_no_answer_is_none(frame: bytes) -> None:
 
 
 async def test_a_status_that_is_too_long_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellgate_kernels.environment.PATIENCE", 0.05)
+    monkeypatch.setattr("cellgate_kernels.kernel.environment.PATIENCE", 0.05)
     for status in (b'{"execution_state":"idle","x":[' + b" " * MAX_STATUS + b"]}", b"[[", b'{"x":NaN}'):
         kernel: Any = Kernel(lambda _: reply(json.dumps(GOOD)), status)
         assert await ask(kernel, asyncio.get_running_loop().create_future()) is None

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.errors import KernelDied
-from cellgate_kernels.frames import HEAD, NUMBER, Told
-from cellgate_kernels.kept import keep
-from cellgate_kernels.places import FRAMES_A_TURN, Places
-from cellgate_kernels.programs import (
+from cellgate_kernels.base.errors import KernelDied
+from cellgate_kernels.base.places import FRAMES_A_TURN, Places
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.keeper.frames import HEAD, NUMBER, Told
+from cellgate_kernels.keeper.programs import (
     Program,
     ProgramExit,
     ProgramOutput,
@@ -25,7 +25,7 @@ from cellgate_kernels.programs import (
     end_other_kernels,
     start_program,
 )
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.kernel.kept import keep
 
 PATIENCE = 60.0
 COUNT = 6000

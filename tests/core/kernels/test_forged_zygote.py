@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellgate_kernels.provisioners.base import KernelExit
-from cellgate_kernels.provisioners.forker import Forker
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.forking.forker import Forker
+from cellgate_kernels.launch.base import KernelExit
 
 PATIENCE = 60.0
 READY = b'{"kind": "ready", "asked": [], "failed": [], "threads": 1, "reserved": 0}'

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.limits import ResourceLimits
-from cellgate_kernels.provisioners import fork_server
-from cellgate_kernels.provisioners.folders import LaunchFolders
-from cellgate_kernels.provisioners.fork_server import ForkRequest, ForkServer, Lineage
-from cellgate_kernels.provisioners.zygote_messages import NotForked
+from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.forking import server as fork_server
+from cellgate_kernels.forking.messages import NotForked
+from cellgate_kernels.forking.server import ForkRequest, ForkServer, Lineage
+from cellgate_kernels.launch.folders import LaunchFolders
 
 
 class Dying:

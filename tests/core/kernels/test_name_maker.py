@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.provisioners import name_maker, names
+from cellgate_kernels.launch import name_maker, names
 
 FORBIDDEN = "1\n"
 BESIDE = Path(name_maker.__file__).parent

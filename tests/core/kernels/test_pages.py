@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cellgate_kernels
 
-IMAGE = Path(cellgate_kernels.__file__).parent / "image"
+IMAGE = Path(cellgate_kernels.__file__).parent / "inside"
 
 # An area of which a "cell" writes to every tenth page, beside a file that is mapped and written to as well.
 PROGRAM = """

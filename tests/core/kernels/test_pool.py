@@ -13,10 +13,11 @@ from itertools import pairwise
 
 import pytest
 
-from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed, PoolExhausted
-from cellgate_kernels.kernel import Kernel, KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.pool import ANYBODY, KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.base.errors import KernelspecNotFound, KernelStartFailed, PoolExhausted
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.pool.pool import ANYBODY, KernelPool, PoolSettings, PoolStatistics
 from cellgate_kernels.testing import (
     Attempt,
     FakeKernel,
@@ -27,7 +28,6 @@ from cellgate_kernels.testing import (
     never_starts,
     virtual_time,
 )
-from cellgate_kernels.turns import Claimant
 
 DEADLINE = 60.0
 PYTHON3 = KernelProfile("python3")

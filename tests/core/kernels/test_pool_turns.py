@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels import pool as pool_module
-from cellgate_kernels.errors import DeadlinePassed, KernelStartFailed, PoolExhausted
-from cellgate_kernels.kernel import Kernel, KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.pool import KernelPool, Moved, PoolSettings
+from cellgate_kernels.base.errors import DeadlinePassed, KernelStartFailed, PoolExhausted
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.pool import pool as pool_module
+from cellgate_kernels.pool.pool import KernelPool, Moved, PoolSettings
 from cellgate_kernels.testing import Attempt, FakeLauncher, Gate, virtual_time
-from cellgate_kernels.turns import Claimant
 
 PYTHON3 = KernelProfile("python3")
 RARE = KernelProfile("python3", ResourceLimits(memory=2048 * MIB))

@@ -11,10 +11,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from cellgate_kernels import reception as reading
-from cellgate_kernels.messages import Channel, Message, Signer, new_message
-from cellgate_kernels.reception import LONG_BYTES, Reception, Share
-from cellgate_kernels.texts import Stream
+from cellgate_kernels.channels import reception as reading
+from cellgate_kernels.channels.reception import LONG_BYTES, Reception, Share
+from cellgate_kernels.protocol.messages import Channel, Message, Signer, new_message
+from cellgate_kernels.protocol.texts import Stream
 
 DEADLINE = 60.0
 SHORT, LONG = LONG_BYTES // 2, 2 * LONG_BYTES

@@ -24,16 +24,13 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits
-from cellgate_kernels.provisioners import disk_watch, shared_containers
-from cellgate_kernels.provisioners.base import KernelExit, Launch
-from cellgate_kernels.provisioners.cgroups import Cgroup, Cgroups
-from cellgate_kernels.provisioners.engine import Container
-from cellgate_kernels.provisioners.folders import LaunchFolders
-from cellgate_kernels.provisioners.fork_server import ForkSettings
-from cellgate_kernels.provisioners.names import Names, NamesRequest
-from cellgate_kernels.provisioners.shared_containers import (
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.base.resources import MIB, MOST_BYTES, ResourceLimits
+from cellgate_kernels.engine.engine import Container
+from cellgate_kernels.forking import shared_containers
+from cellgate_kernels.forking.messages import LENGTH, NotForked
+from cellgate_kernels.forking.server import ForkSettings
+from cellgate_kernels.forking.shared_containers import (
     Places,
     Roots,
     Seat,
@@ -42,7 +39,11 @@ from cellgate_kernels.provisioners.shared_containers import (
     SharedContainers,
     Sharers,
 )
-from cellgate_kernels.provisioners.zygote_messages import LENGTH, NotForked
+from cellgate_kernels.launch.base import KernelExit, Launch
+from cellgate_kernels.launch.folders import LaunchFolders
+from cellgate_kernels.launch.names import Names, NamesRequest
+from cellgate_kernels.limits import disk_watch
+from cellgate_kernels.limits.cgroups import Cgroup, Cgroups
 
 LIMITS = ResourceLimits(memory=128 * MIB, disk=MIB)
 ADA, BOB = (Sharers(name, "python3", LIMITS) for name in ("ada", "bob"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.provisioners.base import KernelExit, KernelView
-from cellgate_kernels.provisioners.folders import LaunchFolders
-from cellgate_kernels.provisioners.sharing import SharedSandbox
+from cellgate_kernels.forking.sharing import SharedSandbox
+from cellgate_kernels.launch.base import KernelExit, KernelView
+from cellgate_kernels.launch.folders import LaunchFolders
 
 
 class Root:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cellgate_kernels
 
-IMAGE = Path(cellgate_kernels.__file__).parent / "image"
+IMAGE = Path(cellgate_kernels.__file__).parent / "inside"
 
 # The keeper's part, the held fork's, and the kernel's: threads, signals, programs and forks work in it.
 PROGRAM = """

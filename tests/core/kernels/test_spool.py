@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from jupyter_client.session import Session
 
-from cellgate_kernels.messages import Channel, Message
-from cellgate_kernels.spool import SEGMENT_BYTES, SEGMENTS, Undelivered, read_spool, undelivered
+from cellgate_kernels.channels.spool import SEGMENT_BYTES, SEGMENTS, Undelivered, read_spool, undelivered
+from cellgate_kernels.protocol.messages import Channel, Message
 
-BOOTSTRAP = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
+BOOTSTRAP = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "inside" / "bootstrap.py"
 KEY = b"a key of tests"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.specs.environments import IMAGE
+from cellgate_kernels.specs.environments import INSIDE
 from tests.support.server import IN_TIME
 
 VEGA, SVG, TEXT = "application/vnd.vega.v6+json", "image/svg+xml", "text/plain"
@@ -31,7 +31,7 @@ for line in sys.stdin:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module, with such a program in the place of Deno."""
-    spec = importlib.util.spec_from_file_location("stills", IMAGE / "stills.py")
+    spec = importlib.util.spec_from_file_location("stills", INSIDE / "stills.py")
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)

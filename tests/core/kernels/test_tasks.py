@@ -1,4 +1,4 @@
-"""cellgate_kernels.tasks: no task and no callback fails without its owner, and none outlives it."""
+"""cellgate_kernels.base.tasks: no task and no callback fails without its owner, and none outlives it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.errors import CellgateError, GatewayFault, KernelDied
-from cellgate_kernels.tasks import Supervisor, guarded, outcome
+from cellgate_kernels.base.errors import CellgateError, GatewayFault, KernelDied
+from cellgate_kernels.base.tasks import Supervisor, guarded, outcome
 
 Told = list[tuple[str, Exception]]
 

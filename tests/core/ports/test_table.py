@@ -10,8 +10,8 @@ from cellgate.errors import QueueFull
 from cellgate.ports.table import MOST_OF_PRINCIPAL, MOST_OF_SESSION, PortConnection, PortCounts, SessionPorts
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.sessions.ports import SessionPortsHost
-from cellgate_kernels.errors import PortUnanswered
-from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.base.errors import PortUnanswered
+from cellgate_kernels.kernel.kernel import Kernel
 
 
 class Answering:

@@ -19,7 +19,7 @@ from cellgate.principals.oidc import OidcAuthenticator
 from cellgate.principals.principal import DEFAULT, Login, Principal, Reach, Role
 from cellgate.principals.provider import KEEP_SECONDS, FileKeys, ProviderKeys, open_keys
 from cellgate.principals.store import PrincipalStore
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from tests.support.identity import AUDIENCE, CLAIMS, ISSUER, NOW, key_set, signer
 
 OWN = "the-gateways-own-token"

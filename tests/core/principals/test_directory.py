@@ -16,7 +16,7 @@ from cellgate.principals.directory import PATIENCE_SECONDS, TICK_NS, PrincipalDi
 from cellgate.principals.principal import GRANTED, Reach, Role
 from cellgate.principals.store import PRINCIPALS, opened
 from cellgate.principals.tokens import digest
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 class Told:

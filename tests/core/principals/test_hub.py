@@ -33,7 +33,7 @@ from cellgate.principals.hub import (
 from cellgate.principals.principal import DEFAULT, Ask, Login, Permission, Principal, Reach, Role
 from cellgate.principals.store import opened
 from cellgate.principals.tokens import digest
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.support.listening import listening
 
 ACCESS = "access:services!service=cellgate"

@@ -20,7 +20,7 @@ from cellgate.principals.oidc import OidcAuthenticator
 from cellgate.principals.principal import Login, Permission, Principal, Role
 from cellgate.principals.provider import FileKeys, ProviderKeys
 from cellgate.principals.store import opened
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.support import identity
 from tests.support.identity import NOW, Signer, forged, key_set, signer
 

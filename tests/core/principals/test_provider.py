@@ -13,7 +13,7 @@ from cellgate.errors import IdentityUnavailable
 from cellgate.principals.fetching import Answer, Fetcher
 from cellgate.principals.jwks import MOST_BYTES
 from cellgate.principals.provider import UrlKeys
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from tests.support.identity import ISSUER, key_set, signer
 
 KEYS = key_set(signer().jwk())

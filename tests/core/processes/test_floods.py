@@ -14,11 +14,11 @@ from cellgate.processes.request import ProcessRequest
 from cellgate.processes.table import ProcessCounts, SessionProcesses
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.sessions.programs import SessionPrograms
-from cellgate_kernels.errors import KernelDied
-from cellgate_kernels.frames import HEAD, NUMBER, Told
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.places import FRAMES_A_TURN, Places
-from cellgate_kernels.programs import Program, ProgramExit, ProgramSpec, start_program
+from cellgate_kernels.base.errors import KernelDied
+from cellgate_kernels.base.places import FRAMES_A_TURN, Places
+from cellgate_kernels.keeper.frames import HEAD, NUMBER, Told
+from cellgate_kernels.keeper.programs import Program, ProgramExit, ProgramSpec, start_program
+from cellgate_kernels.kernel.kernel import Kernel
 
 PATIENCE = 60.0
 PROGRAMS = 8

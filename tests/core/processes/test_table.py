@@ -26,10 +26,10 @@ from cellgate.processes.table import (
 )
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.sessions.programs import SessionPrograms
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.programs import ProgramExit, ProgramOutput, ProgramSpec, StreamName
-from cellgate_kernels.structure import INLINE_BYTES
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.codec.structure import INLINE_BYTES
+from cellgate_kernels.keeper.programs import ProgramExit, ProgramOutput, ProgramSpec, StreamName
+from cellgate_kernels.kernel.kernel import Kernel
 
 FULL = MOST_KEPT // MOST_OF_PROGRAM
 """So many programs keep all that one may keep."""

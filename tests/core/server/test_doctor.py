@@ -30,9 +30,9 @@ from cellgate.server.doctor import (
     try_port,
     try_sandbox,
 )
-from cellgate_kernels.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
-from cellgate_kernels.provisioners.container import ContainerSettings
-from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.base.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
+from cellgate_kernels.engine.container import ContainerSettings
+from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 MOUNTS = """\

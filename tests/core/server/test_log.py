@@ -26,9 +26,9 @@ from cellgate.server.log import (
     formatter,
     log_request,
 )
-from cellgate_kernels.errors import KernelStartFailed
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.base.errors import KernelStartFailed
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.pool.pool import KernelPool, PoolSettings
 from cellgate_kernels.testing import Attempt, FakeLauncher
 
 HOSTILE = (

@@ -27,13 +27,13 @@ from cellgate.http.metrics import (
 from cellgate.principals.usage import COUNTED
 from cellgate.server.observing import Observer, Sampler
 from cellgate.sessions.state import SessionState
-from cellgate_kernels.errors import KernelspecNotFound, PoolExhausted
-from cellgate_kernels.execution import Status
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.pool import ClaimEnd, KernelPool, PoolSettings
-from cellgate_kernels.provisioners.memory import Use, resident, uses
+from cellgate_kernels.base.errors import KernelspecNotFound, PoolExhausted
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.limits.memory import Use, resident, uses
+from cellgate_kernels.pool.pool import ClaimEnd, KernelPool, PoolSettings
+from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.testing import FakeLauncher, virtual_time
-from cellgate_kernels.threads import Lane
 from tests.core.world import World
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "monitoring.md"

@@ -35,8 +35,8 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import SessionTree
 from cellgate.wire.events import Package
 from cellgate.wire.models import LimitsBody, SessionBody
-from cellgate_kernels.branching import BRANCHES, BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
-from cellgate_kernels.errors import (
+from cellgate_kernels.base.branching import BRANCHES, BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import (
     CannotBranch,
     CellgateError,
     KernelBusy,
@@ -44,11 +44,11 @@ from cellgate_kernels.errors import (
     KernelStartFailed,
     PoolExhausted,
 )
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.leftovers import Leftovers
-from cellgate_kernels.provisioners.sharing import Outlook
+from cellgate_kernels.base.leftovers import Leftovers
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.forking.sharing import Outlook
+from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.testing import FakeKernel, VirtualTimeLoop, virtual_time
-from cellgate_kernels.threads import Lane
 from tests.core.world import PRINCIPAL, World
 
 COPY = BranchSpec()

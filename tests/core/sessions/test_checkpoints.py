@@ -21,13 +21,13 @@ from cellgate.sessions.checkpoints import (
     SessionCheckpoints,
     check_name,
 )
-from cellgate_kernels.branching import Obstacle, ObstacleKind
-from cellgate_kernels.errors import CannotBranch, InvalidInput, KernelDied, KernelStartFailed
-from cellgate_kernels.kernel import Kernel, KernelProfile
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.base.branching import Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelDied, KernelStartFailed
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.pool.pool import KernelPool, PoolSettings
 from cellgate_kernels.testing import FakeHeldFork, FakeKernel, FakeLauncher, virtual_time
-from cellgate_kernels.turns import Claimant
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from cellgate.principals.reservation import Reservation
 from cellgate.sessions.exploring import Exploration, Explored, Explorer, Fate, Keep, Plan, branch_keys
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.branching import BranchSpec, Obstacle, ObstacleKind
-from cellgate_kernels.errors import (
+from cellgate_kernels.base.branching import BranchSpec, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import (
     CannotBranch,
     CellgateError,
     KernelBusy,

@@ -27,11 +27,11 @@ from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
 from cellgate.wire.answers import Result
 from cellgate.wire.queries import SessionsQuery
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.execution import Status
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.threads import Lane, ThreadLanes
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane, ThreadLanes
+from cellgate_kernels.protocol.execution import Status
+from cellgate_kernels.protocol.outputs import OutputCaps
 from tests.pure.record.conftest import execution_row, session_row
 from tests.support.listening import listening
 

@@ -14,8 +14,8 @@ from cellgate.sessions.introspection import completion, inspection, variables
 from cellgate.sessions.session import MOST_QUESTIONS, Session
 from cellgate.wire.answers import Completion, Inspection, VariableList, VariableModel
 from cellgate.wire.models import CompleteBody, InspectBody
-from cellgate_kernels.errors import InvalidInput, KernelBusy, KernelDied
-from cellgate_kernels.questions import ANSWER_TIMEOUT, VARIABLES
+from cellgate_kernels.base.errors import InvalidInput, KernelBusy, KernelDied
+from cellgate_kernels.kernel.questions import ANSWER_TIMEOUT, VARIABLES
 from cellgate_kernels.testing import FakeKernel, virtual_time
 from tests.core.world import PRINCIPAL, World
 

@@ -19,8 +19,8 @@ from cellgate.jobs.job_files import PART, JobFile
 from cellgate.jobs.jobs import Jobs
 from cellgate.record.spill import STALLED, Spill, Spills
 from cellgate.record.spill_ledger import Space, SpillLedger
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ import pytest
 from cellgate.errors import StorageError
 from cellgate.execution.results import encoded_result
 from cellgate.sessions.reader import Archive
+from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.testing import Behaviour, Cell, virtual_time
-from cellgate_kernels.threads import Lane
 from tests.core.world import PRINCIPAL, World
 
 

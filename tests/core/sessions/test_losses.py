@@ -19,9 +19,9 @@ from cellgate.sessions.resumption import Past, resume
 from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.events import Loss, Missing
 from cellgate.wire.models import LimitsBody, SessionBody
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.stored import StoredKernel
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.testing import FakeKernel, at_once, fails_to_start, starts_after, virtual_time
 from tests.core.world import GRACE, PRINCIPAL, World
 

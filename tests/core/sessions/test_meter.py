@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cellgate.sessions.meter import GOOD_FOR, SHARE, KernelMeter
-from cellgate_kernels.provisioners.memory import Use
+from cellgate_kernels.limits.memory import Use
 from cellgate_kernels.testing import virtual_time
 
 

@@ -22,12 +22,12 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.branching import BranchSpec
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.provisioners.base import EGRESS_SOCKET
-from cellgate_kernels.stored import StoredKernel
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.stored import StoredKernel
+from cellgate_kernels.launch.base import EGRESS_SOCKET
 from cellgate_kernels.testing import FakeKernel, virtual_time
-from cellgate_kernels.threads import Lane
 from tests.core.world import PRINCIPAL, World
 
 POLICY = EgressPolicy((parse_host_pattern("h.example:443"),))

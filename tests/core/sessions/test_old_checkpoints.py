@@ -14,11 +14,11 @@ from cellgate.principals.usage import Account
 from cellgate.sessions import undo
 from cellgate.sessions.checkpoints import Position
 from cellgate.sessions.undo import SessionUndo, UndoParts
-from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.pool.pool import KernelPool, PoolSettings
 from cellgate_kernels.testing import FakeHeldFork, FakeLauncher
-from cellgate_kernels.turns import Claimant
 
 
 async def test_the_next_checkpoint_does_not_wait_for_a_look_at_the_former(

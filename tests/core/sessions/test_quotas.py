@@ -14,8 +14,8 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.principals.quotas import Policy
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.limits import GIB, MIB
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.resources import GIB, MIB
 from cellgate_kernels.testing import fails_to_start, starts_after, virtual_time
 from tests.core.world import PRINCIPAL, Asked, World
 

@@ -21,15 +21,15 @@ from cellgate.record.rows import ExecutionRow
 from cellgate.sessions import adoption
 from cellgate.sessions.adoption import MESSAGES_A_TURN, masked
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.branching import BranchSpec
-from cellgate_kernels.connection import KernelConnection
-from cellgate_kernels.errors import InvalidInput, KernelStartFailed
-from cellgate_kernels.kernel import Kernel, KernelProfile
-from cellgate_kernels.limits import ResourceLimits
-from cellgate_kernels.masking import Masker, MessageMasker
-from cellgate_kernels.messages import EMPTY, Channel, Header, Message
-from cellgate_kernels.spool import Spooled
-from cellgate_kernels.stored import KernelStore, StoredKernel
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
+from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.channels.spool import Spooled
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.stored import KernelStore, StoredKernel
+from cellgate_kernels.protocol.masking import Masker, MessageMasker
+from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.testing import Behaviour, Cell, FakeKernel, virtual_time
 from tests.core.world import PRINCIPAL, World
 from tests.pure.record.recorded import Recorded

@@ -17,8 +17,8 @@ from cellgate.sessions.adoption import left_behind
 from cellgate.sessions.model import within
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace
-from cellgate_kernels.errors import CellgateError, DeadlinePassed, InvalidInput, KernelStartFailed
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, InvalidInput, KernelStartFailed
 from cellgate_kernels.testing import FakeKernel, Gate, at_once, fails_to_start, virtual_time
 from tests.core.world import PRINCIPAL, World
 

@@ -13,13 +13,13 @@ from cellgate.sessions.introspection import completion
 from cellgate.sessions.sleep import LOOKS, SleepWatch
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import CompleteBody
-from cellgate_kernels.asleep import FREEZE_TIMEOUT
-from cellgate_kernels.branching import BranchSpec
-from cellgate_kernels.errors import PoolExhausted
-from cellgate_kernels.provisioners.control_group import ControlGroup, Part
-from cellgate_kernels.provisioners.read_back import LITTLE
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import PoolExhausted
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.asleep import FREEZE_TIMEOUT
+from cellgate_kernels.limits.control_group import ControlGroup, Part
+from cellgate_kernels.limits.read_back import LITTLE
 from cellgate_kernels.testing import FakeKernel, virtual_time
-from cellgate_kernels.threads import Lane
 from tests.core.world import PRINCIPAL, World
 
 AFTER = 60.0
@@ -228,7 +228,7 @@ def test_a_large_kernel_that_is_left_to_the_next_gateway_has_nothing_to_do_here(
     kernel = kernel_of(world, "s")
     gives_all_back(monkeypatch)
     read_back: list[object] = []
-    monkeypatch.setattr("cellgate_kernels.asleep.read_back", read_back.append)
+    monkeypatch.setattr("cellgate_kernels.kernel.asleep.read_back", read_back.append)
     world.pass_time(2 * AFTER)
     assert kernel._sleep is not None
     world.do(kernel._sleep.leave)
@@ -243,7 +243,7 @@ def test_a_large_kernel_that_is_woken_is_read_back(world: World, monkeypatch: py
     gives_all_back(monkeypatch)
     monkeypatch.setattr(ControlGroup, "processor_seconds", lambda _: 0.0)
     read_back: list[object] = []
-    monkeypatch.setattr("cellgate_kernels.asleep.read_back", read_back.append)
+    monkeypatch.setattr("cellgate_kernels.kernel.asleep.read_back", read_back.append)
     world.pass_time(2 * AFTER)
     world.ask("s", "after")
     world.pass_time(5)

@@ -14,8 +14,8 @@ from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.registry import Accepted
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import DeadlinePassed, PoolExhausted
-from cellgate_kernels.execution import Status
+from cellgate_kernels.base.errors import DeadlinePassed, PoolExhausted
+from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.testing import starts_after, virtual_time
 from tests.core.world import World
 

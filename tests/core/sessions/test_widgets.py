@@ -18,9 +18,9 @@ from cellgate.record.rows import EventRow
 from cellgate.record.survey import ListedRows, Survey
 from cellgate.record.widgets import STATE, WidgetStates
 from cellgate.sessions import widgets
-from cellgate_kernels.execution import Execution
-from cellgate_kernels.messages import EMPTY, Channel, Header, Message
-from cellgate_kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
+from cellgate_kernels.protocol.execution import Execution
+from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
+from cellgate_kernels.protocol.outputs import KernelEvent, OutputCaps, OutputLimiter
 from tests.pure.record.conftest import session_row
 
 MODEL = {"_model_name": "IntSliderModel", "_model_module": "@jupyter-widgets/controls"}

@@ -202,7 +202,7 @@ def made(venv: Path) -> Path:
     return venv
 
 
-@pytest.mark.parametrize("folder", ["image", "specs/container/python3"])
+@pytest.mark.parametrize("folder", ["inside", "specs/container/python3"])
 def test_what_python_writes_beside_modules_is_no_reason_to_set_up_again(tmp_path: Path, folder: str) -> None:
     words = ["setup", f"VENV={made(tmp_path / 'venv')}"]
     place = ROOT / "kernels" / "cellgate_kernels" / folder

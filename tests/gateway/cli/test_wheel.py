@@ -182,6 +182,6 @@ def test_the_wheel_has_what_is_read_at_run_time(installed: Path) -> None:
         "minimal.lock",
         "uv.txt",
     ):
-        assert (site / "cellgate_kernels" / "image" / name).is_file(), name
+        assert (site / "cellgate_kernels" / "inside" / name).is_file(), name
     for package in ("cellgate", "cellgate_kernels"):
         assert (site / package / "py.typed").is_file()

@@ -37,7 +37,7 @@ from cellgate.client import (
 )
 from cellgate.client.errors import gateway_error
 from cellgate.execution.markdown import fences
-from cellgate_kernels.errors import InvalidInput as KernelsInvalidInput
+from cellgate_kernels.base.errors import InvalidInput as KernelsInvalidInput
 from tests.support.server import TOKEN, GatewayProcess
 
 

@@ -30,7 +30,7 @@ ALLOWED = [
 ]
 POLICY_SECONDS = 60.0
 # That of this tree, whatever the image was made of.
-FORWARDER = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "image" / "forwarder.py"
+FORWARDER = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "inside" / "forwarder.py"
 MOUNTS = [f"{FORWARDER}:/opt/cellgate/share/cellgate/forwarder.py"]
 BRIDGE = "172.17.0.1"
 """The host of a container engine, in the network that its containers have unless they are given none."""

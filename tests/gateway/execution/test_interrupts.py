@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from cellgate.execution.interrupts import ANSWER_TIMEOUT, CellInterrupts
-from cellgate_kernels.execution import Execution
-from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.outputs import OutputCaps, OutputLimiter
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.execution import Execution
+from cellgate_kernels.protocol.outputs import OutputCaps, OutputLimiter
 from tests.support.server import GatewayProcess, until
 
 # The kernel sees to an interrupt when the cell that it was for is long over.

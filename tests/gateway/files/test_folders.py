@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels import trees
+from cellgate_kernels.base import trees
 from tests.support.nightly import at_night
 from tests.support.server import GatewayProcess
 

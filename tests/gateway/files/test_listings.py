@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 from tests.conftest import StartGateway
 from tests.gateway.files.test_files import put
 from tests.support.server import GatewayProcess, send, together, until

@@ -12,7 +12,7 @@ import pytest
 from cellgate.client import Gateway
 from cellgate.errors import Conflict, NotFound
 from cellgate.files import tree
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.support.server import TOKEN, GatewayProcess, Response
 
 

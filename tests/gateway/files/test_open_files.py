@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cellgate.files.workspace import LATER
-from cellgate_kernels import trees
-from cellgate_kernels.leftovers import PREFIX, is_leftover
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.leftovers import PREFIX, is_leftover
 from tests.conftest import serving
 from tests.core.fakes import House
 from tests.core.test_faults import BODY

@@ -13,8 +13,8 @@ import pytest
 
 from cellgate.errors import QueueFull, QuotaExceeded, StorageFull
 from cellgate.files.ledger import STEP, Ledger
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.provisioners.disk import ENTRY_BYTES
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.limits.disk import ENTRY_BYTES
 from tests.conftest import StartGateway
 from tests.gateway.files.test_files import BOUNDARY, form, names, post, put, staged
 from tests.gateway.record.test_storage import disk

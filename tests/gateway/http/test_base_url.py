@@ -10,7 +10,7 @@ import pytest
 
 from cellgate.client import Gateway
 from cellgate.http.routes import check_base_url
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.conftest import serving
 from tests.support.channels import kernel_info
 from tests.support.commands import cellgate, refusal

@@ -13,8 +13,8 @@ import pytest
 from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.server import machine
 from cellgate.wire.models import LimitsBody
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB, ResourceLimits
 from tests.conftest import StartGateway, serving
 from tests.support.server import GatewayProcess
 

@@ -18,7 +18,7 @@ import pytest
 
 from cellgate.http.listener.server import LOOPBACK, MAX_HEADERS, origin_of
 from cellgate.http.listener.settings import MOST_CONNECTIONS, connections_for, too_few
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 from tests.conftest import StartGateway
 from tests.gateway.files.test_files import put
 from tests.support.channels import raw_socket

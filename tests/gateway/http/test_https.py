@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.client import ConnectionFailed, Gateway, GatewayError, InvalidInput, Trust
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 from tests.conftest import StartGateway, serving
 from tests.support.certificates import Authority, replace, serial_in, serial_of
 from tests.support.channels import kernel_info

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.client import Event, Gateway, Stream, Trust
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 from tests.conftest import serving
 from tests.support.certificates import Authority
 from tests.support.channels import kernel_info

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cellgate.record.verify import check_notebook
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 from tests.conftest import StartGateway, serving
 from tests.support.nightly import mostly_nightly
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, together, until

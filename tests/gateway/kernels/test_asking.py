@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels import kernel as kernels
-from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed
-from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.provisioners.base import CellgateProvisioner
+from cellgate_kernels.base.errors import KernelspecNotFound, KernelStartFailed
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.kernel import kernel as kernels
+from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.gateway.kernels.test_kernel import (
     PYTHON3,

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
-from cellgate_kernels.errors import CannotBranch, InvalidInput, KernelBusy, KernelStartFailed
-from cellgate_kernels.execution import Status
-from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile, SharedBackend
-from cellgate_kernels.messages import Channel, new_message
-from cellgate_kernels.programs import ProgramOutput, ProgramSpec, end_other_kernels
-from cellgate_kernels.provisioners.fork_server import ForkServer
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelBusy, KernelStartFailed
+from cellgate_kernels.forking.server import ForkServer
+from cellgate_kernels.keeper.programs import ProgramOutput, ProgramSpec, end_other_kernels
+from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile, SharedBackend
+from cellgate_kernels.protocol.execution import Status
+from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.gateway.kernels.test_kernel import (
     DEADLINE,

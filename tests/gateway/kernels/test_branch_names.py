@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace
-from cellgate_kernels.kernel import Kernel, KernelLauncher
-from cellgate_kernels.programs import ProgramOutput, ProgramSpec
-from cellgate_kernels.provisioners import names
-from cellgate_kernels.provisioners.fork_server import ForkServer
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.forking.server import ForkServer
+from cellgate_kernels.keeper.programs import ProgramOutput, ProgramSpec
+from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
+from cellgate_kernels.launch import names
 from tests.gateway.kernels.test_branch import (
     DEADLINE,
     PYTHON3,
@@ -182,7 +182,7 @@ async def test_a_file_that_the_parent_had_opened_stays_its_own(
 async def test_without_names_of_its_own_it_has_its_parents(
     parent: Kernel, launcher: KernelLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellgate_kernels.named.MOST_DEPTH", 3)
+    monkeypatch.setattr("cellgate_kernels.kernel.named.MOST_DEPTH", 3)
     (parent.workspace / "of").write_text("first")
     first = await parent.branch(await copied(parent))
     second = await first.branch(await copied(first))

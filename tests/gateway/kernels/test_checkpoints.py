@@ -11,16 +11,16 @@ from typing import Any, cast
 
 import pytest
 
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
-from cellgate_kernels.checkpoints import HeldFork
-from cellgate_kernels.errors import CannotBranch, InvalidInput, KernelBusy, KernelDied, KernelStartFailed
-from cellgate_kernels.held import Held
-from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile, SharedBackend
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.messages import Channel
-from cellgate_kernels.programs import end_other_kernels
-from cellgate_kernels.provisioners.control_group import ControlGroup
-from cellgate_kernels.provisioners.fork_server import ForkServer
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelBusy, KernelDied, KernelStartFailed
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.forking.server import ForkServer
+from cellgate_kernels.keeper.programs import end_other_kernels
+from cellgate_kernels.kernel.checkpoints import HeldFork
+from cellgate_kernels.kernel.held import Held
+from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile, SharedBackend
+from cellgate_kernels.limits.control_group import ControlGroup
+from cellgate_kernels.protocol.messages import Channel
 from tests.gateway.kernels.test_branch import LIVES, THREAD, backend, copied, shown
 from tests.gateway.kernels.test_kernel import (
     DEADLINE,
@@ -525,7 +525,7 @@ async def test_nobody_comes(session: Session, monkeypatch: pytest.MonkeyPatch) -
     async def comes_not(*_: object) -> Any:
         raise KernelDied("This gateway is gone")
 
-    monkeypatch.setattr("cellgate_kernels.kernel.tie", comes_not)
+    monkeypatch.setattr("cellgate_kernels.kernel.kernel.tie", comes_not)
     with pytest.raises(KernelDied):
         await session.checkpoint()
     pids = "[int(p) for p in os.listdir('/proc') if p.isdigit()]"

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.base.errors import BackendUnavailable
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.specs.install import create_environment, install_kernelspec, install_kernelspecs
 from cellgate_kernels.specs.manifest import MANIFEST, Manifest, read_manifest

@@ -17,15 +17,15 @@ import psutil
 import pytest
 from msgspec import structs
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.provisioners import fork_server as module
-from cellgate_kernels.provisioners import forker
-from cellgate_kernels.provisioners.cgroups import Cgroups, hierarchies
-from cellgate_kernels.provisioners.fork_server import ForkServer, ForkSettings
-from cellgate_kernels.provisioners.forker import ForkedChild
-from cellgate_kernels.provisioners.kernel_uids import FIRST, KernelUids
-from cellgate_kernels.provisioners.zygote_messages import Ready
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.forking import forker
+from cellgate_kernels.forking import server as module
+from cellgate_kernels.forking.forker import ForkedChild
+from cellgate_kernels.forking.messages import Ready
+from cellgate_kernels.forking.server import ForkServer, ForkSettings
+from cellgate_kernels.limits.cgroups import Cgroups, hierarchies
+from cellgate_kernels.walls.kernel_uids import FIRST, KernelUids
 from tests.support.kernels import FORK, RunningKernel, StartKernel, zygote_processes
 from tests.support.nightly import at_night
 from tests.support.requirements import require

@@ -19,7 +19,7 @@ import pytest
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
-from cellgate_kernels.provisioners.fork_server import ForkServer
+from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.hostile import server_at_a_fixed_port
 from tests.support.kernels import (

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.kernels import RunningKernel, StartKernel
 
-IMAGE = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "image"
+IMAGE = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "inside"
 DAEMON = "import subprocess\nsubprocess.run(['setsid', '--fork', 'sleep', '600'])"
 PROGRAM = "import subprocess\nprogram = subprocess.Popen(['sleep', '600'])"
 

@@ -14,22 +14,22 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 
-from cellgate_kernels import trees
-from cellgate_kernels.errors import (
+from cellgate_kernels.backends.process import ProcessProvisioner
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.errors import (
     BackendUnavailable,
     InvalidInput,
     KernelDied,
     KernelspecNotFound,
     KernelStartFailed,
 )
-from cellgate_kernels.execution import Execution, Status
-from cellgate_kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.messages import Channel, Message, new_message
-from cellgate_kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
-from cellgate_kernels.provisioners.base import OOM_SCORE, CellgateProvisioner, KernelExit
-from cellgate_kernels.provisioners.child import find_program
-from cellgate_kernels.provisioners.process import ProcessProvisioner
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.kernel.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
+from cellgate_kernels.launch.base import OOM_SCORE, CellgateProvisioner, KernelExit
+from cellgate_kernels.launch.child import find_program
+from cellgate_kernels.protocol.execution import Execution, Status
+from cellgate_kernels.protocol.messages import Channel, Message, new_message
+from cellgate_kernels.protocol.outputs import KernelEvent, OutputCaps, OutputLimiter
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.kernels import each_backend, own_processes
 
@@ -235,7 +235,7 @@ async def test_a_sandbox_that_can_not_be_made_is_explained_once_and_in_short(
     broken.chmod(0o755)
     real = find_program
     monkeypatch.setattr(
-        "cellgate_kernels.provisioners.bubblewrap.find_program",
+        "cellgate_kernels.walls.bubblewrap.find_program",
         lambda name, package: str(broken) if name == "bwrap" else real(name, package),
     )
     with pytest.raises(KernelStartFailed) as failure:
@@ -345,7 +345,7 @@ async def test_a_cancelled_start_leaves_nothing(
 async def test_a_backend_that_is_not_installed_says_so(
     launcher: KernelLauncher, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellgate_kernels.provisioners.child.SYSTEM_PATH", "/nonexistent")
+    monkeypatch.setattr("cellgate_kernels.launch.child.SYSTEM_PATH", "/nonexistent")
     package = {"process": "util-linux", "sandbox": "bubblewrap|util-linux"}[backend]
     with pytest.raises(BackendUnavailable, match=package):
         await launcher.start(PYTHON3)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from tests.gateway.kernels.test_branch import backend, copied
 from tests.gateway.kernels.test_checkpoints import Session, launcher, session
 from tests.gateway.kernels.test_kernel import folders, new_launcher, printed

@@ -7,8 +7,8 @@ import platform
 
 import pytest
 
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
-from cellgate_kernels.errors import CannotBranch
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace, Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import CannotBranch
 from tests.gateway.kernels.test_branch import backend, copied
 from tests.gateway.kernels.test_checkpoints import Session, launcher, session
 from tests.gateway.kernels.test_kernel import folders, new_launcher, printed

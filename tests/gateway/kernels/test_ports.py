@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.errors import KernelDied, PortUnanswered
-from cellgate_kernels.ports import PortStreams, connect_port
-from cellgate_kernels.programs import Program, ProgramSpec, start_program
+from cellgate_kernels.base.errors import KernelDied, PortUnanswered
+from cellgate_kernels.keeper.ports import PortStreams, connect_port
+from cellgate_kernels.keeper.programs import Program, ProgramSpec, start_program
 from tests.support.kernels import FORKS_FIRST, RunningKernel, StartKernel
 from tests.support.nightly import at_night
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cellgate_kernels.errors import InvalidInput, KernelDied
-from cellgate_kernels.programs import (
+from cellgate_kernels.base.errors import InvalidInput, KernelDied
+from cellgate_kernels.keeper.programs import (
     InputNotTaken,
     Program,
     ProgramExit,

@@ -14,9 +14,9 @@ import pytest
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 
-from cellgate_kernels.errors import InvalidInput, KernelStartFailed
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit
+from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.launch.base import CellgateProvisioner, KernelExit
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.kernels import CONTAINERS, FORKS_FIRST, StartKernel
 

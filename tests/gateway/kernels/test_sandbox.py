@@ -22,12 +22,12 @@ import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 
-from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
-from cellgate_kernels.limits import ResourceLimits
-from cellgate_kernels.provisioners.child import find_program
-from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
-from cellgate_kernels.provisioners.seccomp import sandbox_filter
+from cellgate_kernels.backends.sandbox import SandboxProvisioner
+from cellgate_kernels.base.errors import BackendUnavailable, InvalidInput, KernelStartFailed
+from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.launch.child import find_program
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.walls.seccomp import sandbox_filter
 from tests.support.kernels import RunningKernel, StartKernel
 from tests.support.nightly import mostly_nightly
 
@@ -282,7 +282,7 @@ async def test_a_check_where_bubblewrap_is_missing_says_what_to_install(
 def replace_bwrap(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
     real = find_program
     monkeypatch.setattr(
-        "cellgate_kernels.provisioners.bubblewrap.find_program",
+        "cellgate_kernels.walls.bubblewrap.find_program",
         lambda name, package: str(program) if name == "bwrap" else real(name, package),
     )
 
@@ -311,7 +311,7 @@ async def test_a_folder_that_stays_does_not_hide_why_a_check_failed(
         left.append(folder)
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr("cellgate_kernels.provisioners.sandbox.remove_tree", refused)
+    monkeypatch.setattr("cellgate_kernels.backends.sandbox.remove_tree", refused)
     with pytest.raises(BackendUnavailable, match="no such luck"):
         await SandboxProvisioner.check()
     assert f"{left[0]} of a check can't be removed" in caplog.text

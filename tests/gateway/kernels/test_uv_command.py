@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.base.errors import BackendUnavailable
 from cellgate_kernels.specs import uv_command as uv_command_module
 from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.install import create_environment
@@ -264,7 +264,7 @@ def test_make_lock_locks_every_list(tmp_path: Path, pip_conf: Path, index: Index
         build_wheel(index.folder, name)
     pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
     project = tmp_path / "project"
-    lists = project / "kernels" / "cellgate_kernels" / "image"
+    lists = project / "kernels" / "cellgate_kernels" / "inside"
     for folder in (lists, project / ".ci", project / "deploy", project / ".venv" / "bin"):
         folder.mkdir(parents=True)
     for name in ("server", "test", "check"):

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from docker.api.client import APIClient
 
-from cellgate_kernels.provisioners.base import OOM_SCORE
-from cellgate_kernels.provisioners.disk import Folder, usage
-from cellgate_kernels.provisioners.engine_profile import engine_profile
-from cellgate_kernels.provisioners.seccomp import UNKNOWN_CALLS, sandbox_filter
-from cellgate_kernels.provisioners.set_id import clear_set_id, clear_set_ids
-from cellgate_kernels.provisioners.system_calls import allowed_calls
+from cellgate_kernels.engine.profile import engine_profile
+from cellgate_kernels.launch.base import OOM_SCORE
+from cellgate_kernels.limits.disk import Folder, usage
+from cellgate_kernels.walls.seccomp import UNKNOWN_CALLS, sandbox_filter
+from cellgate_kernels.walls.set_id import clear_set_id, clear_set_ids
+from cellgate_kernels.walls.system_calls import allowed_calls
 from tests.support.kernels import CONTAINERS, FORK, StartKernel, containers_of
 
 x86_64_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")

@@ -19,7 +19,7 @@ import pytest
 from cellgate.replay.environment import LEFT_OUT, Agreement, compare_locks, lock_of, recorded_seed
 from cellgate.replay.files import input_files
 from cellgate.replay.packages import installed_packages, pins
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.conftest import StartGateway, serving
 from tests.support.commands import cellgate
 from tests.support.server import IN_TIME, GatewayProcess, until

@@ -45,7 +45,7 @@ import asyncio
 import sys
 from pathlib import Path
 from cellgate.server.allocator import Trimmer
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

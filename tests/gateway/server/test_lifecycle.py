@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cellgate_kernels.stored import KernelStore
+from cellgate_kernels.kernel.stored import KernelStore
 from tests.conftest import StartGateway, assert_nothing_left
 from tests.support.commands import INSTALLED, announced, refusal, serve
 from tests.support.nightly import mostly_nightly
@@ -368,7 +368,7 @@ def test_what_tells_of_a_kernel_outlives_a_lack_of_open_files(
     def refuse(*_: object) -> bytes:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("cellgate_kernels.stored.read_regular", refuse)
+    monkeypatch.setattr("cellgate_kernels.kernel.stored.read_regular", refuse)
     with pytest.raises(OSError, match="open files"):
         KernelStore(folder).load()
     assert (folder / "kernel.json").exists()

@@ -15,7 +15,7 @@ import pytest
 
 from cellgate.cli.record import RecordApp
 from cellgate.cli.serve import ServeApp
-from cellgate_kernels.provisioners.cgroups import CONTROLLERS
+from cellgate_kernels.limits.cgroups import CONTROLLERS
 from tests.support.requirements import require
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

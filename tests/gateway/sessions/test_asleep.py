@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.provisioners.cgroups import Cgroups
-from cellgate_kernels.provisioners.control_group import ControlGroup
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.limits.cgroups import Cgroups
+from cellgate_kernels.limits.control_group import ControlGroup
 from tests.conftest import StartGateway
 from tests.support.channels import channels
 from tests.support.requirements import require

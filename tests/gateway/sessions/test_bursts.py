@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cellgate_kernels.provisioners.cgroups import hierarchies
+from cellgate_kernels.limits.cgroups import hierarchies
 from tests.conftest import StartGateway
 from tests.gateway.kernels.test_fork_server import cgroups
 from tests.support.server import GatewayProcess, until

@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from cellgate.errors import StorageFull
 from cellgate.jobs.jobs import Jobs
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 
 
 @pytest.mark.nightly

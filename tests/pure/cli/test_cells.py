@@ -13,7 +13,7 @@ from nbformat import v3, v4
 from cellgate.cli.cells import Cell, CellFile, CellKind
 from cellgate.cli.notebook_files import read_cells, weave
 from cellgate.cli.notebook_kernel import Choice, choose_kernel, is_python, written_with
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language
 
 CODE, MARKDOWN, RAW = CellKind.CODE, CellKind.MARKDOWN, CellKind.RAW

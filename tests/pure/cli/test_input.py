@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from cellgate.cli.input import Lines
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cellgate.http.access import check_hosts, check_origins
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

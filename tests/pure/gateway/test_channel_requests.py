@@ -11,12 +11,12 @@ import pytest
 
 from cellgate.channels.requests import MOST_WEIGHT, Received, received
 from cellgate.execution.request import ExecuteRequest
-from cellgate_kernels.decoding import python_float
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.messages import MalformedMessage
-from cellgate_kernels.structure import ELEMENT_COST, INLINE_BYTES
-from cellgate_kernels.websocket import Subprotocol, decode
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.codec.decoding import python_float
+from cellgate_kernels.codec.structure import ELEMENT_COST, INLINE_BYTES
+from cellgate_kernels.protocol.messages import MalformedMessage
+from cellgate_kernels.protocol.websocket import Subprotocol, decode
 from tests.support.growth import calls
 
 CODE = {"code": "6 * 7"}

@@ -19,7 +19,7 @@ from cellgate.principals.derived import IN_USE_SECONDS, MOST_LOGINS, DerivedToke
 from cellgate.principals.principal import DEFAULT, Login, Principal, Reach
 from cellgate.record.rows import EventRow
 from cellgate.sessions.session import Session
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 ADA = Login.of(Principal("ada"), token="t1")
 

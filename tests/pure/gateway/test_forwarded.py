@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate.http.listener.forwarded import MOST_HOPS, Forwarded, TrustedProxies, parse_proxies
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 PROXY = "10.0.0.1"
 PROXIES = parse_proxies(["10.0.0.0/8, 192.0.2.7", "fd00::/8"])

@@ -10,10 +10,10 @@ import pytest
 
 from cellgate.channels import frames
 from cellgate.channels.frames import FrameFormat, OutgoingMessage
-from cellgate_kernels import contents, messages
-from cellgate_kernels.messages import Channel, Message, Signer, is_utf8
-from cellgate_kernels.reception import read_large
-from cellgate_kernels.websocket import Subprotocol
+from cellgate_kernels.channels.reception import read_large
+from cellgate_kernels.protocol import contents, messages
+from cellgate_kernels.protocol.messages import Channel, Message, Signer, is_utf8
+from cellgate_kernels.protocol.websocket import Subprotocol
 
 KEY = Signer(b"key")
 TEXT, BINARY = FrameFormat(Subprotocol.JSON), FrameFormat(Subprotocol.V1)
@@ -40,7 +40,8 @@ def test_a_large_message_is_only_joined(monkeypatch: pytest.MonkeyPatch, text: s
     message = read_large(KEY, Channel.IOPUB, sent("display_data", content), room)
     monkeypatch.setattr(frames, "with_plain_text", lambda _: pytest.fail("it was looked for"))
     monkeypatch.setattr(
-        "cellgate_kernels.websocket._check_utf8", lambda frame: len(frame) < LARGE or pytest.fail("decoded")
+        "cellgate_kernels.protocol.websocket._check_utf8",
+        lambda frame: len(frame) < LARGE or pytest.fail("decoded"),
     )
     assert content_in(OutgoingMessage(message).frame(TEXT))["data"]["text/plain"] == text * LARGE
     assert content in OutgoingMessage(message).frame(BINARY)

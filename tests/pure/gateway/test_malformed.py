@@ -6,7 +6,7 @@ import pytest
 
 from cellgate.http.base import decode
 from cellgate.wire.models import ExecuteBody
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from cellgate.errors import UnsupportedMedia
 from cellgate.http import multipart
 from cellgate.http.multipart import FormReader
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 BOUNDARY = "5f9a'()+_,./:=?-"
 PART = 'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nabc'

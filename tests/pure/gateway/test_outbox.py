@@ -17,9 +17,9 @@ from cellgate.channels.frame_log import CROWDED, KernelFrames, OutboxLimits
 from cellgate.channels.frames import FrameFormat
 from cellgate.channels.outbox import OWN, Outbox
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.threads import Lane
-from cellgate_kernels.websocket import Subprotocol
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.protocol.websocket import Subprotocol
 
 FORMAT = FrameFormat(Subprotocol.V1)
 RESERVE = 100 * MIB

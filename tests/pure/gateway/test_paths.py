@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from cellgate.files.tree import parse_path
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB
 
 
 @pytest.mark.parametrize("unit", ["/", "a/", "a", "\u00e9", "\ud800"])

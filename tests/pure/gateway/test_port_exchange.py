@@ -10,8 +10,8 @@ import pytest
 from cellgate.errors import BadProgramAnswer
 from cellgate.ports import exchange
 from cellgate.ports.exchange import Exchange
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.places import Places
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.places import Places
 
 
 class Program:

@@ -13,7 +13,7 @@ from cellgate.ports.table import PortCounts, SessionPorts
 from cellgate.ports.tickets import PortGrant, PortTickets
 from cellgate.principals.principal import DEFAULT, Login, Principal
 from cellgate.principals.tickets import MOST_OF_PRINCIPAL, SIGN_IN_SECONDS, TICKET_SECONDS
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 class World:

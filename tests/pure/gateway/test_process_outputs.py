@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cellgate.processes.outputs import ProcessOutputs, Text
-from cellgate_kernels.masking import Masker
-from cellgate_kernels.programs import StreamName
+from cellgate_kernels.keeper.programs import StreamName
+from cellgate_kernels.protocol.masking import Masker
 
 VALUE = "sk-größe-1234"
 MARK = "[secret KEY]"

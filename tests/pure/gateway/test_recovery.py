@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cellgate.sessions.adoption import RecordedOutputs, unfinished_cells
-from cellgate_kernels.messages import EMPTY, Channel, Header, Message
-from cellgate_kernels.spool import Spooled
+from cellgate_kernels.channels.spool import Spooled
+from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
 
 
 def recorded(*texts: str) -> RecordedOutputs:

@@ -26,8 +26,8 @@ from cellgate.record.requirement_lines import (
     pin_line,
     requirement_line,
 )
-from cellgate_kernels.distributions import Distribution
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.protocol.distributions import Distribution
 from tests.support.examples import examples
 
 DIGEST = "0f" * 32

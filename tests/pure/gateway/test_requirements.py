@@ -12,9 +12,9 @@ from cellgate.errors import PackagesNotAllowed
 from cellgate.packages.imports import distribution_of, names_at_imports, python_of
 from cellgate.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
 from cellgate.packages.settings import PackageSettings
-from cellgate_kernels.distributions import MOST_NAME
-from cellgate_kernels.environment import MISSING
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.kernel.environment import MISSING
+from cellgate_kernels.protocol.distributions import MOST_NAME
 from tests.support.growth import IN_SECONDS
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.threads import FURTHER_THREADS, Lane, ThreadLanes, work_for
+from cellgate_kernels.base.threads import FURTHER_THREADS, Lane, ThreadLanes, work_for
 
 GATEWAY = Path(__file__).parents[3] / "gateway" / "cellgate"
 

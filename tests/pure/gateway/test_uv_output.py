@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from cellgate.packages import uv
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv_output import LOGGED, is_full, log_output, named_as_missing, secrets_of
-from cellgate_kernels.distributions import is_name
+from cellgate_kernels.protocol.distributions import is_name
 from cellgate_kernels.specs.uv_command import uv_command
 from tests.support.examples import examples
 

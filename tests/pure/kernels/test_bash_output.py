@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate_kernels.image.bash_output import MARKS, MOST_NAME, CellOutput, FileLine
+from cellgate_kernels.inside.bash_output import MARKS, MOST_NAME, CellOutput, FileLine
 
 PROMPT = "PROMPT_ABCDEFGHIJKL>"
 IMAGE, HTML, SCRIPT = MARKS

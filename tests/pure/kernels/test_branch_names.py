@@ -11,7 +11,7 @@ from pathlib import Path
 
 import cellgate_kernels
 
-BRANCH = Path(cellgate_kernels.__file__).parent / "image" / "branch.py"
+BRANCH = Path(cellgate_kernels.__file__).parent / "inside" / "branch.py"
 
 FOUND_OTHERWISE = {
     "_exit": "os has it by its documentation",

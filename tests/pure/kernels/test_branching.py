@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cellgate_kernels.branching import Obstacle, ObstacleKind
-from cellgate_kernels.errors import CannotBranch
+from cellgate_kernels.base.branching import Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import CannotBranch
 
 
 @pytest.mark.parametrize(

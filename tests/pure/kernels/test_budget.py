@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cellgate_kernels.budget import ByteBudget, Owner, ReceiveBudget, largest
+from cellgate_kernels.base.budget import ByteBudget, Owner, ReceiveBudget, largest
 
 
 class Holder:

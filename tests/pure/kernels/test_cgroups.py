@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.provisioners import cgroups
-from cellgate_kernels.provisioners.cgroups import GATEWAY, Cgroups, Hierarchy, hierarchies
+from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.limits import cgroups
+from cellgate_kernels.limits.cgroups import GATEWAY, Cgroups, Hierarchy, hierarchies
 
 LIMITS = ResourceLimits(memory=256 * MIB, cpus=1.5, pids=40)
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.provisioners import names
-from cellgate_kernels.provisioners.base import Launch, egress_environment
-from cellgate_kernels.provisioners.container import ContainerSettings, container_config, shared_config
-from cellgate_kernels.provisioners.disk import Folder, usage
-from cellgate_kernels.provisioners.docker import DockerProvisioner, check_engine, kernel_user
-from cellgate_kernels.provisioners.engine import Engine, _remove
-from cellgate_kernels.provisioners.engine_profile import engine_profile, gvisor_profile
-from cellgate_kernels.provisioners.folders import LaunchFolders
+from cellgate_kernels.backends.docker import DockerProvisioner, check_engine, kernel_user
+from cellgate_kernels.base.errors import BackendUnavailable, InvalidInput, KernelStartFailed
+from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.engine.container import ContainerSettings, container_config, shared_config
+from cellgate_kernels.engine.engine import Engine, _remove
+from cellgate_kernels.engine.profile import engine_profile, gvisor_profile
+from cellgate_kernels.launch import names
+from cellgate_kernels.launch.base import Launch, egress_environment
+from cellgate_kernels.launch.folders import LaunchFolders
+from cellgate_kernels.limits.disk import Folder, usage
 
 
 def config(settings: ContainerSettings, **limits: Any) -> dict[str, Any]:
@@ -150,7 +150,7 @@ async def test_a_container_that_can_t_be_removed_is_removed_later(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine answers others all the time, so that it never comes back."""
-    monkeypatch.setattr("cellgate_kernels.provisioners.engine.REMOVAL_PAUSES", (0.001, 0.001, 0.001))
+    monkeypatch.setattr("cellgate_kernels.engine.engine.REMOVAL_PAUSES", (0.001, 0.001, 0.001))
     engine = Refusing()
     engine.refusals = 3
     engine.end(container := engine.adopt("cellgate-x", launch))
@@ -165,7 +165,7 @@ async def test_a_container_that_can_t_be_removed_is_removed_later(
 async def test_a_container_that_can_t_be_removed_is_tried_once_more_at_the_end(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellgate_kernels.provisioners.engine.REMOVAL_PAUSES", (600.0,))
+    monkeypatch.setattr("cellgate_kernels.engine.engine.REMOVAL_PAUSES", (600.0,))
     engine = Refusing()
     engine.refusals = 1
     engine.end(container := engine.adopt("cellgate-x", launch))

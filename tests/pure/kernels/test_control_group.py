@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.provisioners.control_group import PASSES, ControlGroup, Part
-from cellgate_kernels.provisioners.read_back import private_ranges
+from cellgate_kernels.limits.control_group import PASSES, ControlGroup, Part
+from cellgate_kernels.limits.read_back import private_ranges
 
 SEPARATE = "7:freezer:{0}\n4:memory:{0}\n1:cpu:{0}\n0::/\n"
 BOTH = "7:freezer:{0}\n4:memory:{0}\n1:cpu:{0}\n0::{0}\n"

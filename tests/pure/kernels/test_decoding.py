@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cellgate_kernels.decoding import json_decoder, python_float
-from cellgate_kernels.messages import MalformedMessage, read_content
-from cellgate_kernels.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.codec.decoding import json_decoder, python_float
+from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.protocol.messages import MalformedMessage, read_content
 from tests.support.growth import calls
 
 SLOW = [

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate_kernels import encoding
-from cellgate_kernels.encoding import STEP, encode_in_steps
+from cellgate_kernels.codec import encoding
+from cellgate_kernels.codec.encoding import STEP, encode_in_steps
 from tests.support.examples import examples
 
 texts = st.text() | st.text(st.sampled_from('a"\\\n\x01é\U0001f600')).map(lambda text: text * 40)

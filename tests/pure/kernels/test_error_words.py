@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words
 
 
 def test_the_words_of_the_system_and_the_file(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from nbclient import NotebookClient
 from nbclient import client as nbclient
 from nbformat import v4
 
-from cellgate_kernels.execution import Execution, Outcome, Phase, Status
-from cellgate_kernels.messages import EMPTY, Channel, Header, Message
-from cellgate_kernels.outputs import KernelEvent, OutputArea, OutputCaps, OutputLimiter
+from cellgate_kernels.protocol.execution import Execution, Outcome, Phase, Status
+from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
+from cellgate_kernels.protocol.outputs import KernelEvent, OutputArea, OutputCaps, OutputLimiter
 from tests.support.examples import examples
 
 ID = "our-request"

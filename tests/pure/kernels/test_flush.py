@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.image import streams
+from cellgate_kernels.inside import streams
 
 PATIENCE = 60.0
 

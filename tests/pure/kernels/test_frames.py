@@ -6,9 +6,9 @@ import runpy
 from pathlib import Path
 
 import cellgate_kernels
-from cellgate_kernels.frames import HEAD, NUMBER, Ask, Told, frame
+from cellgate_kernels.keeper.frames import HEAD, NUMBER, Ask, Told, frame
 
-KEEPERS = Path(cellgate_kernels.__file__).parent / "image" / "frames.py"
+KEEPERS = Path(cellgate_kernels.__file__).parent / "inside" / "frames.py"
 
 
 def test_both_halves_have_the_same_numbers() -> None:

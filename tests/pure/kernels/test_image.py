@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.provisioners.image import RECIPE, build_context
+from cellgate_kernels.engine.image import RECIPE, build_context
 from cellgate_kernels.specs.environments import Environment
 
 ROOT = Path(__file__).parents[3]
-IMAGE = "kernels/cellgate_kernels/image"
+IMAGE = "kernels/cellgate_kernels/inside"
 
 
 def context(requirements: Path) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate_kernels.kernel_info import MOST_CHARACTERS, known_info
+from cellgate_kernels.protocol.kernel_info import MOST_CHARACTERS, known_info
 from tests.support.examples import examples
 
 USUAL = {

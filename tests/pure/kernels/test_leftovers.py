@@ -1,4 +1,4 @@
-"""cellgate_kernels.leftovers: what can't be removed now is removed later, and keeps nobody from an end."""
+"""cellgate_kernels.base.leftovers: what can't be removed now is removed later, and delays no end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels import trees
-from cellgate_kernels.leftovers import Leftovers, is_leftover, make_way
+from cellgate_kernels.base import trees
+from cellgate_kernels.base.leftovers import Leftovers, is_leftover, make_way
 from tests.support.hostile import place_of_nobody, run_as
 from tests.support.open_files import no_open_files
 
@@ -113,7 +113,7 @@ async def test_the_attempts_go_on_at_the_last_pace_and_the_next_start_goes_on(
 async def test_more_than_a_bound_are_not_tried_again(
     tmp_path: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cellgate_kernels.leftovers.MOST", 2)
+    monkeypatch.setattr("cellgate_kernels.base.leftovers.MOST", 2)
     made(*(folders := [tmp_path / name for name in "abcd"]))
     refuse(100)
     before = len(asyncio.all_tasks())

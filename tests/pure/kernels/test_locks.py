@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
-IMAGE = ROOT / "kernels" / "cellgate_kernels" / "image"
+IMAGE = ROOT / "kernels" / "cellgate_kernels" / "inside"
 STANDARD, MINIMAL = IMAGE / "standard.lock", IMAGE / "minimal.lock"
 UV, CI = IMAGE / "uv.txt", ROOT / ".ci" / "requirements.lock"
 GATEWAY = ROOT / "deploy" / "requirements.lock"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.errors import KernelspecNotFound
+from cellgate_kernels.base.errors import KernelspecNotFound
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.manifest import MOST_BYTES, Manifest, decode_manifest, read_manifest
 

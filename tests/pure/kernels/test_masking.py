@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cellgate_kernels import masking
-from cellgate_kernels.masking import MOST_CELLS, Masker, MessageMasker, StreamMasker
-from cellgate_kernels.messages import EMPTY, Channel, Header, Message
+from cellgate_kernels.protocol import masking
+from cellgate_kernels.protocol.masking import MOST_CELLS, Masker, MessageMasker, StreamMasker
+from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
 
 KEY = "sk-ABCDEFGH"
 CERTIFICATE = 'line "one"\nline <two> \\ café 🔑'

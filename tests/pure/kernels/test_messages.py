@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from cellgate_kernels.messages import (
+from cellgate_kernels.protocol.messages import (
     DELIMITER,
     EMPTY,
     Channel,

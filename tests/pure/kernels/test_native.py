@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellgate_kernels.image import native
+from cellgate_kernels.inside import native
 from tests.support.native_thread import CODE, NativeThread
 
 pytestmark = pytest.mark.skipif(platform.machine() not in CODE, reason="no machine code for this processor")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from nbclient import client as nbclient
 from nbformat import v4
 
-from cellgate_kernels import outputs as rendering
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.outputs import (
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.protocol import outputs as rendering
+from cellgate_kernels.protocol.outputs import (
     LEAST_COST,
     KernelEvent,
     OutputArea,

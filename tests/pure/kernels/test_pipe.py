@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cellgate_kernels.image import streams
+from cellgate_kernels.inside import streams
 
 PATIENCE = 60.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.questions import (
+from cellgate_kernels.kernel.questions import (
     MOST_FORM,
     MOST_FORMS,
     MOST_MATCH,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelspecNotFound
+from cellgate_kernels.base.errors import BackendUnavailable, InvalidInput, KernelspecNotFound
 from cellgate_kernels.specs.catalog import KernelspecCatalog, data_folder
 from cellgate_kernels.specs.install import install_kernelspec
 

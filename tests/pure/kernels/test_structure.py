@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate_kernels import structure
-from cellgate_kernels.limits import KIB, MIB
-from cellgate_kernels.messages import DELIMITER, MOST_HEADER, Channel
-from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.policy import MessagePolicy
-from cellgate_kernels.structure import (
+from cellgate_kernels.base.resources import KIB, MIB
+from cellgate_kernels.codec import structure
+from cellgate_kernels.codec.structure import (
     CONTAINER_COST,
     DEEPEST,
     ELEMENT_COST,
@@ -30,6 +27,9 @@ from cellgate_kernels.structure import (
     is_too_deep,
     weigh,
 )
+from cellgate_kernels.protocol.messages import DELIMITER, MOST_HEADER, Channel
+from cellgate_kernels.protocol.outputs import OutputCaps
+from cellgate_kernels.protocol.policy import MessagePolicy
 from tests.support.examples import examples
 
 tricky = st.text(alphabet='[]{},":\\ab\u00e9\n', max_size=30)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cellgate_kernels.hypertext import LONGEST, MOST, read_html
-from cellgate_kernels.outputs import text
-from cellgate_kernels.telling import tell
+from cellgate_kernels.codec.hypertext import LONGEST, MOST, read_html
+from cellgate_kernels.codec.telling import tell
+from cellgate_kernels.protocol.outputs import text
 from tests.support.growth import Cost, both_costs
 
 BARE = "<pandas.io.formats.style.Styler at 0x7fc0b3de79d0>"

@@ -1,4 +1,4 @@
-"""cellgate_kernels.texts: the same text as reading it at one go, in steps that tear nothing apart."""
+"""cellgate_kernels.protocol.texts: the text of reading at one go, in steps that tear nothing apart."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cellgate_kernels import texts
-from cellgate_kernels.messages import MalformedMessage, TooComplex, read_content
-from cellgate_kernels.texts import MOST_ODD, STEP, read_text
+from cellgate_kernels.protocol import texts
+from cellgate_kernels.protocol.messages import MalformedMessage, TooComplex, read_content
+from cellgate_kernels.protocol.texts import MOST_ODD, STEP, read_text
 from tests.support.examples import examples
 
 PIECES = ["a", '"', "\\", "\n", "é", "\u2028", "🎉", "\ud83d", "\ude00", "u", "/", "\\u12"]

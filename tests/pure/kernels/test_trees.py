@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels import trees
-from cellgate_kernels.provisioners import folders
-from cellgate_kernels.provisioners.set_id import clear_set_ids
+from cellgate_kernels.base import trees
+from cellgate_kernels.launch import folders
+from cellgate_kernels.walls.set_id import clear_set_ids
 from tests.support.hostile import HOSTILE, closed_folders, nested, odd_things, place_of_nobody, run_as
 from tests.support.open_files import no_open_files
 
@@ -232,7 +232,7 @@ def test_a_program_with_rights_is_not_passed_over_for_want_of_open_files(
 
     with monkeypatch.context() as patch:
         if not whole:
-            patch.setattr("cellgate_kernels.provisioners.set_id._clear", refuse)
+            patch.setattr("cellgate_kernels.walls.set_id._clear", refuse)
         with no_open_files() if whole else nullcontext(), pytest.raises(OSError, match="open files"):
             clear_set_ids(place)
     clear_set_ids(place)

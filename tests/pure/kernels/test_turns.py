@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cellgate_kernels import turns
-from cellgate_kernels.turns import LEAST_WEIGHT, MOST_WEIGHT, TURN, Claimant, Turns
+from cellgate_kernels.base import turns
+from cellgate_kernels.base.turns import LEAST_WEIGHT, MOST_WEIGHT, TURN, Claimant, Turns
 
 ADA, BOB, CLEO = Claimant("ada"), Claimant("bob"), Claimant("cleo")
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate_kernels.image import keeper
-from cellgate_kernels.image import unsent as kept
-from cellgate_kernels.unsent import (
+from cellgate_kernels.inside import keeper
+from cellgate_kernels.inside import unsent as kept
+from cellgate_kernels.protocol.unsent import (
     FILES_BYTES,
     HALF,
     MOST_TEXTS,

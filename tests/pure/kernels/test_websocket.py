@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from cellgate_kernels import websocket
-from cellgate_kernels.messages import EMPTY, Channel, Header, MalformedMessage, Message, Signer
-from cellgate_kernels.structure import MOST_PASSED_OVER
-from cellgate_kernels.websocket import MAX_BUFFERS, Subprotocol, decode, negotiate
+from cellgate_kernels.codec.structure import MOST_PASSED_OVER
+from cellgate_kernels.protocol import websocket
+from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, MalformedMessage, Message, Signer
+from cellgate_kernels.protocol.websocket import MAX_BUFFERS, Subprotocol, decode, negotiate
 from tests.support.examples import examples
 
 KEY = b"4f2a9c1e-a-secret-of-one-kernel"

@@ -12,9 +12,9 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate_kernels import zmtp
-from cellgate_kernels.budget import ReceiveBudget
-from cellgate_kernels.zmtp import NOT_COPIED, Decoder, ProtocolError, encode, encode_parts, hello
+from cellgate_kernels.base.budget import ReceiveBudget
+from cellgate_kernels.channels import zmtp
+from cellgate_kernels.channels.zmtp import NOT_COPIED, Decoder, ProtocolError, encode, encode_parts, hello
 from tests.support.examples import examples
 
 GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from cellgate.principals.jwks import MOST_BYTES, MOST_KEYS, Algorithm, parse_keys
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.support.identity import Signer, key_set, signer
 
 GOOD = signer(name="good")

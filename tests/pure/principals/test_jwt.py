@@ -22,7 +22,7 @@ from cellgate.principals.jwt import (
     read_header,
 )
 from cellgate.principals.principal import EVERYWHERE, Permission, Principal, Role
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.support.identity import AUDIENCE, CLAIMS, ISSUER, NOW, forged, key_set, part, signer
 
 SETTINGS = OidcSettings(ISSUER, AUDIENCE)

@@ -17,7 +17,7 @@ from cellgate.principals.tokens import (
     time_text,
 )
 from cellgate.wire.models import SESSION_KEY
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 NOW = 1_800_000_000.0
 EVERYTHING = frozenset(Permission)

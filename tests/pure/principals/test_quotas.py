@@ -9,8 +9,8 @@ import pytest
 
 from cellgate.principals.host_patterns import HostPattern, normal_host, parse_host_pattern
 from cellgate.principals.quotas import CHECKS, ROLES, Quotas, parse_quotas
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import GIB, MIB
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import GIB, MIB
 
 EVERYTHING = """
 [roles.user]

@@ -13,8 +13,8 @@ import pytest
 from cellgate.principals import quotas_file
 from cellgate.principals.quotas import Policy
 from cellgate.principals.quotas_file import LARGEST_FILE, QuotasFile, read_quotas
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.threads import Lane
 
 LOGGER = "cellgate.principals.quotas_file"
 

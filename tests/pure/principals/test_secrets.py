@@ -23,7 +23,7 @@ from cellgate.principals.secrets import (
     load_secret_key,
 )
 from cellgate.principals.store import PRINCIPALS, opened
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.support.commands import cellgate
 
 VALUE = "sk-ABC 123456 é🔑"

@@ -16,7 +16,7 @@ from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.principals import store as store_module
 from cellgate.principals.principal import Permission, Reach, Role
 from cellgate.principals.store import PRINCIPALS, PrincipalStore, opened
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 SCOPES = frozenset({Permission.RUN, Permission.READ})
 

@@ -15,7 +15,7 @@ from cellgate.principals.pace import Pace
 from cellgate.principals.quotas import Policy
 from cellgate.principals.reservation import Reservation
 from cellgate.principals.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage
-from cellgate_kernels.limits import GIB, MIB, ResourceLimits
+from cellgate_kernels.base.resources import GIB, MIB, ResourceLimits
 from cellgate_kernels.testing.clock import VirtualTimeLoop
 
 

@@ -25,7 +25,7 @@ from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.record.verify_store import check_record
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_verify import OTHER_VALUE, changed, collected, columns, problems
 from tests.support.examples import share

@@ -15,7 +15,7 @@ from cellgate.record.exports import Exports
 from cellgate.record.journal import Journal
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 from tests.pure.record.recorded import Recorded
 
 DEEP = 1100

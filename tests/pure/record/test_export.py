@@ -23,7 +23,7 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.survey import ListedRows, Survey
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 from tests.pure.record.conftest import MOMENT
 from tests.pure.record.recorded import IMAGE, Recorded, image, text
 from tests.support.examples import share

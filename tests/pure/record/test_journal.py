@@ -22,8 +22,8 @@ from cellgate.record.chain import GENESIS, link, verify
 from cellgate.record.journal import EventRow, Journal
 from cellgate.record.migrations import VERSION
 from cellgate.record.verify_store import check_record
-from cellgate_kernels.limits import KIB, MIB
-from cellgate_kernels.threads import work_for
+from cellgate_kernels.base.resources import KIB, MIB
+from cellgate_kernels.base.threads import work_for
 from tests.pure.record.conftest import (
     Chain,
     all_events,

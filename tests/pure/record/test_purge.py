@@ -16,7 +16,7 @@ from cellgate.errors import RecordGone, StorageError
 from cellgate.record import purge, schema
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
-from cellgate_kernels.limits import KIB
+from cellgate_kernels.base.resources import KIB
 from tests.pure.record.conftest import Chain, all_events, eventually, session_row, to_tables
 from tests.pure.record.recorded import Recorded, image, text
 from tests.support.open_files import no_open_files

@@ -23,7 +23,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.redo import beside
 from cellgate.record.rows import EventRow
 from cellgate.record.verify_store import check_record
-from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.base.resources import KIB, MIB
 from tests.pure.record.conftest import (
     Chain,
     all_events,

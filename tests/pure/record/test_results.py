@@ -15,7 +15,7 @@ from cellgate.execution.answer_size import DEFAULT_SIZE, AnswerSize, images_in, 
 from cellgate.execution.pictures import Images
 from cellgate.execution.results import ResultBuilder
 from cellgate.wire.answers import Result
-from cellgate_kernels.outputs import text as text_of
+from cellgate_kernels.protocol.outputs import text as text_of
 from tests.pure.record.test_notebook import Events, notebook_of
 from tests.support.examples import examples
 

@@ -30,7 +30,7 @@ from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.text import OPENING, cell_text, tail_text
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.record.verify_store import check_record
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.threads import Lane
 from tests.pure.record.recorded import Recorded, image, text
 from tests.support.examples import share
 

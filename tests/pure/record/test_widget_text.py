@@ -10,7 +10,7 @@ from cellgate.cli.widgets import LastWidgets
 from cellgate.client import ClearOutput, CommMessage, CommOpened, DisplayData, Finished
 from cellgate.execution.results import ResultBuilder
 from cellgate.record.widget_text import ShownWidgets, widget_text
-from cellgate_kernels.telling import WIDGET_VIEW
+from cellgate_kernels.codec.telling import WIDGET_VIEW
 
 BAR: dict[str, dict[str, Any]] = {
     "box": {"_model_name": "HBoxModel", "children": ["IPY_MODEL_left", "IPY_MODEL_bar", "IPY_MODEL_right"]},

@@ -9,7 +9,7 @@ import pytest
 from cellgate.replay.displays import Displays
 from cellgate.replay.report import NewRun, build_report
 from cellgate.wire.answers import NotebookReport
-from cellgate_kernels.outputs import OutputArea
+from cellgate_kernels.protocol.outputs import OutputArea
 from tests.pure.replay.test_report import AT, NOTEBOOK_FACTS, cell, printed
 
 Event = dict[str, Any]

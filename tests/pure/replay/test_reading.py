@@ -17,7 +17,7 @@ from cellgate.replay.page import page
 from cellgate.replay.report import NewRun, build_report, write
 from cellgate.replay.source import open_source
 from cellgate.wire.answers import NotebookReport
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from tests.pure.replay.test_report import AT, NOTEBOOK_FACTS
 
 OLD_TRACEBACK = [

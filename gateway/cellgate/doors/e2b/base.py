@@ -20,7 +20,7 @@ from cellgate.http.context import Services
 from cellgate.principals.addresses import is_loopback
 from cellgate.principals.principal import Ask, Login
 from cellgate.sessions.session import Session
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 
 DOOR: Final = "e2b"
 PORTS: Final = frozenset({"", "49999", "49983"})

@@ -24,11 +24,11 @@ from cellgate.principals.principal import Permission
 from cellgate.record.rows import EventRow
 from cellgate.sessions.sandboxes import Sandbox
 from cellgate.wire.models import ExecuteBody
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.execution import Status
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.codec.structure import INLINE_BYTES
+from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
-from cellgate_kernels.structure import INLINE_BYTES
-from cellgate_kernels.tasks import guarded
 
 
 class CellBody(Asked, frozen=True):

@@ -27,9 +27,9 @@ from cellgate.processes.request import check_input, check_process
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import EventRow
 from cellgate.wire.models import ProcessBody, ProcessInputBody
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
 
 HEAD: Final = struct.Struct(">BI")
 LAST: Final = 2

@@ -23,7 +23,7 @@ from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language, parse_language
 
 DEFAULT: Final = "default"

@@ -27,8 +27,8 @@ from cellgate.http.operation import requires
 from cellgate.principals.principal import Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.resources import MIB
 
 ENVD: Final = "0.6.4"
 """The version of the server in a sandbox that this one does as, which decides what SDKs ask of it."""

@@ -22,7 +22,7 @@ from cellgate.http.routes import Route, pattern
 from cellgate.principals.addresses import is_loopback
 from cellgate.principals.principal import DEFAULT, Login
 from cellgate.wire.models import LimitsBody
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError
 
 SANDBOX: Final = "debug_sandbox_id"
 """What SDKs call the sandbox then."""

@@ -25,7 +25,7 @@ from cellgate.http.v1.files import FileAnswers, UploadHandler
 from cellgate.principals.principal import Permission
 from cellgate.sessions.files import Staged
 from cellgate.sessions.session import Session
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 OTHER_HOMES: Final = ("/workspace", "/mnt/data")
 """Other names of the workspace, in which programs see it too."""

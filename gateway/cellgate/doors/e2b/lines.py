@@ -15,7 +15,7 @@ import msgspec
 from cellgate.doors.e2b.setup import CHART, DATA
 from cellgate.http.base import encode
 from cellgate.record.rows import EventRow
-from cellgate_kernels.outputs import strip_ansi
+from cellgate_kernels.protocol.outputs import strip_ansi
 
 NAMES: Final = MappingProxyType(
     {

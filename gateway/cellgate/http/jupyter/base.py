@@ -23,7 +23,7 @@ from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 # Jupyter Server adds these to every request. They describe its machine, not the kernel's, and a kernel with
 # its own environment variables can't come from the warm pool.

@@ -25,12 +25,12 @@ from cellgate.http.listener.streams import ClientStream, silence
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.sessions.session import Session
-from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
-from cellgate_kernels.messages import Channel, MalformedMessage
-from cellgate_kernels.structure import INLINE_BYTES
-from cellgate_kernels.tasks import guarded
-from cellgate_kernels.threads import Lane
-from cellgate_kernels.websocket import Subprotocol, decode, negotiate
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelDied
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.codec.structure import INLINE_BYTES
+from cellgate_kernels.protocol.messages import Channel, MalformedMessage
+from cellgate_kernels.protocol.websocket import Subprotocol, decode, negotiate
 
 logger = logging.getLogger(__name__)
 

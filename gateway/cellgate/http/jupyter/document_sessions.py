@@ -12,7 +12,7 @@ from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.sessions.document_sessions import NotebookSession
 from cellgate.sessions.session import Session
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 
 class NotebookSessionsBase(JupyterHandler):

@@ -12,7 +12,7 @@ from typing import Any
 from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import JupyterHandler
 from cellgate.http.operation import requires
-from cellgate_kernels.errors import KernelspecNotFound
+from cellgate_kernels.base.errors import KernelspecNotFound
 
 RESOURCES = {
     "logo-32x32.png": "logo-32x32",

@@ -16,7 +16,7 @@ from cellgate.http.console import Entrance
 from cellgate.http.jupyter.base import JupyterHandler
 from cellgate.http.jupyter.logged_in import WORD_COOKIE, WORD_SECONDS, is_recent, new_word, secret_for
 from cellgate.http.operation import requires
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 MOST_BODY: Final = 32 * 1024
 MOST_FIELDS: Final = 8

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from cellgate_kernels.errors import InvalidInput, in_words
-from cellgate_kernels.limits import MIB
-from cellgate_kernels.regular import read_regular
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.regular import read_regular
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 

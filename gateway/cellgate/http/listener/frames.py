@@ -25,10 +25,10 @@ from tornado.websocket import (
 )
 
 from cellgate.http.listener.streams import ClientStream
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.messages import is_utf8
-from cellgate_kernels.tasks import guarded
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.protocol.messages import is_utf8
 
 NOT_UTF8, POLICY_VIOLATION, TOO_BIG = 1007, 1008, 1009
 """Close codes of RFC 6455, 7.4.1."""

@@ -13,7 +13,7 @@ import os
 import socket
 from typing import Final
 
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.tasks import guarded
 
 SECONDS: Final = 5.0
 """How long a client may take to read its answer and close."""

@@ -42,10 +42,10 @@ from cellgate.http.listener.tls import TlsStream, wrap
 from cellgate.principals.principal import Login
 from cellgate.principals.shares import Shares
 from cellgate.record.admission import part_of_one
-from cellgate_kernels.budget import ByteBudget, largest
-from cellgate_kernels.errors import in_words
-from cellgate_kernels.places import Places
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.budget import ByteBudget, largest
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.places import Places
+from cellgate_kernels.base.tasks import guarded
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import resource
 from dataclasses import dataclass, field
 
 from cellgate.http.listener.forwarded import TrustedProxies
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.base.resources import MIB
 
 MOST_CONNECTIONS = 4096
 BACKLOG = 1024

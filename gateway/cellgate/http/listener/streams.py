@@ -26,9 +26,9 @@ from cellgate.http.listener.settings import ListenerSettings
 from cellgate.principals.principal import Login
 from cellgate.principals.shares import Shares
 from cellgate.wire.owner import OWNER
-from cellgate_kernels.budget import ByteBudget
-from cellgate_kernels.places import Places
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.budget import ByteBudget
+from cellgate_kernels.base.places import Places
+from cellgate_kernels.base.tasks import guarded
 
 _INT = struct.Struct("=i")
 _TCP_INFO = struct.Struct("=3xB20xI28xI")

@@ -25,9 +25,9 @@ from cellgate.wire.answers import BlocksResult
 from cellgate.wire.models import BlocksBody, ExecuteBody
 from cellgate.wire.problems import Problem
 from cellgate.wire.queries import ResultQuery
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.structure import INLINE_BYTES
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.codec.structure import INLINE_BYTES
 
 INLINE_MARKDOWN = 4096
 """Bytes of a Markdown text that are parsed at once: the parser takes fifty milliseconds at the worst."""

@@ -20,7 +20,7 @@ from cellgate.sessions.undo import model_of
 from cellgate.wire.answers import CheckpointList, CheckpointModel, Rollback, SessionModel
 from cellgate.wire.models import CheckpointBody, RollbackBody
 from cellgate.wire.queries import SessionQuery
-from cellgate_kernels.errors import CannotBranch, KernelBusy
+from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
 
 class _SessionHandler(BaseHandler):

@@ -18,7 +18,7 @@ from cellgate.http.context import Services
 from cellgate.http.operation import READS, Answer
 from cellgate.record.exports import Moment, Parts
 from cellgate.wire.queries import NotebookQuery
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor
 
 EXPORTS = (*READS, QueueFull, StorageFull, ShuttingDown)
 """Errors of exporting a record to a file."""

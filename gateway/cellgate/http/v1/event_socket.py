@@ -30,10 +30,10 @@ from cellgate.wire.answers import Accepted
 from cellgate.wire.models import Command
 from cellgate.wire.problems import StreamProblem
 from cellgate.wire.queries import EventsQuery
-from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
-from cellgate_kernels.structure import is_heavy
-from cellgate_kernels.tasks import Supervisor
-from cellgate_kernels.threads import Lane
+from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.codec.structure import is_heavy
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from cellgate.wire.answers import ExecutionPage, Result
 from cellgate.wire.events import Event
 from cellgate.wire.models import ExecuteBody, InputBody, OneShotBody, SessionBody
 from cellgate.wire.queries import ExecutionsQuery, OneShotQuery, ResultQuery, SessionQuery
-from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.structure import INLINE_BYTES
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.codec.structure import INLINE_BYTES
 
 MAX_IDEMPOTENCY_KEY = 255
 LEAST_TEXT = 100

@@ -27,11 +27,11 @@ from cellgate.wire import answers
 from cellgate.wire.models import MOST_ALTERNATIVES, ExecuteBody, ExploreBody
 from cellgate.wire.problems import Problem
 from cellgate.wire.queries import ResultQuery
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import CannotBranch, CellgateError, InvalidInput, KernelBusy
-from cellgate_kernels.execution import Status
-from cellgate_kernels.structure import INLINE_BYTES
-from cellgate_kernels.tasks import guarded
+from cellgate_kernels.base.errors import CannotBranch, CellgateError, InvalidInput, KernelBusy
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.codec.structure import INLINE_BYTES
+from cellgate_kernels.protocol.execution import Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from cellgate.sessions.files import Incoming, Staged
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileChanges, FilePage
 from cellgate.wire.queries import FileActionQuery, FilesQuery, SessionQuery
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 MAX_UPLOAD = 1 << 40
 UPLOADS = (*STARTS, QuotaExceeded, QueueFull, Conflict)

@@ -15,9 +15,9 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList
 from cellgate.wire.models import CompleteBody, InspectBody
 from cellgate.wire.queries import SessionQuery
-from cellgate_kernels.encoding import encode_in_steps
-from cellgate_kernels.errors import KernelBusy, KernelDied
-from cellgate_kernels.structure import INLINE_BYTES
+from cellgate_kernels.base.errors import KernelBusy, KernelDied
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.codec.structure import INLINE_BYTES
 
 ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
 """Errors of asking a kernel."""

@@ -15,7 +15,7 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import ANY_TYPE, READS, Answer, operation
 from cellgate.principals.principal import Permission
 from cellgate.wire.queries import OutputQuery
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 _MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9.+-]{0,126}")
 

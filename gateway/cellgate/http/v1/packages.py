@@ -20,7 +20,7 @@ from cellgate.principals.principal import Permission
 from cellgate.wire.answers import PackageChanges, Packages
 from cellgate.wire.models import PackagesBody
 from cellgate.wire.queries import SessionQuery
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.base.errors import InvalidInput
 
 PACKAGES = (
     PackagesNotAllowed,

@@ -15,7 +15,7 @@ from cellgate.wire.answers import ProcessList, ProcessModel
 from cellgate.wire.events import Event
 from cellgate.wire.models import ProcessBody, ProcessInputBody, SignalBody
 from cellgate.wire.queries import SessionQuery
-from cellgate_kernels.structure import INLINE_BYTES
+from cellgate_kernels.codec.structure import INLINE_BYTES
 
 
 class ProcessAnswers(StreamingHandler):

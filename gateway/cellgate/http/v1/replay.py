@@ -21,8 +21,8 @@ from cellgate.replay.service import ReplayOptions
 from cellgate.wire.answers import ReplayedCell, ReplayReport
 from cellgate.wire.models import ReplayBody
 from cellgate.wire.queries import ReplayQuery
-from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.tasks import Supervisor
 
 
 class ReplayHandler(StreamingHandler):

@@ -14,8 +14,8 @@ from cellgate.sessions.model import within
 from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
 from cellgate.wire.models import BranchBody, SessionBody
 from cellgate.wire.queries import ModelQuery, PurgeQuery, SessionQuery, SessionsQuery
-from cellgate_kernels.branching import BranchSpec, BranchWorkspace
-from cellgate_kernels.errors import CannotBranch, KernelBusy
+from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
 EVERYBODY = "*"
 """Stands for the owners of all sessions, in lists."""

@@ -1,0 +1,137 @@
+"""Branches: a second live kernel with everything that the first one has in memory, made by forking it.
+
+What a branch is asked for (`BranchSpec`), what stands in its way (`Obstacle`) and what is known of one that
+was made (`Branched`). Values only: ``kernel.Kernel.branch`` makes branches, ``pool.KernelPool.branch`` admits
+them, ``inside/branch.py`` forks.
+
+A branch runs in its parent's sandbox or container: the two share its limits, /tmp, /dev/shm and loopback
+ports, and a branch can do to its parent whatever the parent's own code could. So both must belong to one
+principal. Either may end first; the sandbox ends with the last of its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+
+MOST_SEED = 2**32 - 1
+"""The largest seed that numpy takes."""
+
+BRANCHES = ".branches"
+"""Suffix of the folder with the workspaces of all branches in one sandbox.
+
+It lies beside the workspace of the kernel that the sandbox was started for, and its entries are named by the
+ids of the branches' kernels.
+"""
+
+
+class BranchWorkspace(StrEnum):
+    """Which files a branch has: a workspace of its own, or its parent's."""
+
+    COPY = "copy"
+    SHARED = "shared"
+
+
+class ObstacleKind(StrEnum):
+    """Why a kernel can't be forked, or not without loss.
+
+    `THREAD`: a thread of Python code, by its name. It would not exist in the branch, where the locks that it
+    holds would be held for ever. `NATIVE_THREAD`: a thread of a library that does not survive a fork, such as
+    polars', or the library, where only that is known; or one that runs all the time, so that nobody can say
+    whose it is. `OPENMP`: numba's OpenMP layer, which aborts the
+    branch. `DEBUGGER`: an attached debugger.
+    `CUDA`: the driver for GPUs, whose contexts can't be forked. `EVENT_LOOP`: that of a window system, by
+    ``%gui``, which runs inside the kernel's own. `UNNAMED_FILE`: a file without a name, or shared memory, of
+    which there is more than a checkpoint keeps; of checkpoints alone. `KERNEL`: this kind of kernel
+    can't branch at all, by the name of its kernelspec; it is the only one that `BranchSpec.anyway` does not
+    overrule.
+    """
+
+    THREAD = "thread"
+    NATIVE_THREAD = "native_thread"
+    OPENMP = "openmp"
+    DEBUGGER = "debugger"
+    CUDA = "cuda"
+    EVENT_LOOP = "event_loop"
+    UNNAMED_FILE = "unnamed_file"
+    KERNEL = "kernel"
+
+
+WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
+    {
+        ObstacleKind.THREAD: "Threads ({names}): end them, or branch with `anyway` (`--anyway`): the branch"
+        " does not have them.",
+        ObstacleKind.NATIVE_THREAD: "Threads of a native library ({names}): DuckDB's end when the connection"
+        " is closed; one that is running may have to come to its end; others do not end, so branch before the"
+        " library computes anything. If the branch will not use it, branch with `anyway` (`--anyway`).",
+        ObstacleKind.OPENMP: "OpenMP ({names}): it ends a branch that uses it. Choose another threading"
+        " layer, such as workqueue, before numba computes anything, or, if the branch will not use it, branch"
+        " with `anyway` (`--anyway`).",
+        ObstacleKind.DEBUGGER: "A debugger ({names}): end the debugging first.",
+        ObstacleKind.CUDA: "The GPU's driver ({names}): branch before anything uses the GPU, or, if the"
+        " branch will not use it, with `anyway` (`--anyway`).",
+        ObstacleKind.EVENT_LOOP: "A window system's event loop ({names}): end it with `%gui` first.",
+        ObstacleKind.UNNAMED_FILE: "Files without a name, or shared memory ({names}): a checkpoint keeps 64"
+        " MiB of them. Close them, give the file a name, or make the checkpoint with `anyway` (`--anyway`):"
+        " then they stay as later cells leave them.",
+        ObstacleKind.KERNEL: "{names} kernels can't be branched here, and `anyway` does not help: only Python"
+        " kernels in a sandbox or container can be, and under gVisor not in every version.",
+    }
+)
+"""What to do about each kind, in a sentence for whoever asked; `names` are those of its obstacles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One thing that stands in the way of a branch. `name` is at most 200 printable characters."""
+
+    kind: ObstacleKind
+    name: str
+
+
+def way_round(obstacles: tuple[Obstacle, ...]) -> str:
+    """What to do about them: a sentence for each kind."""
+    names: dict[ObstacleKind, list[str]] = {}
+    for obstacle in obstacles:
+        names.setdefault(obstacle.kind, []).append(obstacle.name)
+    return " ".join(WAYS_ROUND[kind].replace("{names}", ", ".join(named)) for kind, named in names.items())
+
+
+Fill = Callable[[Path], Awaitable[None]]
+"""Puts files into a branch's new, empty workspace folder on this machine. Called while the parent waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchSpec:
+    """What a branch should be.
+
+    `fill` is called with the folder of a workspace of its own (`COPY`) before the fork; without it that is
+    empty. It may raise: then there is no branch. `seed`: for the generators of ``random`` and
+    ``numpy.random`` in the branch, which otherwise continue as the parent's do. `anyway`: branch in spite of
+    obstacles.
+    """
+
+    workspace: BranchWorkspace = BranchWorkspace.COPY
+    seed: int | None = None
+    anyway: bool = False
+    fill: Fill | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Branched:
+    """How a kernel was branched off, for the record. `parent` is the id of the kernel that was forked.
+
+    `overruled`: obstacles in spite of which it was made. `children`: processes that cells of the parent had
+    started and that still ran then, each as its pid and name; they are the parent's and not the branch's.
+    `checkpoint`: the id of the held fork that it was made of, if `parent` was not forked itself.
+    """
+
+    parent: str
+    workspace: BranchWorkspace
+    seed: int | None = None
+    overruled: tuple[Obstacle, ...] = ()
+    children: tuple[str, ...] = ()
+    checkpoint: str | None = None

@@ -1,0 +1,145 @@
+"""Bytes that many holders keep in memory, under one limit for all of them together.
+
+Each holder counts its bytes here, for somebody or for nobody in particular. Beyond the total, one holder
+after another gives up until the rest fits: no holder waits for another. Those who go are of whoever holds
+most in all, and nobody may have more than three quarters. The budget's owner decides which of somebody's
+holders goes first. This knows no sockets and no messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from cellgate_kernels.base.resources import MIB
+
+MOST_HELD = 256 * MIB
+
+
+class Holder(Protocol):
+    """Something that holds bytes."""
+
+    def give_up(self) -> None:
+        """Drop what is held, and remember that it is missing. Called at most once for the same bytes."""
+
+
+Sizes = Mapping[Holder, int]
+"""The holders and their bytes, in the order in which they began to hold something."""
+
+
+def oldest(sizes: Sizes) -> Holder:
+    """The holder that has held something longest, so that one that never finishes is the first to go."""
+    return next(iter(sizes))
+
+
+def largest(sizes: Sizes) -> Holder:
+    """The holder with the most bytes; of several, the oldest."""
+    return max(sizes, key=sizes.__getitem__)
+
+
+class ByteBudget:
+    """Use it on the loop's thread. `first` chooses which of somebody's holders gives up first.
+
+    `held`: the bytes of all holders. `given_up`: how many holders have had to give up so far.
+    """
+
+    def __init__(self, total: int, first: Callable[[Sizes], Holder]) -> None:
+        self.total = total
+        self.held = 0
+        self.given_up = 0
+        self._first = first
+        self._sizes: dict[Holder, int] = {}
+        self._whose: dict[Holder, str] = {}
+        self._sums: dict[str, int] = {}
+
+    @property
+    def most_of_one(self) -> int:
+        """Bytes that one of those who hold something may have."""
+        return self.total * 3 // 4
+
+    def held_by(self, whose: str) -> int:
+        """The bytes that somebody's holders have."""
+        return self._sums.get(whose, 0)
+
+    def hold(self, holder: Holder, size: int, whose: str = "") -> None:
+        """`holder` now holds `size` bytes in all. Holders, even this one, give up while that is too much.
+
+        `whose`: whose part that is; by default nobody's, which has no limit of its own.
+        """
+        if holder in self._sizes:
+            self._count(self._whose[holder], -self._sizes[holder])
+        self._sizes[holder] = size
+        self._whose[holder] = whose
+        self.held += size
+        self._sums[whose] = self._sums.get(whose, 0) + size
+        # Nobody has too much as long as all together have little.
+        if 4 * self.held <= 3 * self.total:
+            return
+        while whose and self.held_by(whose) > self.most_of_one:
+            self._end_first(whose)
+        while self.held > self.total:
+            self._end_first(max(self._sums, key=self._sums.__getitem__))
+
+    def _count(self, whose: str, size: int) -> None:
+        self.held += size
+        left = self._sums.get(whose, 0) + size
+        if left:
+            self._sums[whose] = left
+        else:
+            self._sums.pop(whose, None)
+
+    def _end_first(self, whose: str) -> None:
+        first = self._first(
+            {holder: size for holder, size in self._sizes.items() if self._whose[holder] == whose and size}
+        )
+        self.release(first)
+        self.given_up += 1
+        first.give_up()
+
+    def release(self, holder: Holder) -> None:
+        """`holder` holds nothing any more."""
+        size = self._sizes.pop(holder, None)
+        if size is not None:
+            self._count(self._whose.pop(holder), -size)
+
+    def __contains__(self, holder: Holder) -> bool:
+        return holder in self._sizes
+
+
+class ReceiveBudget(ByteBudget):
+    """For kernel messages that the gateway holds and can't use yet; one for the whole gateway.
+
+    A kernel may announce a large message and never complete it. The part that has arrived must be kept in the
+    meantime, so every socket's decoder counts it here, and so do complete messages that wait to be read. Of
+    whoever holds most the oldest is given up first, so a message that fits into one's part always arrives.
+    """
+
+    def __init__(self, total: int = MOST_HELD) -> None:
+        super().__init__(total, oldest)
+
+    def part(self, owner: Owner) -> PartOfBudget:
+        """This budget, for a kernel of this owner's."""
+        return PartOfBudget(self, owner)
+
+
+class Owner:
+    """Whose kernel it is; nobody's as long as it runs no code of users."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+
+class PartOfBudget:
+    """A budget as one kernel's holders see it."""
+
+    def __init__(self, budget: ByteBudget, owner: Owner) -> None:
+        self._budget = budget
+        self._owner = owner
+
+    def hold(self, holder: Holder, size: int) -> None:
+        """As `ByteBudget.hold`, for the owner."""
+        self._budget.hold(holder, size, self._owner.name)
+
+    def release(self, holder: Holder) -> None:
+        """As `ByteBudget.release`."""
+        self._budget.release(holder)

@@ -1,0 +1,224 @@
+"""What the connections of all kernels share: limits, a budget of bytes, threads for large messages.
+
+A gateway has one. A large message is checked and decoded in a thread of a small separate pool, so that
+neither the event loop nor the threads for other work wait for it. A decoding thread holds the interpreter, so
+``structure`` limits how large a message can be. ``connection`` decides which messages are large and in which
+order a kernel's messages are delivered.
+
+The worst message takes a thread seconds, so kernels share the threads by two rules. Only one message above
+`LONG_BYTES` is read at a time: the other thread is left to the shorter ones. And the kernel that has had the
+least time is next, so that a kernel that rarely sends waits for one message, not for one of every other
+kernel (start-time fair queueing: Goyal, Vin and Cheng, 1996).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from time import monotonic
+from weakref import WeakValueDictionary
+
+import msgspec
+from msgspec import structs
+
+from cellgate_kernels.base.budget import ReceiveBudget
+from cellgate_kernels.base.places import FRAMES_A_TURN, Places
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.codec.structure import weigh
+from cellgate_kernels.protocol.contents import with_plain_text
+from cellgate_kernels.protocol.messages import (
+    Channel,
+    MalformedMessage,
+    Message,
+    Signer,
+    is_utf8,
+    read_content,
+)
+from cellgate_kernels.protocol.outputs import OutputCaps
+from cellgate_kernels.protocol.policy import MessagePolicy
+from cellgate_kernels.protocol.texts import read_text
+
+THREADS = 2
+LONG_BYTES = MIB
+_KINDS = 8
+
+
+class _Shown(msgspec.Struct):
+    data: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+
+
+_shown = msgspec.json.Decoder(_Shown)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Share:
+    """One principal's share of the threads. `used`: seconds, including those that it let pass unused."""
+
+    used: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A message to be read. `start`: no less than what had been used when it was queued."""
+
+    share: Share
+    start: float
+    is_long: bool
+    read: Callable[[], Message | None]
+
+    @property
+    def due(self) -> float:
+        """What its share has used by now; the lowest is next."""
+        return max(self.start, self.share.used)
+
+
+class Reception:
+    """`policy`: how large messages may be. `budget`: for bytes that are held and can't be used yet.
+
+    `places`: those in which what programs beside kernels say is handled.
+    """
+
+    def __init__(self, caps: OutputCaps | None = None, *, most_held: int | None = None) -> None:
+        self.places = Places(FRAMES_A_TURN)
+        self.policy = MessagePolicy(OutputCaps() if caps is None else caps)
+        largest = max(map(self.policy.most_bytes, Channel))
+        # One message must fit, whatever the caps, and another one while it waits to be read.
+        self.budget = ReceiveBudget() if most_held is None else ReceiveBudget(most_held)
+        self.budget.total = max(self.budget.total, 2 * largest)
+        self._threads = ThreadPoolExecutor(THREADS, "messages")
+        self._lock = Lock()
+        self._waiting: dict[Future[Message | None], _Work] = {}
+        self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
+        self._start = 0.0
+        self._long_is_read = False
+
+    def share(self, owner: str) -> Share:
+        """The share of this principal's kernels, all together; a new one for a kernel that is nobody's."""
+        return self._shares.setdefault(owner, Share()) if owner else Share()
+
+    def read(
+        self,
+        share: Share,
+        signer: Signer,
+        channel: Channel,
+        frames: Sequence[bytes],
+        room: int,
+        mask: Callable[[Message], Message | None] | None = None,
+    ) -> Future[Message | None]:
+        """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage.
+
+        `mask`: makes of it what may be shown.
+
+        A kernel has at most one under way. Cancel the future to abandon one that is not being read yet.
+        """
+        is_long = sum(map(len, frames)) > LONG_BYTES
+        future: Future[Message | None] = Future()
+        with self._lock:
+            # Unused time is not credited: otherwise a kernel could save it up and be first for long.
+            start = max(self._start, share.used)
+            read: Callable[[], Message | None] = partial(read_large, signer, channel, frames, room)
+            if mask is not None:
+                read = partial(_masked, read, mask)
+            self._waiting[future] = _Work(share, start, is_long, read)
+        future.add_done_callback(self._forget)
+        self._threads.submit(self._read_waiting)
+        return future
+
+    def _forget(self, future: Future[Message | None]) -> None:
+        """Drop a message that was abandoned: its bytes must not wait for a thread."""
+        with self._lock:
+            self._waiting.pop(future, None)
+
+    def _read_waiting(self) -> None:
+        """In a thread: read waiting messages as long as there is one that may be read now."""
+        while self._read_next():
+            pass
+
+    def _read_next(self) -> bool:
+        # A separate call, so that no local variable keeps the last message while the next one is read.
+        found = self._next()
+        if found is None:
+            return False
+        future, work = found
+        begun = monotonic()
+        try:
+            message = work.read()
+        except BaseException as error:  # noqa: BLE001 - any error goes to the future
+            self._had(work, monotonic() - begun)
+            future.set_exception(error)
+        else:
+            self._had(work, monotonic() - begun)
+            future.set_result(message)
+        return True
+
+    def _next(self) -> tuple[Future[Message | None], _Work] | None:
+        with self._lock:
+            waiting = sorted(self._waiting.items(), key=lambda item: item[1].due)
+            for future, work in waiting:
+                if work.is_long and self._long_is_read:
+                    continue
+                del self._waiting[future]
+                if future.set_running_or_notify_cancel():
+                    work.start = work.due
+                    self._start = max(self._start, work.start)
+                    self._long_is_read = self._long_is_read or work.is_long
+                    return future, work
+            return None
+
+    def _had(self, work: _Work, seconds: float) -> None:
+        with self._lock:
+            # Others of the same share may have been read at the same time.
+            work.share.used = work.due + seconds
+            if work.is_long:
+                self._long_is_read = False
+
+    def close(self, *, wait: bool = False) -> None:
+        """End the threads once they have finished the messages being read; with `wait`, return only then."""
+        for future in tuple(self._waiting):
+            future.cancel()
+        self._threads.shutdown(wait=wait, cancel_futures=True)
+
+
+def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Message | None]) -> Message | None:
+    message = read()
+    return None if message is None else mask(message)
+
+
+def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:
+    """The message with its content decoded; unread when it needs more than `room`, or is too complex.
+
+    Only a stream's text is cut at `room` instead, because the part that fits is shown.
+
+    Raises MalformedMessage as `Signer.parse` does.
+    """
+    message = signer.parse(channel, frames)
+    message = structs.replace(message, is_text=is_utf8(message.content_frame))
+    return with_plain_text(_read(message, room))
+
+
+def _read(message: Message, room: int) -> Message:
+    frame = message.content_frame
+    if not room:
+        return structs.replace(message, unread=True)
+    try:
+        if message.msg_type == "stream":
+            stream = read_text(frame, room)
+            return structs.replace(message, decoded=stream.content, weight=stream.size)
+        if (weight := weigh(frame)) is None:
+            return structs.replace(message, unread=True)
+        if max(len(frame), weight) > room:
+            return structs.replace(message, unread=True, kinds=_kinds(frame))
+        return structs.replace(message, decoded=read_content(frame, message.msg_type), weight=weight)
+    except MalformedMessage:
+        return structs.replace(message, unread=True)
+
+
+def _kinds(frame: bytes) -> tuple[str, ...]:
+    """The first MIME types that a message shows, found without decoding their data."""
+    try:
+        return tuple(_shown.decode(frame).data)[:_KINDS]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ()

@@ -1,0 +1,450 @@
+"""The fork server: zygotes, and the kernels that they fork, as the gateway sees them.
+
+A zygote (``inside/zygote.py``) is an interpreter in a sandbox of its own that has loaded what kernels need.
+There is one for each `Lineage`: a kernelspec with what all its kernels have in common. It is replaced after a
+number of forks, after some time, and at the first doubt; it then ends with its last kernel. Kernels end with
+their zygote.
+
+What can't be forked faithfully is not forked: `ForkServer.fork` raises NotForked, which says why, and the
+caller starts the kernel cold: as a program of its own. That is so for variables that the interpreter or the
+loaded modules have read already, for libraries that start threads when they are loaded, and for folders that
+the zygote's sandbox does not have.
+
+Nothing here blocks the loop: cgroups are made in threads, sockets don't block, processes are watched by
+pidfds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from cellgate_kernels.base.errors import BackendUnavailable, in_words
+from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.forking.forker import ForkedChild, Forker
+from cellgate_kernels.forking.messages import (
+    Description,
+    NotForked,
+    orders,
+)
+from cellgate_kernels.launch.base import OOM_SCORE, KernelExit
+from cellgate_kernels.launch.child import Child, Lasting, rlimits
+from cellgate_kernels.launch.folders import LaunchFolders
+from cellgate_kernels.limits.cgroups import Cgroup, Cgroups
+from cellgate_kernels.walls import bubblewrap
+from cellgate_kernels.walls.bubblewrap import Files
+from cellgate_kernels.walls.kernel_uids import KernelUid, KernelUids, Mounts
+from cellgate_kernels.walls.mounts import (
+    NOTHING,
+    SESSIONS,
+    VIEW,
+    WORKSPACE,
+    Bind,
+    Devices,
+    Folder,
+    Memory,
+    Step,
+    files,
+    session_part,
+    system_part,
+    within_own,
+    zygote_words,
+)
+from cellgate_kernels.walls.seccomp import sandbox_filter
+
+logger = logging.getLogger(__name__)
+
+MODULES = ("numpy", "pandas", "matplotlib.pyplot", "matplotlib_inline.backend_inline")
+"""What a zygote loads, where it is installed. They start no threads, and look for no shell when they are
+imported, except pyplot, for which ``inside/zygote.py`` compensates."""
+
+BOOTSTRAP = "bootstrap.py"
+# Named and explained in inside/bootstrap.py and inside/keeper.py.
+ZYGOTE = "CELLGATE_ZYGOTE"
+KEEPER = "CELLGATE_KEEPER"
+
+USER = 1000
+_ROOT = 0
+_ZYGOTE_TMP = 64 * 1024 * 1024
+
+_NAMESPACES = (
+    *("--unshare-all", "--unshare-user", "--die-with-parent", "--new-session", "--clearenv"),
+    *("--cap-add", "ALL", "--hostname", "cellgate", "--uid", str(_ROOT), "--gid", str(_ROOT)),
+)
+
+# Seconds.
+_START_TIMEOUT = 30.0
+_RETRY_AFTER = 300.0
+
+_MOST_TOLD = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ForkSettings:
+    """When a zygote is replaced, and how many there may be.
+
+    `most_forks` and `age` (in seconds): a zygote that has forked so many kernels, or is so old, is replaced.
+    """
+
+    modules: tuple[str, ...] = MODULES
+    most_forks: int = 500
+    age: float = 3600.0
+    lineages: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a zygote is made for: the command and the environment that all its kernels have, and what they may
+    read of the host. `packages`: whether they have a folder of packages, which may have other versions of
+    what a zygote loads.
+    """
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    readable: tuple[str, ...]
+    packages: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """One kernel to be forked."""
+
+    lineage: Lineage
+    env: Mapping[str, str]
+    limits: ResourceLimits
+    folders: LaunchFolders
+    reserved: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The zygotes of one lineage: the one in use, and the start of the next."""
+
+    current: Zygote | None = None
+    coming: asyncio.Task[Zygote] | None = None
+    retry_at: float = 0.0
+    why: str = ""
+
+
+def can_fork(argv: Sequence[str]) -> bool:
+    """Whether a kernelspec's command starts our kernel for Python, with no other arguments."""
+    return len(argv) == 4 and Path(argv[1]).name == BOOTSTRAP and argv[2] == "-f"
+
+
+class ForkServer:
+    """The zygotes of one gateway. `sessions`: the folders in which kernels' folders are, and whether kernels
+    may write there. Without `cgroups` kernels have none, without `uids` they have the gateway's. `close` it
+    when no kernel is left.
+    """
+
+    def __init__(
+        self,
+        sessions: Sequence[tuple[Path, bool]],
+        cgroups: Cgroups | None = None,
+        settings: ForkSettings | None = None,
+        uids: KernelUids | None = None,
+    ) -> None:
+        self.settings = ForkSettings() if settings is None else settings
+        self.cgroups = cgroups
+        self.uids = uids
+        self._sessions = [(folder.resolve(), writable) for folder, writable in sessions]
+        self._lines: dict[Lineage, _Line] = {}
+        self._zygotes: set[Zygote] = set()
+        self._tasks = Supervisor()
+        self._kernels = 0
+        self._told: set[str] = set()
+        self._closed = False
+
+    def forks(self, argv: Sequence[str]) -> bool:
+        """Whether kernels with this command are forked here."""
+        failed = any(line.why for lineage, line in self._lines.items() if lineage.argv[:2] == tuple(argv[:2]))
+        return can_fork(argv) and not failed
+
+    async def fork(self, wanted: ForkRequest) -> ForkedChild:
+        """A forked kernel behind its walls, as it begins to start. Raises NotForked; then nothing is left."""
+        made: list[ForkedChild] = []
+        try:
+            self._check_folders(wanted.folders)
+            zygote = await self._zygote(wanted.lineage)
+            await self._tasks.complete(self._fork(zygote, wanted, made), "fork a kernel")
+        except BaseException as error:
+            for child in made:
+                child.kill()
+                await asyncio.shield(child.exited)
+            if isinstance(error, NotForked):
+                self._tell(error.message)
+            raise
+        return made[0]
+
+    def _tell(self, why: str, level: int = logging.INFO) -> None:
+        """Say once why kernels are not forked."""
+        if why not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(why)
+            logger.log(level, "A kernel is started cold, as others may be for the same reason: %s", why)
+
+    async def _fork(self, zygote: Zygote, wanted: ForkRequest, made: list[ForkedChild]) -> None:
+        zygote.check_variables(wanted.env)
+        uid = await self._uid(zygote)
+        try:
+            # Also with a uid of its own, for its files on disk are ours.
+            program = sandbox_filter(platform.machine(), branches=True, root=os.geteuid() == 0)
+            if program is None:
+                # It is also what keeps a forked kernel from making namespaces; bubblewrap has another way.
+                raise NotForked(f"there is no filter of system calls for {platform.machine()}")
+            with Mounts() as mounts:
+                await self._fork_as(uid, mounts, zygote, wanted, program, made)
+        finally:
+            if self.uids is not None and uid is not None:
+                self._give_back(self.uids, uid, made)
+
+    async def _uid(self, zygote: Zygote) -> KernelUid | None:
+        """A uid for a kernel of this zygote; None where kernels have none of their own."""
+        if self.uids is None or zygote.unreadable is not None:
+            return None
+        try:
+            return await self.uids.take()
+        except (OSError, BackendUnavailable) as error:
+            raise NotForked(f"it can't have a uid of its own: {in_words(error)}") from error
+
+    def _give_back(self, uids: KernelUids, uid: KernelUid, made: Sequence[ForkedChild]) -> None:
+        """When the kernel that has it has ended, or now if there is none."""
+        if not made:
+            uids.give_back(uid)
+            return
+        ended = self._tasks.guard(lambda _: uids.give_back(uid), "end of a uid")
+        made[0].exited.add_done_callback(ended)
+
+    async def _fork_as(
+        self,
+        uid: KernelUid | None,
+        mounts: Mounts,
+        zygote: Zygote,
+        wanted: ForkRequest,
+        program: bytes,
+        made: list[ForkedChild],
+    ) -> None:
+        steps = [Devices(), *session_part(wanted.limits, wanted.folders, wanted.lineage.readable)]
+        if uid is not None:
+            # The child gets its session's folders mounted; else it finds them in the zygote's view.
+            own = [(step.source, step.writable) for step in steps if self._is_of_session(step)]
+            try:
+                await asyncio.to_thread(mounts.add, uid, own)
+            except OSError as error:
+                raise NotForked(f"its files can't be mounted as its user's: {in_words(error)}") from error
+        description = Description(
+            env=wanted.env,
+            mounts=steps,
+            mounted=len(mounts.descriptors),
+            folder=WORKSPACE,
+            # What the zygote has loaded is shared, and no part of what the kernel may use.
+            limits=rlimits(
+                wanted.limits,
+                processes=os.geteuid() != 0 or uid is not None,
+                reserved=wanted.reserved + zygote.reserved,
+                own_user=True,
+            ),
+            user=USER,
+            uid=_ROOT if uid is None else uid.within,
+            oom_score=OOM_SCORE,
+            filter=program,
+        )
+        encoded = description.encoded(lambda path: mounts.numbers.get(path, self._source_of(path)))
+        cgroup: Cgroup | None = None
+        if self.cgroups is not None:
+            self._kernels += 1
+            try:
+                cgroup = await asyncio.to_thread(
+                    self.cgroups.make, f"{self._kernels}", wanted.limits, reserved=wanted.reserved
+                )
+            except OSError as error:
+                raise NotForked(f"its cgroup can't be made: {in_words(error)}") from error
+        await zygote.fork(encoded, cgroup, wanted.limits, mounts.descriptors, made)
+
+    def _is_of_session(self, step: Step) -> TypeGuard[Bind]:
+        return isinstance(step, Bind) and self._source_of(step.source) != step.source
+
+    def _source_of(self, path: str) -> str:
+        """Where a child finds a folder or file of the host, before it gives up those of sessions."""
+        # What is above it is ours, and may be reached by links; it may itself be written to by a kernel.
+        real = Path(path).parent.resolve() / Path(path).name
+        for number, (folder, _) in enumerate(self._sessions):
+            if real.is_relative_to(folder):
+                return str(Path(SESSIONS, str(number), real.relative_to(folder)))
+        return path
+
+    def _check_folders(self, folders: LaunchFolders) -> None:
+        """Raises NotForked for folders that no zygote's sandbox has."""
+        for folder in (folders.runtime, folders.workspace, folders.packages, folders.branches):
+            if folder is not None and self._source_of(str(folder)) == str(folder):
+                raise NotForked(f"{folder} is in none of the folders of this gateway's sessions")
+
+    async def _zygote(self, lineage: Lineage) -> Zygote:
+        """The zygote to fork from. Raises NotForked where there is none, and none can be made now."""
+        line = self._lines.get(lineage)
+        if line is None:
+            if len(self._lines) >= self.settings.lineages:
+                raise NotForked("there are zygotes for other kernels already")
+            line = self._lines[lineage] = _Line()
+        loop = asyncio.get_running_loop()
+        zygote = line.current
+        if zygote is None or not zygote.usable:
+            if loop.time() < line.retry_at:
+                raise NotForked(line.why)
+            return await asyncio.shield(self._renew(lineage, line))
+        if zygote.forked >= self.settings.most_forks or loop.time() - zygote.since >= self.settings.age:
+            self._renew(lineage, line)
+        return zygote
+
+    def _renew(self, lineage: Lineage, line: _Line) -> asyncio.Task[Zygote]:
+        if line.coming is None:
+            work = self._start(lineage, line)
+            line.coming = self._tasks.share(work, "start a zygote")
+        return line.coming
+
+    async def _start(self, lineage: Lineage, line: _Line) -> Zygote:
+        loop = asyncio.get_running_loop()
+        modules = () if lineage.packages else self.settings.modules
+        zygote: Zygote | None = None
+        try:
+            zygote = Zygote(lineage, self._sessions, self._tasks, self.uids)
+            self._zygotes.add(zygote)
+            zygote.exited.add_done_callback(self._forget(zygote))
+            async with asyncio.timeout(_START_TIMEOUT):
+                await zygote.start(modules)
+        except (NotForked, BackendUnavailable, OSError, TimeoutError) as error:
+            why = in_words(error) if error.args else f"it was not ready within {_START_TIMEOUT:g} s"
+            if zygote is not None:
+                zygote.retire(why)
+            if not self._closed:
+                self._tell(why, logging.WARNING)
+            line.why = why
+            line.retry_at = loop.time() + _RETRY_AFTER
+            raise NotForked(why) from error
+        finally:
+            line.coming = None
+        if self.uids is not None and zygote.unreadable is not None:
+            logger.warning("Kernels have the gateway's uid: other users can't read %s", zygote.unreadable)
+        if line.current is not None:
+            line.current.retire("it has been replaced")
+        line.current = zygote
+        line.why = ""
+        if self._closed:
+            zygote.retire("the gateway ends")
+        return zygote
+
+    def _forget(self, zygote: Zygote) -> Callable[[object], None]:
+        return self._tasks.guard(lambda _: self._zygotes.discard(zygote), "end of a zygote")
+
+    def processes(self) -> list[int]:
+        """The outermost processes of the zygotes; the kernels are among their descendants."""
+        return [zygote.process for zygote in self._zygotes]
+
+    async def close(self) -> None:
+        """End all zygotes with whatever they have forked, and remove the cgroups. Idempotent."""
+        self._closed = True
+        for zygote in tuple(self._zygotes):
+            zygote.kill()
+            await asyncio.shield(zygote.exited)
+        await self._tasks.finished()
+        if self.uids is not None:
+            self.uids.close()
+        if self.cgroups is not None:
+            try:
+                await asyncio.to_thread(self.cgroups.close)
+            except OSError as error:
+                logger.warning("The gateway's cgroups can't be removed: %s", in_words(error))
+
+
+class Zygote(Forker):
+    """One zygote process in a sandbox, and the children that it has forked.
+
+    With `uids` its children can have one each.
+    """
+
+    def __init__(
+        self,
+        lineage: Lineage,
+        sessions: Sequence[tuple[Path, bool]],
+        tasks: Supervisor,
+        uids: KernelUids | None = None,
+    ) -> None:
+        self._uids = uids
+        self._lineage = lineage
+        self._sessions = sessions
+        self._first_mounts: int | None = None
+        """A descriptor of its first mount namespace, which has the folders of all sessions.
+
+        The zygote has left that namespace; a child enters it by this, and takes its own folders out of it.
+        """
+        self.reserved = 0
+        self.unreadable: str | None = None
+        """A file that it has loaded and others can't read, so that its children need the gateway's uid."""
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self._child: Child = self._spawn(theirs.fileno())
+            except BaseException:
+                control.close()
+                raise
+        super().__init__(self._child, control, dict(lineage.env), tasks)
+
+    def _spawn(self, control: int) -> Child:
+        readable = self._lineage.readable
+        sessions = [(str(folder), writable) for folder, writable in self._sessions]
+        with Files() as contents:
+            texts = {**files(system_part(readable)), NOTHING: b""}
+            opened = {path: contents.add(text) for path, text in texts.items()}
+            words = [*_NAMESPACES, *zygote_words(readable, sessions, opened), "--chdir", WORKSPACE]
+            env = {**dict(self._lineage.env), ZYGOTE: str(control)}
+            # It keeps its children itself; they get keepers of their own.
+            env.pop(KEEPER, None)
+            return bubblewrap.start(
+                words,
+                self._lineage.argv,
+                env,
+                contents,
+                pass_fds=(control,),
+                kind=Lasting,
+                prepare=None if self._uids is None else self._uids.admit,
+            )
+
+    @property
+    def process(self) -> int:
+        """The id of bwrap's outer process."""
+        return self._child.pid
+
+    async def start(self, modules: Sequence[str]) -> None:
+        """Wait until it has loaded these modules. Raises NotForked."""
+        own: list[Step] = [
+            Memory("/tmp", _ZYGOTE_TMP, 0o1777),  # noqa: S108
+            Folder(VIEW.home),
+            *within_own(self._lineage.readable),
+        ]
+        sessions = [f"{SESSIONS}/{number}" for number in range(len(self._sessions))]
+        ready = await self._begin(orders(sessions, own, WORKSPACE, modules))
+        self.reserved = ready.reserved
+        self.unreadable = ready.private or None
+
+    def _first_descriptors(self) -> Sequence[int]:
+        assert self._first_mounts is not None
+        return (self._first_mounts,)
+
+    def _take(self, descriptors: list[int]) -> bool:
+        if len(descriptors) != 1:
+            return False
+        self._first_mounts = descriptors.pop()
+        return True
+
+    def _gone(self, exited: asyncio.Future[KernelExit]) -> None:
+        if self._first_mounts is not None:
+            os.close(self._first_mounts)
+            self._first_mounts = None
+        super()._gone(exited)

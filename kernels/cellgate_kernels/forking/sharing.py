@@ -1,0 +1,445 @@
+"""Several kernels in one sandbox or container: a kernel, its branches and theirs.
+
+A `SharedSandbox` knows who is in a sandbox and ends it with the last of them; until then a kernel ends alone,
+by its keeper. A kernel that dies does not end a sandbox with held forks, because a kernel can be made of
+those. Folders that several of them use are removed with the last one that does. A `BranchProvisioner` is the
+provisioner of a kernel that was not launched but branched off: whatever belongs to the sandbox is the first
+kernel's (`root`), whose provisioner works on after that kernel's own end.
+
+How a single kernel of the sandbox ended is told by its keeper (``cellgate_kernels.kernel.kept``). Code in the
+sandbox can end the keeper, and with it the sandbox; it could also forge what is told, and would deceive its
+owner about its own kernels. The end of the whole sandbox is seen from outside, and believed in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
+from cellgate_kernels.base.tasks import Supervisor, guarded
+from cellgate_kernels.launch.base import (
+    KILL_TIMEOUT,
+    CellgateProvisioner,
+    KernelExit,
+    KernelView,
+    Launch,
+    connection_info,
+)
+from cellgate_kernels.launch.folders import LaunchFolders, check_socket_path
+from cellgate_kernels.protocol.unsent import SUFFIX as UNSENT
+
+logger = logging.getLogger(__name__)
+
+_INSIST_AFTER = 2.0
+"""Seconds after which a kernel counts as ended that was killed, and whose keeper says nothing."""
+
+_FIRST = 1
+_SOCKETS = 5
+_KILLED = KernelExit.of_returncode(-signal.SIGKILL)
+
+
+class KeptProcess(Protocol):
+    """A kernel's process as its keeper tells of it."""
+
+    @property
+    def pid(self) -> int:
+        """Its number in its own namespace."""
+
+    @property
+    def ended(self) -> asyncio.Future[KernelExit | None]:
+        """How it ended; None once the keeper says nothing any more."""
+
+    def kill(self) -> None:
+        """Kill it with its process group; does nothing after its end."""
+
+    def close(self) -> None:
+        """Listen to the keeper no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a kernel's process sees of the workspaces in its sandbox. `workspace`: the name of its own.
+
+    `named`: the folder, here, that the sandbox's name of a workspace leads to; its own, or that of a kernel
+    that it comes from. `depth`: how many user namespaces it has entered.
+    """
+
+    workspace: str
+    named: Path
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPlace:
+    """Where a new branch's sockets and workspace are, here, and the sockets as it sees them."""
+
+    prefix: str
+    inner_prefix: str
+    workspace: Path
+
+
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    """One kernel of the sandbox. `workspace` and `packages`: the folders that it uses besides the sandbox's
+    own. `kept`: known of all once there are several. `killed`: by us. `vacated`: it has ended, and uses the
+    sandbox no more.
+    """
+
+    exited: asyncio.Future[KernelExit]
+    workspace: Path
+    packages: Path | None
+    kept: KeptProcess | None = None
+    killed: bool = False
+    vacated: bool = False
+
+    @property
+    def folders(self) -> frozenset[Path]:
+        """Its workspace, and its packages if it has any."""
+        return frozenset({self.workspace} if self.packages is None else {self.workspace, self.packages})
+
+    def end(self, how: KernelExit) -> None:
+        """It has ended."""
+        if not self.exited.done():
+            self.exited.set_result(how)
+
+    def close(self) -> None:
+        """Listen to its keeper no more."""
+        if self.kept is not None:
+            self.kept.close()
+
+
+class SharedSandbox:
+    """The kernels of one sandbox, from the first attempt at a branch on. `root`: the provisioner that
+    launched it, for a kernel with this workspace and these packages.
+    """
+
+    def __init__(self, root: CellgateProvisioner, workspace: Path, packages: Path | None) -> None:
+        self.root = root
+        self.folders, self.view = root.place
+        assert self.folders.branches is not None
+        self.branches: Path = self.folders.branches
+        self._gone = root.gone
+        self._tenants: dict[str, _Tenant] = {}
+        self._workspace = workspace
+        self._packages = packages
+        self._spared = set[Path]()
+        self._filling = set[Path]()
+        self._held = 0
+        self._tasks = Supervisor()
+        self.add(str(root.kernel_id), root.exited, workspace, packages)
+        root.sharing = self
+        self._gone.add_done_callback(guarded(self._sandbox_ended, "end of a sandbox"))
+
+    def place_for(self, kernel_id: str) -> BranchPlace:
+        """Where a branch of this id goes. Raises KernelStartFailed when its sockets' paths are too long."""
+        name = f"b{kernel_id[:8]}"
+        prefix = str(self.folders.sockets / name)
+        check_socket_path(prefix)
+        return BranchPlace(
+            prefix,
+            str(Path(self.view.socket_prefix).with_name(name)),
+            self.branches / kernel_id,
+        )
+
+    def first_name(self, workspace: Path) -> str:
+        """The name of a workspace of the sandbox for its first kernel.
+
+        Raises KernelStartFailed for a folder that is none.
+        """
+        if workspace == self._workspace:
+            return self.view.workspace
+        if workspace.parent == self.branches:
+            return f"{self.view.branches}/{workspace.name}"
+        raise KernelStartFailed("The files are not in the kernel's sandbox")
+
+    def socket_of_names(self, kernel_id: str) -> tuple[str, str]:
+        """Where names are offered to a new kernel: the path here, and as it sees it."""
+        name = f"n{kernel_id[:8]}"
+        return str(self.folders.sockets / name), str(Path(self.view.socket_prefix).with_name(name))
+
+    def socket_of_held(self, held_id: str) -> tuple[str, str]:
+        """Where a held fork waits for us: the path here, and as it sees it. Raises KernelStartFailed when it
+        is too long.
+        """
+        name = f"h{held_id[:8]}"
+        path = str(self.folders.sockets / name)
+        check_socket_path(path)
+        return path, str(Path(self.view.socket_prefix).with_name(name))
+
+    @property
+    def held(self) -> int:
+        """How many held forks it has."""
+        return self._held
+
+    def hold(self, ended: asyncio.Future[KernelExit]) -> None:
+        """One more held fork."""
+        self._held += 1
+
+        def has_ended(_: asyncio.Future[KernelExit]) -> None:
+            self._held -= 1
+
+        ended.add_done_callback(has_ended)
+
+    def processes(self) -> tuple[int, ...]:
+        """Those of its kernels that have not ended, numbered as in the sandbox."""
+        tenants = (each for each in self._tenants.values() if not each.exited.done())
+        return tuple(each.kept.pid for each in tenants if each.kept is not None)
+
+    def process_of(self, kernel_id: str) -> int:
+        """A process that is where this kernel's is, numbered as in the sandbox: its own, if that is known, or
+        the first of all.
+        """
+        kept = self._tenants[kernel_id].kept
+        return _FIRST if kept is None else kept.pid
+
+    def add(
+        self, kernel_id: str, exited: asyncio.Future[KernelExit], workspace: Path, packages: Path | None
+    ) -> None:
+        """One more kernel. Its `exited` completes when its keeper tells of its end, or with the sandbox."""
+        self._tenants[kernel_id] = _Tenant(exited, workspace, packages)
+
+    @contextmanager
+    def filling(self, workspace: Path) -> Iterator[None]:
+        """Count one more workspace, that of a kernel that will be added before the end of this."""
+        self._filling.add(workspace)
+        try:
+            yield
+        finally:
+            self._filling.discard(workspace)
+
+    @property
+    def workspaces(self) -> int:
+        """See `Sharing`. Those of kernels that have ended count until their files are saved elsewhere."""
+        used = {each.workspace for each in self._tenants.values()}
+        return len((used | self._filling | self._spared) - {self._packages})
+
+    def is_kept(self, kernel_id: str) -> bool:
+        """Whether its keeper tells of this kernel."""
+        return self._tenants[kernel_id].kept is not None
+
+    def keep(self, kernel_id: str, kept: KeptProcess) -> None:
+        """From now on its keeper tells of this kernel."""
+        tenant = self._tenants[kernel_id]
+        tenant.kept = kept
+        kept.ended.add_done_callback(guarded(lambda told: self._told(tenant, told), "end of a kernel"))
+        if self._gone.done():
+            self._sandbox_ended(self._gone)
+
+    def others(self, kernel_id: str) -> tuple[str, ...]:
+        """The ids of the other kernels that have not ended."""
+        return tuple(
+            each for each, tenant in self._tenants.items() if each != kernel_id and not tenant.exited.done()
+        )
+
+    def others_in(self, folder: Path, kernel_id: str) -> tuple[str, ...]:
+        """Those of them that use this folder."""
+        return tuple(each for each in self.others(kernel_id) if folder in self._tenants[each].folders)
+
+    def _told(self, tenant: _Tenant, told: asyncio.Future[KernelExit | None]) -> None:
+        how = None if told.cancelled() else told.result()
+        tenant.close()
+        if how is None or (self._is_last(tenant) and not self._held):
+            # Whether the keeper has gone or has nothing more to keep: this is the sandbox's end, which says
+            # more, and is brought about if it is not near.
+            self._end_sandbox()
+        elif how.signal == signal.SIGKILL and not tenant.killed:
+            self._tasks.start(self._explain(tenant, how), "end of a kernel", failed=lambda _: tenant.end(how))
+        else:
+            tenant.end(how)
+
+    async def _explain(self, tenant: _Tenant, how: KernelExit) -> None:
+        tenant.end(await self.root.explain_kill() or how)
+
+    def _is_last(self, tenant: _Tenant) -> bool:
+        return all(each is tenant or each.exited.done() for each in self._tenants.values())
+
+    def _end_sandbox(self) -> None:
+        if not self._gone.done():
+            loop = asyncio.get_running_loop()
+            loop.call_later(_INSIST_AFTER, guarded(self.end_all, "end of a sandbox"))
+
+    def _sandbox_ended(self, gone: asyncio.Future[KernelExit]) -> None:
+        for tenant in self._tenants.values():
+            tenant.close()
+            tenant.end(gone.result())
+
+    def end_all(self) -> None:
+        """End the sandbox with all its kernels. Idempotent."""
+        if not self._gone.done():
+            self.root._end()
+
+    def end(self, kernel_id: str) -> bool:
+        """See `Sharing`."""
+        tenant = self._tenants.get(kernel_id)
+        if tenant is None or tenant.kept is None or self._gone.done() or self._is_last(tenant):
+            return False
+        tenant.killed = True
+        tenant.kept.kill()
+        loop = asyncio.get_running_loop()
+        loop.call_later(_INSIST_AFTER, guarded(self._give_up, "end of a kernel"), tenant)
+        return True
+
+    def _give_up(self, tenant: _Tenant) -> None:
+        """Nobody tells of its end: whatever still runs there ends with the sandbox."""
+        if not tenant.exited.done():
+            tenant.close()
+            if self._is_last(tenant):
+                self.end_all()
+            else:
+                tenant.end(_KILLED)
+
+    async def vacate(self, kernel_id: str) -> tuple[Path, ...]:
+        """See `Sharing`. The last one waits until the sandbox is gone."""
+        tenant = self._tenants.get(kernel_id)
+        if tenant is not None:
+            tenant.vacated = True
+        if not all(each.vacated for each in self._tenants.values()):
+            return ()
+        self.end_all()
+        await asyncio.wait({self._gone}, timeout=KILL_TIMEOUT)
+        return self.folders.owned
+
+    def leave_folders(self, kernel_id: str, spared: Collection[Path] = ()) -> list[Path]:
+        """A kernel that has ended needs its folders no more; returns those that nobody else uses.
+
+        The `spared` ones are not among them, whoever else leaves them later: their files are still to be
+        saved for this kernel's owner. The folder of branches stays too then.
+        """
+        tenant = self._tenants.pop(kernel_id, None)
+        if tenant is None:
+            return []
+        self._spared.update(spared)
+        others = frozenset[Path]().union(*(each.folders for each in self._tenants.values()))
+        unused = [folder for folder in tenant.folders - others if folder not in self._spared]
+        if not self._tenants and not self._spared:
+            unused.append(self.branches)
+        return unused
+
+
+class BranchProvisioner(CellgateProvisioner):
+    """The provisioner of a branch: `join` takes the place of a launch."""
+
+    sandbox: SharedSandbox
+    _prefix = ""
+    _is_in = False
+
+    def join(
+        self,
+        sandbox: SharedSandbox,
+        place: BranchPlace,
+        kept: KeptProcess,
+        workspace: Path,
+        packages: Path | None,
+    ) -> None:
+        """Become the kernel of a process that runs already. Its connection has a new key."""
+        self.sandbox = sandbox
+        self.sharing = sandbox
+        self.isolation = sandbox.root.isolation
+        self._prefix = place.prefix
+        self.leftovers = sandbox.root.leftovers
+        self._exited = asyncio.get_running_loop().create_future()
+        self._attached = self._is_in = True
+        sandbox.add(str(self.kernel_id), self._exited, workspace, packages)
+        sandbox.keep(str(self.kernel_id), kept)
+
+    @property
+    def image_used(self) -> Mapping[str, str]:
+        """That of its sandbox."""
+        return self.sandbox.root.image_used
+
+    @property
+    def process(self) -> int | None:
+        """The first process of its sandbox, which it shares."""
+        return self.sandbox.root.process
+
+    @property
+    def has_neighbours(self) -> bool:
+        """As its sandbox."""
+        return self.sandbox.root.has_neighbours
+
+    async def remove(self, *folders: Path) -> None:
+        """As its sandbox's first kernel."""
+        await self.sandbox.root.remove(*folders)
+
+    @property
+    def keeper_socket(self) -> str | None:
+        """That of its sandbox."""
+        return keeper_of(self.sandbox.folders)
+
+    @property
+    def can_share(self) -> bool:
+        """As its sandbox's first kernel could."""
+        return True
+
+    @property
+    def place(self) -> tuple[LaunchFolders, KernelView]:
+        """Those of its sandbox."""
+        return self.sandbox.folders, self.sandbox.view
+
+    async def log_tail(self) -> str:
+        """Its sandbox's, in which all its kernels write."""
+        return await self.sandbox.root.log_tail()
+
+    async def files_given(self) -> None:
+        """Allow the files of all workspaces in the sandbox."""
+        await self.sandbox.root.files_given()
+
+    async def branch_files_given(self) -> None:
+        """As in its sandbox's first kernel."""
+        await self.sandbox.root.branch_files_given()
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """End it if it still runs, and remove what only it had of the sandbox."""
+        await self.kill()
+        self._attached = False
+        if self._is_in:
+            self._is_in = False
+            await asyncio.to_thread(_unlink_files, self._prefix)
+            await self.remove(*await self.sandbox.vacate(str(self.kernel_id)))
+
+    def detach(self) -> None:
+        """A branch can't be adopted: it ends."""
+        if self._running and not self.sandbox.end(str(self.kernel_id)):
+            self._end()
+
+    @classmethod
+    async def check(cls) -> None:
+        """Does nothing: where its sandbox runs, it does."""
+
+    def _view(self, folders: LaunchFolders) -> KernelView:
+        return self.sandbox.view
+
+    async def _start(self, launch: Launch) -> None:
+        raise KernelStartFailed("A branch can't be launched.")
+
+    def _end(self) -> None:
+        self.sandbox.end_all()
+
+    def _signal(self, signum: int) -> None:
+        if signum not in (signal.SIGKILL, signal.SIGTERM):
+            raise InvalidInput("A branch takes no signals; its kernelspec needs interrupt_mode 'message'.")
+        if not self.sandbox.end(str(self.kernel_id)):
+            self._end()
+
+
+def branch_connection(place: BranchPlace) -> dict[str, Any]:
+    """Connection info of a branch, with a new key, as we see it."""
+    return dict(connection_info(place.prefix))
+
+
+def _unlink_files(prefix: str) -> None:
+    for path in (*(f"{prefix}-{number}" for number in range(1, _SOCKETS + 1)), prefix + UNSENT):
+        with suppress(OSError):
+            Path(path).unlink()
+
+
+def keeper_of(folders: LaunchFolders) -> str:
+    """Where the keeper of a sandbox takes programs."""
+    return f"{folders.socket_prefix}-0"

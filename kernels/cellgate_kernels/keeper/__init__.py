@@ -1,0 +1,1 @@
+"""The gateway's half of conversations with a sandbox's first process: programs and ports beside a kernel."""

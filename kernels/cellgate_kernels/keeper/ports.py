@@ -1,0 +1,65 @@
+"""A connection to a program that listens on a port inside a kernel's sandbox, relayed by the kernel's keeper.
+
+The keeper's half is ``inside/ports.py``. What comes from there is from a sandbox, where anybody may have
+taken the keeper's place: it gets a port's number and whatever the caller writes, and the caller reads bytes
+that nothing vouches for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import IncompleteReadError, StreamReader, StreamWriter
+from typing import Final
+
+from cellgate_kernels.base.errors import KernelDied, PortUnanswered
+from cellgate_kernels.base.local_stream import open_stream
+from cellgate_kernels.keeper.frames import HEAD, MOST_REASON, NUMBER, Ask, Told, frame
+
+CONNECT_SECONDS: Final = 10.0
+"""The keeper itself gives up earlier."""
+BUFFER: Final = 64 * 1024
+"""Bytes that wait in each direction: more is not read from the program, or makes `drain` wait."""
+
+PortStreams = tuple[StreamReader, StreamWriter]
+
+
+async def connect_port(path: str, port: int) -> PortStreams:
+    """Connect to a port by the keeper whose socket is at `path`.
+
+    Raises PortUnanswered when nothing listens there, KernelDied when no keeper answers.
+    """
+    try:
+        reader, writer = await open_stream(path, BUFFER)
+    except OSError:
+        raise _no_keeper() from None
+    try:
+        writer.transport.set_write_buffer_limits(high=BUFFER)
+        writer.write(frame(Ask.CONNECT, NUMBER.pack(port)))
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await _receive_answer(reader, port)
+    except (OSError, IncompleteReadError):  # a TimeoutError, too
+        writer.transport.abort()
+        raise _no_keeper() from None
+    except BaseException:
+        writer.transport.abort()
+        raise
+    return reader, writer
+
+
+async def _receive_answer(reader: StreamReader, port: int) -> None:
+    kind, size = HEAD.unpack(await reader.readexactly(HEAD.size))
+    if (kind, size) == (Told.CONNECTED, 0):
+        return
+    if kind == Told.FAILED and size <= MOST_REASON:
+        reason = (await reader.readexactly(size)).decode(errors="replace")
+        raise PortUnanswered(
+            f"Nothing answers on port {port} inside this session: {reason}. Start a program that listens on"
+            f" 127.0.0.1:{port}"
+        )
+    raise _no_keeper()
+
+
+def _no_keeper() -> KernelDied:
+    return KernelDied(
+        "The kernel's sandbox takes no connections: it has ended, or its image is older than this gateway."
+    )

@@ -1,0 +1,127 @@
+"""A kernel's sleep: frozen, its memory given back to the system, and woken by the next message to it.
+
+A frozen kernel keeps everything: variables, threads, connections, open files. Whatever is sent to it waits
+in its sockets until it is thawed, so waking loses nothing and need not come first. It is not told that it
+slept: clocks went on. Without swap a kernel is frozen only. ``sessions.sleep`` decides who sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.limits.control_group import ControlGroup
+from cellgate_kernels.limits.read_back import LITTLE, read_back
+from cellgate_kernels.protocol.messages import Message
+
+logger = logging.getLogger(__name__)
+
+FREEZE_TIMEOUT = 1.0
+FREEZE_PAUSE = 0.01
+
+_GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
+
+
+class Sleep:
+    """One sleep of one kernel. `over` from the moment it is woken."""
+
+    def __init__(self, group: ControlGroup, connection: KernelConnection, lane: Lane) -> None:
+        self.over = False
+        self._group = group
+        self._lane = lane
+        self._given_back = 0
+        self._swap_before: str | None = None
+        self._processes: frozenset[int] = frozenset()
+        self._tasks = Supervisor()
+        self._stop_listening: Callable[[], None] = connection.listen(_ignore, self._sent, types=frozenset())
+
+    async def begin(self) -> bool:
+        """Freeze the kernel and give its memory back; returns whether it sleeps when that is done.
+
+        It does not when it was woken in the meantime, or could not be frozen: then it goes on as before.
+        """
+        try:
+            # Before it is frozen: one that ends until then wakes it for nothing, but none is missed.
+            self._processes = frozenset(self._group.processes())
+            self._group.freeze()
+            await self._until_frozen()
+            if not self.over:
+                await self._lane.run(self._give_back)
+        except (OSError, TimeoutError) as error:
+            why = in_words(error) if error.args else "it does not stop"
+            logger.info("A kernel can't be put to sleep: %s", why)
+            self.wake()
+        return not self.over
+
+    async def _until_frozen(self) -> None:
+        async with asyncio.timeout(FREEZE_TIMEOUT):
+            while not self.over and not self._group.frozen:  # noqa: ASYNC110 - the system tells nobody
+                await asyncio.sleep(FREEZE_PAUSE)
+
+    def _give_back(self) -> None:
+        before = self._group.memory_used()
+        self._swap_before = self._group.allow_swap()
+        if self.over:
+            self._limit_swap()  # it was woken just before
+        self._group.give_memory_back(lambda: self.over)
+        self._given_back = before - self._group.memory_used()
+
+    def is_disturbed(self) -> bool:
+        """Whether one of its processes was ended while it slept, as the system does when memory is short.
+
+        Its keeper sleeps too, and finds that only when it is woken. Blocks for a moment.
+        """
+        try:
+            return not self.over and not self._processes <= frozenset(self._group.processes())
+        except OSError:
+            return True
+
+    def _sent(self, _: Message) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the kernel go on, now. Idempotent. One that has ended has nothing to wake."""
+        if not self.over:
+            self.leave()
+            if self._given_back > LITTLE:
+                self._tasks.start(self._read_back(), "read back")
+
+    def leave(self) -> None:
+        """As `wake`, for one that is not used here any more: its memory comes back as it needs it."""
+        if self.over:
+            return
+        self.over = True
+        self._stop_listening()
+        try:
+            self._group.thaw()
+            self._limit_swap()
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+
+    def _limit_swap(self) -> None:
+        if self._swap_before is not None:
+            self._group.limit_swap(self._swap_before)
+
+    async def _read_back(self) -> None:
+        """Bring its memory back in order: by itself it would wait for each page when it needs it."""
+        try:
+            processes = self._group.processes()
+            await self._lane.run(read_back, processes)
+        except OSError as error:
+            logger.debug("A kernel's memory comes back as it needs it: %s", in_words(error))
+
+    async def close(self) -> None:
+        """Wake it, and let nothing be left to do."""
+        self.leave()
+        await self._tasks.cancel()
+
+
+def _ignore(_: Message) -> None:
+    """What it sent before it slept."""

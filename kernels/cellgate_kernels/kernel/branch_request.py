@@ -1,0 +1,170 @@
+"""Asks a kernel for a branch, by a message of our own on its control channel, and reads the answer.
+
+``inside/branch.py`` answers. What comes back is from a kernel, whose cells can say anything in its place: its
+size is limited, and it becomes a typed value. A false answer deceives nobody but its own user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from cellgate_kernels.base.branching import Obstacle, ObstacleKind
+from cellgate_kernels.base.errors import CannotBranch, KernelBusy, KernelDied, KernelStartFailed
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.protocol.contents import content_of
+from cellgate_kernels.protocol.messages import Channel
+
+REQUEST: Final = "cellgate_branch_request"
+FEATURE: Final = "cellgate branch"
+"""In the supported features of a kernel_info_reply. Both are named in ``inside/branch.py``."""
+
+ANSWER_TIMEOUT: Final = 30.0
+"""Longer than the kernel waits for a branch."""
+
+_Pid = Annotated[int, msgspec.Meta(gt=0, le=2**22)]
+_Line = Annotated[str, msgspec.Meta(max_length=2000)]
+_Lines = Annotated[tuple[_Line, ...], msgspec.Meta(max_length=64)]
+_Obstacles = Annotated[tuple[tuple[ObstacleKind, _Line], ...], msgspec.Meta(max_length=64)]
+_SHOWN: Final = 200
+
+
+Moves = tuple[str, str]
+"""The workspace of the process that is forked, and of the one that is made, as each sees its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamesOffer:
+    """Names of its own for the workspace that a kernel gets, which is `folder` then.
+
+    `socket`: where it receives them. `moves`: as in an `Order`, if it has taken them; otherwise the order's
+    hold. `needed`: without them there is to be no kernel.
+    """
+
+    socket: str
+    folder: str
+    moves: Moves | None
+    needed: bool
+
+    def content(self) -> dict[str, Any]:
+        """As part of the message's content."""
+        return {
+            "socket": self.socket,
+            "folder": self.folder,
+            "workspace": _workspace(self.moves),
+            "needed": self.needed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the kernel is told: where the branch's sockets go and its key, and how it differs.
+
+    `moves`: None if its workspace is where the parent's is. `spool`: a folder for its spool. `hold`: whether
+    it is to become a held fork and no kernel; `prefix` is then its socket's whole path.
+    """
+
+    prefix: str
+    key: str
+    moves: Moves | None = None
+    seed: int | None = None
+    anyway: bool = False
+    spool: str | None = None
+    hold: bool = False
+    names: NamesOffer | None = None
+
+    def content(self) -> dict[str, Any]:
+        """As the message's content."""
+        return {
+            "prefix": self.prefix,
+            "key": self.key,
+            "workspace": _workspace(self.moves),
+            "seed": self.seed,
+            "anyway": self.anyway,
+            "spool": self.spool,
+            "hold": self.hold,
+            "names": None if self.names is None else self.names.content(),
+        }
+
+
+def _workspace(moves: Moves | None) -> dict[str, str] | None:
+    return None if moves is None else {"from": moves[0], "to": moves[1]}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A branch that runs. `pid` and `parent` are the processes' numbers in their own namespace.
+
+    `named`: it has taken the names that it was offered.
+    """
+
+    pid: int
+    parent: int
+    overruled: tuple[Obstacle, ...]
+    children: tuple[str, ...]
+    named: bool = False
+
+
+class _Made(msgspec.Struct, tag_field="status", tag="ok", frozen=True):
+    pid: _Pid
+    parent: _Pid
+    overruled: _Obstacles = ()
+    children: _Lines = ()
+    named: bool = False
+
+
+class _NotMade(msgspec.Struct, tag_field="status", tag="error", frozen=True):
+    why: Literal["busy", "obstacles", "failed"]
+    message: _Line = ""
+    obstacles: _Obstacles = ()
+
+
+async def ask_for_branch(
+    connection: KernelConnection, exited: asyncio.Future[KernelExit], order: Order
+) -> Made:
+    """Let a kernel fork, and return when its branch runs.
+
+    Raises KernelBusy, CannotBranch, KernelStartFailed if the branch did not come up, and KernelDied if the
+    kernel ended or can't be reached.
+    """
+    answer = connection.ask(Channel.CONTROL, REQUEST, order.content())
+    try:
+        either: set[asyncio.Future[Any]] = {answer, exited}
+        await asyncio.wait(either, timeout=ANSWER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            if exited.done():
+                raise KernelDied(f"The kernel ended while it was branched. {exited.result().message}")
+            raise KernelStartFailed(f"The kernel did not answer within {ANSWER_TIMEOUT:g} s")
+        return understood(content_of(answer.result()))
+    finally:
+        answer.cancel()
+
+
+def understood(content: object) -> Made:
+    """What a kernel or a held fork says of the process that it forked. Raises as `ask_for_branch`."""
+    try:
+        told = msgspec.convert(content, _Made | _NotMade)
+    except msgspec.ValidationError:
+        raise KernelStartFailed("The kernel's answer is not one about a branch") from None
+    match told:
+        case _Made():
+            children = tuple(_printable(child) for child in told.children)
+            return Made(told.pid, told.parent, _obstacles(told.overruled), children, told.named)
+        case _NotMade(why="busy"):
+            raise KernelBusy("The kernel runs a cell; it can be branched when it is idle")
+        case _NotMade(why="obstacles", obstacles=found) if found:
+            raise CannotBranch(_obstacles(found))
+        case _:
+            raise KernelStartFailed(f"The branch did not come up: {_printable(told.message)}")
+
+
+def _obstacles(told: tuple[tuple[ObstacleKind, str], ...]) -> tuple[Obstacle, ...]:
+    return tuple(Obstacle(kind, _printable(name)) for kind, name in told)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_SHOWN]

@@ -1,0 +1,78 @@
+"""What a forked kernel sees of its workspace: has names of it made if they differ, and the fork take them.
+
+``launch/names.py`` makes them, where a sandbox can have them; ``inside/branch.py`` takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cellgate_kernels.base.errors import KernelStartFailed
+from cellgate_kernels.forking.sharing import Outlook, SharedSandbox
+from cellgate_kernels.kernel.branch_request import Made, Moves, NamesOffer, Order
+from cellgate_kernels.launch.names import MOST_DEPTH, Names
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A kernel that is to be forked, with this id and workspace. `origin`: of the process that is forked.
+
+    `process`: that one's number in the sandbox. `is_branch`: others may be made of it that go elsewhere.
+    """
+
+    id: str
+    workspace: Path
+    origin: Outlook
+    process: int
+    is_branch: bool
+
+
+async def fork_with_names(
+    sandbox: SharedSandbox, wanted: Wanted, order: Order, fork: Callable[[Order], Awaitable[Made]]
+) -> tuple[Made, Outlook]:
+    """Fork a kernel by an order that says nothing of its workspace yet; returns what it sees of that.
+
+    Raises KernelStartFailed if it would not have its own workspace, OSError, and what `fork` does.
+    """
+    origin, name = wanted.origin, sandbox.view.workspace
+    if wanted.workspace == origin.named:
+        return await fork(replace(order, moves=_moves(origin, name))), replace(origin, workspace=name)
+    without = _without_names(sandbox, wanted)
+    names = await _names(sandbox, wanted)
+    if names is None:
+        if without is None:
+            raise KernelStartFailed("The kernel can't have the files under the names that it knows")
+        return await fork(replace(order, moves=_moves(origin, without.workspace))), without
+    moves = None if without is None else _moves(origin, without.workspace)
+    path, inner_path = sandbox.socket_of_names(wanted.id)
+    try:
+        async with names.offered(path):
+            offer = NamesOffer(inner_path, name, _moves(origin, name), needed=without is None)
+            made = await fork(replace(order, moves=moves, names=offer))
+    finally:
+        names.close()
+    seen = Outlook(name, wanted.workspace, origin.depth + 1) if made.named else without
+    if seen is None:
+        raise KernelStartFailed("The kernel did not take the names of its files")
+    return made, seen
+
+
+async def _names(sandbox: SharedSandbox, wanted: Wanted) -> Names | None:
+    # The session that goes on as a branch needs names once more.
+    room = 2 if wanted.is_branch else 1
+    if wanted.origin.depth + room > MOST_DEPTH:
+        return None
+    return await sandbox.root.make_names(sandbox.first_name(wanted.workspace), wanted.process)
+
+
+def _without_names(sandbox: SharedSandbox, wanted: Wanted) -> Outlook | None:
+    """What it sees if it has the names of the process that is forked; None if not even its own workspace."""
+    if wanted.workspace.parent != sandbox.branches:
+        return None
+    return replace(wanted.origin, workspace=sandbox.first_name(wanted.workspace))
+
+
+def _moves(origin: Outlook, to: str) -> Moves | None:
+    return None if origin.workspace == to else (origin.workspace, to)

@@ -1,0 +1,306 @@
+"""Questions to an idle kernel that are no cells: completions, what is known of a name, its variables.
+
+They go over the shell channel, where a kernel answers one request after the other, so nobody may be asked who
+runs a cell. Nothing is executed as a cell, counted or recorded. ``inside/variables.py`` tells of variables;
+the others are Jupyter's own (jupyter-client's "Messaging in Jupyter", sections "Completion" and
+"Introspection").
+
+What comes back is from a kernel, whose cells can say anything in its place: its size is limited before it is
+read, and it becomes a typed value. A false answer deceives nobody but the kernel's own user; what is no
+answer counts as an empty one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from cellgate_kernels.base.errors import KernelBusy, KernelDied
+from cellgate_kernels.base.resources import KIB, MIB
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.protocol.contents import content_of
+from cellgate_kernels.protocol.messages import Channel, Message, new_message
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+VARIABLES: Final = "cellgate_variables_request"
+FEATURE: Final = "cellgate variables"
+"""In the supported features of a kernel_info_reply. Both are named in ``inside/variables.py``."""
+
+ANSWER_TIMEOUT: Final = 20.0
+"""Seconds. A kernel's first completion takes two of an idle processor: jedi reads Python's own names."""
+REPLY_TIMEOUT: Final = 1.0
+"""For a reply that has not come when the kernel says that it is done: it is sent on another socket."""
+INTERRUPT_TIMEOUT: Final = 2.0
+
+MOST_BYTES: Final = 4 * MIB
+"""Of an answer, also as objects in memory."""
+MOST_MATCHES: Final = 1000
+MOST_MATCH: Final = 1000
+"""Characters of a match; longer ones are left out."""
+MOST_TYPE: Final = 100
+MOST_FORMS: Final = 8
+"""MIME types of an inspection."""
+MOST_FORM: Final = 128 * KIB
+"""Characters of one of them; a longer one is left out."""
+MOST_VARIABLES: Final = 1000
+
+_TYPES: Final = "_jupyter_types_experimental"
+_SHOWN: Final = 80
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Text = Annotated[str, msgspec.Meta(max_length=200)]
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """What may stand from `start` to `end` of the code, in Unicode code points.
+
+    `types`: of each match, what it is, such as ``function``; empty if the kernel does not say. `truncated`:
+    whether matches were left out.
+    """
+
+    matches: list[str]
+    start: int
+    end: int
+    types: list[str] = []
+    truncated: bool = False
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """What a kernel knows of a name: texts by MIME type; none if it does not know it."""
+
+    data: dict[str, str] = {}
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """A variable. `size`: bytes of its data, if that is known."""
+
+    name: _Text
+    type: _Text = ""
+    summary: _Text = ""
+    size: _Count | None = None
+
+
+class Variables(msgspec.Struct, frozen=True):
+    """Variables in the order of their definition. `truncated`: whether there are more."""
+
+    variables: Annotated[list[Variable], msgspec.Meta(max_length=MOST_VARIABLES)]
+    truncated: bool = False
+
+
+class _Match(msgspec.Struct, frozen=True):
+    text: str = ""
+    type: str = ""
+
+
+class _Types(msgspec.Struct, frozen=True):
+    found: list[_Match] = msgspec.field(default_factory=list, name=_TYPES)
+
+
+class _Completed(msgspec.Struct, frozen=True):
+    matches: list[str]
+    cursor_start: int
+    cursor_end: int
+
+
+class _Described(msgspec.Struct, frozen=True):
+    metadata: _Types
+
+
+class _Inspected(msgspec.Struct, frozen=True):
+    found: bool
+    data: dict[str, Any]
+
+
+async def complete(
+    connection: KernelConnection, exited: asyncio.Future[KernelExit], code: str, cursor: int
+) -> Completion:
+    """What may stand at the cursor. Raises as `ask`."""
+    content = await ask(
+        connection, exited, "complete_request", {"code": code, "cursor_pos": cursor}, "complete_reply"
+    )
+    return completion_of(content, len(code), cursor)
+
+
+async def inspect(
+    connection: KernelConnection,
+    exited: asyncio.Future[KernelExit],
+    code: str,
+    cursor: int,
+    detail: int,
+) -> Inspection:
+    """What is known of the name at the cursor; with `detail` 1 its source too. Raises as `ask`."""
+    question = {"code": code, "cursor_pos": cursor, "detail_level": detail}
+    return inspection_of(await ask(connection, exited, "inspect_request", question, "inspect_reply"))
+
+
+async def variables(
+    connection: KernelConnection, exited: asyncio.Future[KernelExit], *, texts: bool = True
+) -> Variables:
+    """The variables of a kernel that has the `FEATURE`. Raises as `ask`.
+
+    `texts`: whether text may be shown. It is cut by the kernel, so a secret in it could not be found here.
+    """
+    content = await ask(connection, exited, VARIABLES, {"texts": texts}, "cellgate_variables_reply")
+    return variables_of(content)
+
+
+class _Progress:
+    """What a kernel has said of one request."""
+
+    def __init__(self, reply_type: str, exited: asyncio.Future[KernelExit]) -> None:
+        self.reply: Message | None = None
+        self.begun = False
+        self.over = False
+        self._reply_type = reply_type
+        self._exited = exited
+        self._changed = asyncio.Event()
+
+    def room(self, message: Message) -> int:
+        """Only the reply is read."""
+        return MOST_BYTES if self._is_reply(message) else 0
+
+    def _is_reply(self, message: Message) -> bool:
+        return message.channel is Channel.SHELL and message.msg_type == self._reply_type
+
+    def receive(self, message: Message) -> None:
+        """Note what it says."""
+        if self._is_reply(message):
+            self.reply = message
+        elif message.channel is Channel.IOPUB and message.msg_type == "status":
+            state = content_of(message).get("execution_state")
+            self.begun = self.begun or state == "busy"
+            self.over = self.over or state == "idle"
+        self._changed.set()
+
+    def wake(self, _: object = None) -> None:
+        """The kernel may have ended."""
+        self._changed.set()
+
+    async def finished(self) -> None:
+        """Return when there is a reply, or there will be none.
+
+        Raises TimeoutError. A reply may come after the word that the kernel is done: over another socket.
+        """
+        async with asyncio.timeout(ANSWER_TIMEOUT):
+            await self._until(lambda: self.over)
+        async with asyncio.timeout(REPLY_TIMEOUT):
+            await self._until(lambda: False)
+
+    async def _until(self, enough: Callable[[], bool]) -> None:
+        while self.reply is None and not self._exited.done() and not enough():
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def ask(
+    connection: KernelConnection,
+    exited: asyncio.Future[KernelExit],
+    msg_type: str,
+    question: Mapping[str, Any],
+    reply_type: str,
+) -> dict[str, Any]:
+    """The content of an idle kernel's reply; empty if it has none to give, or none that can be read.
+
+    The caller sees to it that no cell begins until this returns. Raises KernelBusy when there is no reply in
+    time: then a kernel that works on it has been interrupted. Raises KernelDied when the kernel has ended.
+    """
+    request = new_message(Channel.SHELL, msg_type, question, session=connection.session)
+    progress = _Progress(reply_type, exited)
+    stop = connection.follow(request.header.msg_id, progress.receive, room=progress.room)
+    exited.add_done_callback(progress.wake)
+    try:
+        connection.send(request)
+        await progress.finished()
+    except TimeoutError:
+        if progress.over:
+            return {}
+        if progress.begun:
+            # It is this question that keeps the kernel from its next cell.
+            await _interrupt(connection, exited)
+        raise KernelBusy(f"The kernel has not answered within {ANSWER_TIMEOUT:g} s") from None
+    finally:
+        exited.remove_done_callback(progress.wake)
+        stop()
+    if progress.reply is None:
+        raise KernelDied(f"The kernel ended while it was asked. {exited.result().message}")
+    content = content_of(progress.reply)
+    return content if content.get("status") == "ok" else {}
+
+
+async def _interrupt(connection: KernelConnection, exited: asyncio.Future[KernelExit]) -> None:
+    """Interrupt what the kernel does; once this returns, that can't hit anything that runs later."""
+    answer = connection.ask(Channel.CONTROL, "interrupt_request", {})
+    waited: set[asyncio.Future[Any]] = {answer, exited}
+    try:
+        await asyncio.wait(waited, timeout=INTERRUPT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        answer.cancel()
+
+
+# What a kernel says, as values
+
+
+def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> Completion:
+    """The completions in a reply to code of this length; none if it makes no sense."""
+    told = _as(content, _Completed)
+    if told is None or not 0 <= told.cursor_start <= told.cursor_end <= length:
+        return Completion([], cursor, cursor)
+    fitting = [match for match in told.matches if 0 < len(match) <= MOST_MATCH]
+    matches = fitting[:MOST_MATCHES]
+    described = _as(content, _Described)
+    types: list[str] = []
+    if described is not None and described.metadata.found:
+        by_text = {each.text: _printable(each.type, MOST_TYPE) for each in described.metadata.found}
+        types = [by_text.get(match, "") for match in matches]
+    return Completion(
+        matches, told.cursor_start, told.cursor_end, types, truncated=len(matches) < len(told.matches)
+    )
+
+
+def inspection_of(content: Mapping[str, Any]) -> Inspection:
+    """What a reply says of a name; nothing if it makes no sense."""
+    told = _as(content, _Inspected)
+    if told is None or not told.found:
+        return Inspection()
+    texts = {
+        mime: text
+        for mime, text in told.data.items()
+        if isinstance(text, str) and len(text) <= MOST_FORM and len(mime) <= MOST_TYPE and mime.isascii()
+    }
+    return Inspection(dict(list(texts.items())[:MOST_FORMS]))
+
+
+def variables_of(content: Mapping[str, Any]) -> Variables:
+    """The variables in a reply; none if it makes no sense."""
+    told = _as(content, Variables)
+    if told is None:
+        return Variables([], truncated=True)
+    shown = [
+        Variable(
+            _printable(each.name, len(each.name)),
+            _printable(each.type, _SHOWN),
+            _printable(each.summary, _SHOWN),
+            each.size,
+        )
+        for each in told.variables
+    ]
+    return Variables(shown, told.truncated)
+
+
+def _as(content: Mapping[str, Any], kind: type[T]) -> T | None:
+    try:
+        return msgspec.convert(content, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def _printable(text: str, most: int) -> str:
+    text = text[:most]
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -1,0 +1,558 @@
+"""What all isolation backends share: the contract of jupyter_client's provisioners, implemented once.
+
+A backend defines how a kernel is started and ended and where the kernel finds its files (`_view`, `_start`,
+`_end`, `_signal`). This class does the rest: the launch's folders, connection info, environment, undoing
+failed launches, and a `poll` that reads a future. It starts no process itself; ``child`` does for the local
+backends.
+
+The oddities of jupyter_client 8 that are handled here: `connection_info` is a class attribute of the base
+class; its `pre_launch` copies the whole environment; it cleans up neither failed nor cancelled launches; it
+calls kill, terminate and cleanup repeatedly, with a `restart` flag that is not always right
+(jupyter_client#1061); it polls ten times a second during a shutdown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import re
+import secrets
+import signal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+from traitlets import Int, List, Unicode
+
+from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed, in_words
+from cellgate_kernels.base.leftovers import Leftovers
+from cellgate_kernels.base.resources import HASH_SEED, ResourceLimits
+from cellgate_kernels.launch.folders import LaunchFolders, remove_tree
+from cellgate_kernels.launch.names import Names
+
+logger = logging.getLogger(__name__)
+
+EGRESS_PORT = 3128
+"""Where a kernel's programs find their proxy, on the loopback of its own network namespace."""
+EGRESS_SOCKET = "proxy"
+"""The gateway's socket in the folder of a kernel's way to a network."""
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KILL_TIMEOUT = 5.0
+
+OOM_SCORE = 500
+"""Added to a kernel's score: when the machine runs out of memory, kernels die before other programs."""
+
+# How many characters of a failed kernel's stderr a message contains.
+_LAST_WORDS = 500
+
+# The ipc transport needs only one number per channel: each kernel has its own folder.
+_PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
+
+KEEPER_PORT = 0
+"""The number of the socket of a kernel's keeper (``inside/keeper.py``), in the place of a channel's port."""
+
+NO_INDEX: Final = MappingProxyType({"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+"""The variables by which pip asks no index; ``inside/bootstrap.py`` says how to get packages if it fails."""
+OFFLINE: Final = MappingProxyType({**NO_INDEX, "UV_OFFLINE": "1"})
+"""The variables of a kernel without a way out: without them, installers try for a minute."""
+
+# Libraries size their thread pools by the host's processors unless told otherwise.
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "LOKY_MAX_CPU_COUNT",
+    "PYTHON_CPU_COUNT",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelExit:
+    """How a kernel ended. `cause` is a stable word, `message` a public sentence; one of `code`, `signal` is
+    None.
+    """
+
+    cause: str
+    code: int | None
+    signal: int | None
+    message: str
+
+    @classmethod
+    def of_returncode(cls, returncode: int) -> KernelExit:
+        """From a return code of subprocess: negative for the signal that ended the process."""
+        if returncode >= 0:
+            return cls("kernel_exit", returncode, None, f"The kernel exited with code {returncode}.")
+        names = {number.value: number.name for number in signal.Signals}
+        name = names.get(-returncode, f"signal {-returncode}")
+        return cls("kernel_exit", None, -returncode, f"The kernel was ended by {name}.")
+
+    @classmethod
+    def of_shell_code(cls, code: int) -> KernelExit:
+        """From an exit code of a shell, bwrap or a container engine: 128 plus the signal's number."""
+        known = {number.value for number in signal.Signals}
+        return cls.of_returncode(128 - code if code - 128 in known else code)
+
+    @property
+    def returncode(self) -> int:
+        """The inverse of `of_returncode`, for jupyter_client's `poll` and `wait`."""
+        if self.signal is not None:
+            return -self.signal
+        return self.code or 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """Paths as the kernel sees them: its connection file, the prefix of its sockets, its home.
+
+    `packages`, `egress`, `branches`: the folders of those names in its launch, if there are any. `egress` is
+    empty where a kernel can't be kept from a network in other ways, so that a proxy would limit nothing.
+    """
+
+    connection_file: str
+    socket_prefix: str
+    home: str
+    packages: str = "/run/packages"
+    egress: str = ""
+    workspace: str = "/workspace"
+    branches: str = "/branches"
+
+
+class Sharing(Protocol):
+    """The kernels of one sandbox, once there are several; ``sharing`` has it."""
+
+    @property
+    def workspaces(self) -> int:
+        """How many workspaces they have."""
+
+    def end(self, kernel_id: str) -> bool:
+        """End this kernel alone; returns False where it is the last, whose sandbox is to end with it."""
+
+    async def vacate(self, kernel_id: str) -> tuple[Path, ...]:
+        """This kernel has ended and uses the sandbox no more; returns the folders that nobody else needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything a backend needs to start one kernel. Paths in `folders` are the host's, those in `argv` and
+    `env` the kernel's.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: ResourceLimits
+    folders: LaunchFolders
+
+
+class CellgateProvisioner(KernelProvisionerBase):
+    """Base of the isolation backends. Use it with AsyncKernelManager, in one event loop.
+
+    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
+    `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
+    folder that the kernel imports modules from and can't write to, never removed here), `branches` (an
+    existing folder for the workspaces of its branches, never removed here), `runtime_dir` (a folder only for
+    this kernel, for its sockets; made if missing, and removed in `cleanup`), `egress` (whether the kernel
+    gets a way to the socket that its owner makes in the folder of that name), `sockets` (where its sockets
+    go, if not into `runtime_dir`; made if missing, and removed in `cleanup`). Folders that are not given are
+    made in the temporary folder and removed, except that of branches. The `env` that Jupyter programs pass is
+    ignored: it is their own environment.
+    """
+
+    isolation: str = "none"
+    """``none``, ``sandbox``, ``container`` or ``gvisor``."""
+
+    adoptable: bool = False
+    """Whether the kernel can outlive this program, and another can take it over."""
+
+    way: str = "cold"
+    """How the kernel was started: ``cold``, as a program, or as a ``fork`` of one that had its modules."""
+
+    readable: List[str] = List(
+        Unicode(), help="Host paths that the kernel needs to read: its environment and its interpreter."
+    )
+    reserved = Int(
+        0, help="Bytes that the kernel's program reserves and leaves unused; no part of its memory limit."
+    )
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.connection_info = {}
+        self._inner_info: KernelConnectionInfo = {}
+        self._folders: LaunchFolders | None = None
+        self.leftovers: Leftovers | None = None
+        self._exited: asyncio.Future[KernelExit] | None = None
+        self._attached = False
+        self.sharing: Sharing | None = None
+        self.gone: asyncio.Future[KernelExit]
+        """Completed when nothing is left of its sandbox. Only after a launch."""
+
+    @property
+    def image_used(self) -> Mapping[str, str]:
+        """`image` and `image_digest` of the container image that the kernel runs in; empty without one."""
+        return {}
+
+    @property
+    def process(self) -> int | None:
+        """The kernel's first process, an ancestor of its others; None if it isn't known on this machine."""
+        return None
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether kernels that are not its branches may be in its sandbox or container."""
+        return False
+
+    def was_alone(self) -> bool:
+        """Whether no such kernel has been there so far, which could answer for it."""
+        return not self.has_neighbours
+
+    @property
+    def keeper_socket(self) -> str | None:
+        """Where the kernel's keeper takes programs, on this machine; None before a launch and after the end.
+
+        A kernel may put anything there.
+        """
+        return None if self._folders is None else f"{self._folders.socket_prefix}-{KEEPER_PORT}"
+
+    # To be implemented by a backend.
+
+    @classmethod
+    @abstractmethod
+    async def check(cls) -> None:
+        """Try the backend for real. Raises BackendUnavailable, saying what to install, when it can't run
+        here.
+        """
+
+    @abstractmethod
+    def _view(self, folders: LaunchFolders) -> KernelView:
+        """Where a kernel of this backend finds the contents of `folders`."""
+
+    @abstractmethod
+    async def _start(self, launch: Launch) -> None:
+        """Start the kernel. Calls `_follow` as soon as there is something to end; may be cancelled then."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Start ending the kernel; `_exited` completes when all its processes are gone. Idempotent."""
+
+    @abstractmethod
+    def _signal(self, signum: int) -> None:
+        """Send a signal to the running kernel. Raises InvalidInput for one the backend can't deliver."""
+
+    @abstractmethod
+    async def log_tail(self) -> str:
+        """The end of the stderr of the kernel's process itself, at most 8 KiB."""
+
+    async def explain_kill(self) -> KernelExit | None:
+        """Why the system has just killed a kernel whose sandbox goes on; None if that isn't known."""
+        return None
+
+    def detach(self) -> None:
+        """Stop managing the kernel and let it outlive this program, if the backend can."""
+
+    async def files_given(self) -> None:
+        """Called after files were put into the workspace of a kernel that has not run anything yet."""
+
+    async def make_names(self, folder: str, forked: int) -> Names | None:
+        """Names of its own for the workspace of a kernel that is about to be forked off in its sandbox; None
+        where it can have none, and then the workspace's name there is that of the kernel that is forked.
+
+        `folder`: that workspace, as the sandbox's first kernel sees it. `forked`: the process that is forked,
+        numbered as there.
+        """
+        return None
+
+    async def branch_files_given(self) -> None:
+        """Called after files were put into the workspace of a branch that is to be made in its sandbox."""
+
+    @property
+    def workspaces(self) -> int:
+        """How many workspaces its sandbox has; each may take as much of the disk as its limit says."""
+        return 1 if self.sharing is None else self.sharing.workspaces
+
+    def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
+        """Connection info of a new kernel, as we see it and as the kernel sees it."""
+        info = connection_info(folders.socket_prefix)
+        return info, {**info, "ip": self._view(folders).socket_prefix}
+
+    def _check_program(self, path: str) -> None:
+        """Raises KernelStartFailed when the kernel's program is not where it will run."""
+        if not os.access(path, os.X_OK):
+            raise KernelStartFailed(
+                f"The kernelspec's program {path!r} is not an executable file at an absolute path."
+            )
+
+    def _follow(self, gone: asyncio.Future[KernelExit]) -> None:
+        """The kernel ends when all its processes are gone, unless it has ended before that."""
+        self.gone = gone
+        self._exited = exited = asyncio.get_running_loop().create_future()
+
+        def ended(_: asyncio.Future[KernelExit]) -> None:
+            if not exited.done():
+                exited.set_result(gone.result())
+
+        gone.add_done_callback(ended)
+
+    @property
+    def can_share(self) -> bool:
+        """Whether a branch of the kernel could be reached, and have a workspace. Only after a launch."""
+        return self._folders is not None and self._folders.branches is not None
+
+    @property
+    def place(self) -> tuple[LaunchFolders, KernelView]:
+        """Where the kernel's files are, here and as it sees them. Raises KernelStartFailed after its end."""
+        if self._folders is None:
+            raise KernelStartFailed("The kernel has ended.")
+        return self._folders, self._view(self._folders)
+
+    # The life of a kernel, as jupyter_client calls it.
+
+    @property
+    def exited(self) -> asyncio.Future[KernelExit]:
+        """Completed once, when the kernel has ended. Shield it when you await it. Only after a launch."""
+        if self._exited is None:
+            raise KernelStartFailed("The kernel was not launched.")
+        return self._exited
+
+    @property
+    def has_process(self) -> bool:
+        """True from a launch until `wait` or `cleanup` has seen the end."""
+        return self._attached
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """The launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`.
+
+        The keyword `leftovers` removes the launch's folders, including those that can't be removed at once.
+        """
+        self.leftovers = kwargs.pop("leftovers", None) or self.leftovers
+        # Callers write to it (jupyter_kernel_gateway does); the kernel's real environment is made in `_plan`.
+        kwargs["env"] = {}
+        kwargs["cmd"] = [*self.kernel_spec.argv, *kwargs.pop("extra_arguments", [])]
+        return kwargs
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start the kernel; on any failure and on cancellation everything is undone.
+
+        Raises KernelStartFailed or BackendUnavailable.
+        """
+        if self._attached:
+            raise KernelStartFailed("The kernel is running already.")
+        try:
+            # A restart keeps folders and key, because existing clients keep their sockets.
+            if self._folders is None:
+                self._folders = LaunchFolders.make(
+                    _path(kwargs.get("runtime_dir")),
+                    _path(kwargs.get("workspace") or kwargs.get("cwd")),
+                    _path(kwargs.get("packages")),
+                    egress=bool(kwargs.get("egress")),
+                    branches=_path(kwargs.get("branches")),
+                    sockets=_path(kwargs.get("sockets")),
+                )
+                self.connection_info, self._inner_info = self._connection(self._folders)
+            launch = self._plan(cmd, self._folders, kwargs)
+            _write_connection_file(self._folders.connection_file, self._inner_info)
+            await self._start(launch)
+        except BaseException:
+            await asyncio.shield(self._undo())
+            raise
+        self._attached = True
+        return self.connection_info
+
+    async def _undo(self) -> None:
+        """As `cleanup`. Errors are only logged, because the caller needs to know why the launch failed."""
+        try:
+            await self.cleanup()
+        except Exception as error:  # any error
+            logger.error("A launch that failed could not be undone", exc_info=error)
+
+    async def poll(self) -> int | None:
+        """None while the kernel runs, then its return code as in subprocess. Only reads a future."""
+        if self._exited is None:
+            return 0
+        return self._exited.result().returncode if self._exited.done() else None
+
+    async def wait(self) -> int | None:
+        """Wait for the kernel's end; returns its return code as in subprocess."""
+        if self._exited is None:
+            return 0
+        ended = await asyncio.shield(self._exited)
+        self._attached = False
+        return ended.returncode
+
+    async def send_signal(self, signum: int) -> None:
+        """Send a signal to a running kernel; does nothing when it has ended. Raises InvalidInput if it can't
+        be delivered.
+        """
+        if self._running:
+            self._signal(signum)
+
+    async def kill(self, restart: bool = False) -> None:
+        """End the kernel with all its processes now, and wait up to 5 seconds for that."""
+        if self._running:
+            if self.sharing is None or not self.sharing.end(str(self.kernel_id)):
+                self._end()
+            assert self._exited is not None
+            await asyncio.wait({self._exited}, timeout=KILL_TIMEOUT)
+
+    async def terminate(self, restart: bool = False) -> None:
+        """SIGTERM, which ipykernel does not handle: the kernel ends without a message."""
+        await self.send_signal(signal.SIGTERM)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """End the kernel if it still runs and, unless a restart follows, remove the launch's folders."""
+        await self.kill()
+        self._attached = False
+        folders = self._folders
+        if folders is not None and not restart:
+            self._folders = None
+            self.connection_info = {}
+            unused = folders.owned if self.sharing is None else await self.sharing.vacate(str(self.kernel_id))
+            await self.remove(*unused)
+
+    async def remove(self, *folders: Path) -> None:
+        """Remove each of these folders; one that can't be removed is only logged, or tried again later."""
+        if self.leftovers is not None:
+            await self.leftovers.remove(*folders)
+            return
+        for folder in folders:
+            try:
+                await remove_tree(folder)
+            except OSError as error:
+                logger.warning("%s can't be removed: %s", folder, in_words(error))
+
+    @property
+    def _running(self) -> bool:
+        return self._exited is not None and not self._exited.done()
+
+    def _plan(self, cmd: Sequence[str], folders: LaunchFolders, options: Mapping[str, Any]) -> Launch:
+        view = self._view(folders)
+        limits = options.get("limits") or ResourceLimits()
+        argv = kernel_argv(cmd, view.connection_file, self.kernel_spec.resource_dir)
+        self._check_program(argv[0])
+        env = kernel_environment(argv[0], view.home, limits)
+        for name, value in self.kernel_spec.env.items():
+            env[name] = Template(value).safe_substitute(env)
+        if view.egress and folders.egress is None:
+            env = {**OFFLINE, **env}
+        env |= options.get("extra_env") or {}
+        if folders.packages is not None:
+            env |= packages_environment(view.packages, env)
+        if folders.egress is not None:
+            env = egress_environment(view.egress) | env
+            # With a network of its own, pip may ask an index.
+            env.pop("PIP_NO_INDEX", None)
+        env["CELLGATE_KEEPER"] = f"{view.socket_prefix}-{KEEPER_PORT}"
+        _check_environment(env)
+        return Launch(argv, env, limits, folders)
+
+
+def connection_info(socket_prefix: str) -> KernelConnectionInfo:
+    """Connection info of a new kernel over Unix sockets, with a new key, in the types that jupyter_client
+    compares.
+    """
+    info: KernelConnectionInfo = {
+        "transport": "ipc",
+        "ip": socket_prefix,
+        "signature_scheme": "hmac-sha256",
+    }
+    info.update(_PORTS)  # type: ignore[typeddict-item]
+    info["key"] = secrets.token_hex(32).encode()  # type: ignore[typeddict-item]  # it compares bytes
+    return info
+
+
+def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> tuple[str, ...]:
+    """The kernelspec's argv with its placeholders filled in.
+
+    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` would be
+    whichever is first on a PATH.
+    """
+    known = {"connection_file": connection_file, "resource_dir": resource_dir}
+    argv = tuple(re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), word) for word in cmd)
+    if not argv or not Path(argv[0]).is_absolute():
+        raise KernelStartFailed(
+            f"The kernelspec's program {' '.join(argv[:1])!r} is not given by an absolute path."
+        )
+    return argv
+
+
+def last_words(log_tail: str) -> str:
+    """The stderr of a failed kernel, as the end of a message; empty when it wrote nothing."""
+    words = log_tail[-_LAST_WORDS:].strip()
+    return f" Its last words: {words}" if words else ""
+
+
+def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[str, str]:
+    """A kernel's environment before its kernelspec and its owner add to it; nothing is inherited."""
+    threads = str(math.ceil(limits.cpus))
+    return {
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": HASH_SEED,
+        "PATH": f"{Path(program).parent}:{SYSTEM_PATH}",
+        "SHELL": "/bin/sh",
+        # pyarrow's own pool, which pandas uses for texts, reserves 1 GiB of writable memory with its first
+        # array; where memory is limited for each process (RLIMIT_DATA), that is all there is.
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+    } | dict.fromkeys(_THREAD_VARIABLES, threads)
+
+
+def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which a kernel and its children find the contents of its folder of packages.
+
+    pip in the kernel treats the packages there as installed, and asks no index for others.
+    """
+    given = env.get("PYTHONPATH")
+    return {
+        "PYTHONPATH": f"{folder}:{given}" if given else folder,
+        "PATH": f"{env.get('PATH', SYSTEM_PATH)}:{folder}/bin",
+        **NO_INDEX,
+    }
+
+
+def egress_environment(folder: str) -> dict[str, str]:
+    """The variables by which programs find a proxy, and the kernel's start-up file what to start for it.
+
+    Raises InvalidInput for a kernel that is not kept from a network anyway.
+    """
+    if not folder:
+        raise InvalidInput(
+            "These kernels can't be given a way to some hosts only: they have a network already."
+        )
+    url = f"http://127.0.0.1:{EGRESS_PORT}"
+    proxies = {name: url for word in ("HTTP_PROXY", "HTTPS_PROXY") for name in (word, word.lower())}
+    return {
+        **proxies,
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+        "CELLGATE_EGRESS": f"{EGRESS_PORT}:{folder}/{EGRESS_SOCKET}",
+    }
+
+
+def _check_environment(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        text = f"{name}{value}"
+        # A NUL would end the argument in bwrap's list, and the rest of the value could then mount anything.
+        unfit = (
+            not name or "=" in name or "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
+        )
+        if unfit:
+            raise InvalidInput(f"The environment variable {name[:40]!a} can't be set: bad name or character.")
+
+
+def _write_connection_file(path: Path, info: KernelConnectionInfo) -> None:
+    key: Any = info["key"]
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(dict(info) | {"key": key.decode()}))
+
+
+def _path(value: str | os.PathLike[str] | None) -> Path | None:
+    return Path(value) if value else None

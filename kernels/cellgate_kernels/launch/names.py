@@ -1,0 +1,194 @@
+"""The names of a workspace in a branch, as the gateway makes them: ``/workspace`` and the links to it.
+
+A branch is a fork in the sandbox or container of the kernel that was forked, where these names are that
+kernel's folder. So it gets a mount namespace of its own, in which they are the branch's. Nothing in a sandbox
+may make one. A program outside does (``name_maker``), and the branch enters it by descriptors
+(``inside/names.py``), which it receives from us by a socket beside its others.
+
+Where this can't be done there are no `Names`, and a branch's absolute names stay those of the kernel that it
+was forked from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import select
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.launch.folders import check_socket_path
+
+logger = logging.getLogger(__name__)
+
+MOST_DEPTH: Final = 24
+"""How often a process of a sandbox and its forks may enter user namespaces, each in the one before. Linux
+allows 32 in all.
+"""
+
+_PROGRAM: Final = Path(__file__).with_name("name_maker.py")
+_TIMEOUT: Final = 10.0
+_LAST_WORDS: Final = 5.0
+"""Seconds that the program has for its end."""
+_MOST_SAID: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class NamesRequest:
+    """What is to have which name. `first`: a process of the sandbox in its own mounts, numbered as here.
+
+    `forked`: the process that is forked, numbered as there. `folder`: where the first process finds what is
+    to be at `name`. `user` and `group`: the numbers, there, of the kernels' own; `is_machines_user`: they are
+    the same here.
+    """
+
+    first: int
+    forked: int
+    folder: str
+    name: str
+    user: int
+    group: int
+    is_machines_user: bool = False
+
+
+class Names:
+    """Two descriptors: of a user namespace, and of its mount namespace. `close` it when they were sent.
+
+    `receiver`: the user and group that may have them, if they are not this program's own.
+    """
+
+    def __init__(self, descriptors: tuple[int, int], receiver: tuple[int, int] | None = None) -> None:
+        self._descriptors = descriptors
+        self._receiver = receiver
+
+    @asynccontextmanager
+    async def offered(self, path: str) -> AsyncIterator[None]:
+        """Send them to the first that connects to a socket at this path, until the end of the context.
+
+        Raises OSError, KernelStartFailed if there can't be such a socket.
+        """
+        check_socket_path(path)
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as listener:
+            # Of what `bind` makes.
+            os.fchmod(listener.fileno(), 0o600)
+            listener.bind(path)
+            try:
+                if self._receiver is not None:
+                    _give(path, self._receiver)
+                listener.listen(1)
+                loop.add_reader(listener, guarded(self._connected, "names of a branch"), listener)
+                yield
+            finally:
+                loop.remove_reader(listener)
+                with suppress(OSError):
+                    os.unlink(path)  # noqa: PTH108 - at once, as the other calls here
+
+    def _connected(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                # What was received twice would only be one's own.
+                socket.send_fds(connection, [b"\n"], list(self._descriptors))
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Both, to be sent before they are closed."""
+        return self._descriptors
+
+    def close(self) -> None:
+        """Close both. Idempotent."""
+        descriptors, self._descriptors = self._descriptors, (-1, -1)
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class NameMaking:
+    """Makes the names for branches in one sandbox, one after the other."""
+
+    def __init__(self) -> None:
+        # Two at a time would take each other's leave to make a user namespace.
+        self._turn = asyncio.Lock()
+        self._was_refused = False
+
+    async def make(self, wanted: NamesRequest) -> Names | None:
+        """The namespaces for one branch; None where there can be none, and then the log says why."""
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(_make, wanted)
+        except OSError as error:
+            logger.log(
+                logging.DEBUG if self._was_refused else logging.WARNING,
+                "A branch keeps the names of the workspace that it was made from: %s",
+                in_words(error),
+            )
+            self._was_refused = True
+            return None
+
+
+def _make(wanted: NamesRequest) -> Names:
+    numbers = (wanted.first, wanted.forked, wanted.folder, wanted.name, wanted.user, wanted.group)
+    command = [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, numbers)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={}) as program:
+        assert program.stdout is not None
+        try:
+            ready, _, _ = select.select([program.stdout], [], [], _TIMEOUT)
+            said = os.read(program.stdout.fileno(), 32) if ready else b""
+            if not said.endswith(b"\n"):
+                raise OSError(_why(program))
+            receiver = (wanted.user, wanted.group) if wanted.is_machines_user else None
+            return Names(_opened(int(said)), receiver)
+        finally:
+            _end(program)
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    """End it, and let it forbid again what it has allowed for a moment."""
+    assert program.stdin is not None
+    program.stdin.close()
+    try:
+        program.wait(_LAST_WORDS)
+    except subprocess.TimeoutExpired:
+        program.kill()
+
+
+def _give(path: str, user: tuple[int, int]) -> None:
+    """Let a socket be another's, whose folder it is in. Raises OSError, also if it is not ours any more."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        os.chown(f"/proc/self/fd/{descriptor}", *user)
+    finally:
+        os.close(descriptor)
+
+
+def _why(program: subprocess.Popen[bytes]) -> str:
+    _end(program)
+    assert program.stderr is not None
+    said = program.stderr.read(_MOST_SAID).decode(errors="replace").strip()
+    return said or f"it was not done within {_TIMEOUT:g} s"
+
+
+def _opened(process: int) -> tuple[int, int]:
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    users = os.open(f"/proc/{process}/ns/user", flags)
+    try:
+        return users, os.open(f"/proc/{process}/ns/mnt", flags)
+    except OSError:
+        os.close(users)
+        raise

@@ -1,0 +1,1 @@
+"""What a kernel may use and has used: control groups, memory, disk."""

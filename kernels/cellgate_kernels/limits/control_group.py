@@ -1,0 +1,173 @@
+"""The control group that a kernel has to itself: freezing it, and giving its memory back to the system.
+
+It works on groups that somebody else made, such as a container engine, and limits nothing. A kernel whose
+processes are in a group with others has none: they would be frozen too. Both versions of control groups are
+known (cgroups(7); the kernel's cgroup-v1/freezer-subsystem, cgroup-v1/memory and cgroup-v2). Writes to these
+files need root, or the owner of a delegated group.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate_kernels.limits.cgroups import Hierarchy, hierarchies
+from cellgate_kernels.limits.disk import TICKS_PER_SECOND, state_of, ticks_of
+
+PASSES = 4
+"""How often version 1 is asked at least to give memory back: the first passes spare pages used lately."""
+WORTH_A_PASS = 1024 * 1024
+"""Bytes for which it is asked once more: passes end early while a slow disk still takes what was given."""
+STEP = 64 * 1024 * 1024
+"""Bytes that version 2 is asked to give back at once, so that a kernel that is woken need not wait."""
+MOST_STEPS = 4096
+
+
+CONTROLLERS = ("freezer", "memory")
+"""What is needed of the system; version 2 has the first without a controller."""
+
+# By version: the file, what stops the group's processes, and what lets them go on.
+_FREEZING = {1: ("freezer.state", "FROZEN", "THAWED"), 2: ("cgroup.freeze", "1", "0")}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A folder of a group, and which version of control groups it is of."""
+
+    folder: Path
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """What can freeze one group, and what has its memory; with version 2 alone both are the same.
+
+    All methods raise OSError when the group is gone, or the caller has no right to it.
+    """
+
+    freezer: Part
+    memory: Part
+
+    @classmethod
+    def of(cls, process: int, root: Path = Path("/")) -> ControlGroup | None:
+        """The group of a process, if we are in another one and may write its files; None otherwise.
+
+        Where both versions can freeze it, version 2 does: the processes can then be killed without being
+        thawed. `root` is where the system's files are.
+        """
+        proc = root / "proc"
+        try:
+            mounts = (proc / "self/mountinfo").read_text()
+            theirs = hierarchies((proc / str(process) / "cgroup").read_text(), mounts, CONTROLLERS)
+            ours = hierarchies((proc / "self/cgroup").read_text(), mounts, CONTROLLERS)
+        except OSError:
+            return None
+        own = [
+            Hierarchy(root / each.folder.relative_to("/"), each.version, each.controllers)
+            for each in theirs
+            if _is_apart(each, ours)
+        ]
+        memory = next((each for each in own if "memory" in each.controllers), None)
+        freezers = (each for each in own if each.version == 2 or "freezer" in each.controllers)
+        if memory is None or not os.access(memory.folder, os.W_OK):
+            return None
+        for each in sorted(freezers, key=lambda each: -each.version):
+            if os.access(each.folder / _FREEZING[each.version][0], os.W_OK):
+                return cls(Part(each.folder, each.version), Part(memory.folder, memory.version))
+        return None
+
+    def freeze(self) -> None:
+        """Begin to stop all processes of the group; `frozen` says when they have stopped."""
+        file, word, _ = _FREEZING[self.freezer.version]
+        (self.freezer.folder / file).write_text(word)
+
+    def thaw(self) -> None:
+        """Let all processes of the group go on."""
+        file, _, word = _FREEZING[self.freezer.version]
+        (self.freezer.folder / file).write_text(word)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether all its processes have stopped."""
+        if self.freezer.version == 2:
+            return "frozen 1" in (self.freezer.folder / "cgroup.events").read_text().splitlines()
+        return (self.freezer.folder / "freezer.state").read_text().strip() == "FROZEN"
+
+    def memory_used(self) -> int:
+        """Bytes of memory that the group uses, its cache included; what is in swap does not count."""
+        return int(self._of_memory({1: "memory.usage_in_bytes", 2: "memory.current"}).read_text())
+
+    def _of_memory(self, names: Mapping[int, str]) -> Path:
+        return self.memory.folder / names[self.memory.version]
+
+    def processes(self) -> list[int]:
+        """The ids of its processes."""
+        return [int(line) for line in (self.memory.folder / "cgroup.procs").read_text().split()]
+
+    def processor_seconds(self) -> float:
+        """The processor time that its living processes, and children that they have reaped, have used."""
+        ticks = 0
+        for process in self.processes():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                ticks += ticks_of(state_of(f"/proc/{process}"))
+        return ticks / TICKS_PER_SECOND
+
+    def allow_swap(self) -> str | None:
+        """Let it have as much in swap as it may have in memory; returns what it was allowed, None if unknown.
+
+        With version 1 one limit is for both, and nothing has to be done. With version 2 a group that may not
+        use more with swap than without has no swap at all, and could give nothing back.
+        """
+        limit = self.memory.folder / "memory.swap.max"
+        if self.memory.version != 2 or not limit.exists():
+            return None
+        before = limit.read_text().strip()
+        if before == "0":
+            limit.write_text((self.memory.folder / "memory.max").read_text().strip())
+        return before
+
+    def limit_swap(self, most: str) -> None:
+        """Allow what `allow_swap` returned. What is in swap stays there until it is needed."""
+        (self.memory.folder / "memory.swap.max").write_text(most)
+
+    def give_memory_back(self, stop: Callable[[], bool]) -> None:
+        """Move its memory to swap and drop its cache, as far as the system can. Blocks for up to seconds.
+
+        `stop` is asked between the steps. Without swap only the cache is dropped; systems that have no such
+        call, as Linux before 5.19 with version 2, give nothing back.
+        """
+        unified = self.memory.version == 2
+        file = self._of_memory({1: "memory.force_empty", 2: "memory.reclaim"})
+        if not file.exists():
+            return
+        used = self.memory_used()
+        for done in range(MOST_STEPS):
+            # Version 2 says when there is no more to give. Version 1 never does.
+            if not unified and done >= PASSES:
+                before, used = used, self.memory_used()
+                if before - used < WORTH_A_PASS:
+                    return
+            if stop():
+                return
+            try:
+                file.write_text(str(STEP) if unified else "0")
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EBUSY):
+                    raise
+                if unified:
+                    return
+
+
+def _is_apart(group: Hierarchy, ours: Sequence[Hierarchy]) -> bool:
+    """Whether it is seen here, and is neither ours nor above it; of the root, for one, others are members."""
+    if ".." in group.folder.parts:
+        return False
+    return not any(
+        each.folder.is_relative_to(group.folder)
+        for each in ours
+        if (each.version, each.controllers) == (group.version, group.controllers)
+    )

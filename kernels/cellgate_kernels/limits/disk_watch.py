@@ -1,0 +1,231 @@
+"""Checks the disk use of all kernels regularly, and ends those that use more than they may.
+
+A gateway has one watch, so that checking takes a limited share of one processor however many kernels there
+are. ``disk`` measures; the provisioners say what to check and how to end a kernel. It runs while there is
+something to watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.resources import MOST_BYTES, ResourceLimits
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.limits.disk import Folder, Parents, Usage, all_parents, usage
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+INTERVAL = 1.0
+"""Seconds between two checks."""
+
+PATIENCE = 20.0
+"""The pause after a check, as a multiple of the time that it took."""
+
+NEAR = 0.75
+"""The share of its limit from which on a kernel is looked at more often."""
+
+PATIENCE_WHEN_NEAR = 2.0
+"""As `PATIENCE`, of a kernel that is near its limit, or over it: what it writes meanwhile may be too much."""
+
+AGAIN = 0.25
+"""Seconds until the next check when a kernel was found full: it may be ended only after another."""
+
+SHARE = 0.05
+"""Seconds of one kernel's check that lengthen the pause for all kernels. The rest delays only that kernel's
+next check: one with many files does not keep the watch away from the others."""
+
+MOST_ON_THE_WAY = 5
+"""Checks in a row that may find files on their way through a socket. Programs pass files all the time, but
+none needs to leave them there."""
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One kernel. `process` is its first one, None where we may not look into it; `end` ends the kernel.
+
+    `passes_files`: whether descriptors in its sockets are the kernel's doing. gVisor's own processes use them
+    too, and keep what its kernels pass in their own tables. `given`: bytes that its session brought along,
+    None while they have not been counted; `given_to_one`: what of them was in one workspace. `workspaces`:
+    how many there are in its sandbox at the moment, its own and those of branches; for each of them a session
+    has reserved the limit, and gives that back with its end. So no workspace may have what another reserved.
+    """
+
+    limits: ResourceLimits
+    folders: tuple[Folder, ...]
+    process: int | None
+    end: Callable[[KernelExit], None]
+    passes_files: bool = True
+    workspaces: Callable[[], int] = lambda: 1
+    given: int | None = 0
+    given_to_one: int = 0
+    last: Usage = field(default_factory=lambda: Usage(0))
+    looks_on_the_way: int = 0
+    was_full: bool = False
+    due: float = 0.0
+
+    @property
+    def allowed(self) -> int:
+        """The limit for all its workspaces, or what the session brought along."""
+        return max(self.limits.disk * max(1, self.workspaces()), self.given or 0)
+
+    @property
+    def allowed_to_one(self) -> int:
+        """The limit for one of its workspaces, or the most that one of them was given."""
+        return max(self.limits.disk, self.given_to_one)
+
+    def is_over(self, found: Usage, share: float = 1.0) -> bool:
+        """Whether this is more than a share of what is allowed, in all or to one workspace."""
+        return found.used > share * self.allowed or found.largest > share * self.allowed_to_one
+
+    @property
+    def patience(self) -> float:
+        """See `PATIENCE`."""
+        return PATIENCE_WHEN_NEAR if self.is_over(self.last, NEAR) else PATIENCE
+
+    def bring_along(self, found: Usage) -> None:
+        """Allow what was found, unless it can't be measured.
+
+        If no workspace has more than the limit, nothing has to be allowed: what branches have in theirs is no
+        part of it any more when they have ended.
+        """
+        is_needed = not 0 < found.largest <= self.limits.disk
+        measured = found.used <= MOST_BYTES
+        self.given = found.used if measured and is_needed else 0
+        self.given_to_one = found.largest if measured else 0
+
+    def must_end_after(self, found: Usage) -> bool:
+        """Whether the kernel must end, after this check."""
+        if found.on_the_way and self.passes_files:
+            self.looks_on_the_way += 1
+            # Files that were counted before may be the ones that are hidden now.
+            used, largest = max(found.used, self.last.used), max(found.largest, self.last.largest)
+            found = replace(found, used=used, largest=largest)
+        else:
+            self.looks_on_the_way = 0
+        self.last = found
+        if self.given is None:
+            self.bring_along(found)
+        full = self.is_over(found) or self.looks_on_the_way >= MOST_ON_THE_WAY
+        # Twice in a row, because a session's files are there shortly before `files_given` is called.
+        must_end = full and self.was_full
+        self.was_full = full
+        return must_end
+
+
+class DiskWatch:
+    """All watched kernels, on one loop."""
+
+    def __init__(self) -> None:
+        self._kernels: set[Watched] = set()
+        self._tasks = Supervisor(dict, self._failed)
+        self._threads: ThreadPoolExecutor | None = None
+        self._told = False
+
+    def add(self, kernel: Watched) -> None:
+        """Watch a kernel until `discard`."""
+        self._kernels.add(kernel)
+        self._begin()
+
+    def discard(self, kernel: Watched | None) -> None:
+        """Stop watching it. Idempotent."""
+        if kernel in self._kernels:
+            self._kernels.remove(kernel)
+        if not self._kernels:
+            for task in self._tasks:
+                task.cancel()
+            self._close_threads()
+
+    async def files_given(self, kernel: Watched) -> None:
+        """Allow what the kernel uses now, even over its limit."""
+        kernel.given = None
+        if (found := await self._usage(kernel, None)) is not None:
+            kernel.bring_along(found)
+
+    def _begin(self) -> None:
+        if self._kernels and not any(not task.cancelling() for task in self._tasks):
+            self._tasks.start(self._watch(), "disk watch")
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """An internal error, already logged: continue, with the pause that comes before each round."""
+        self._begin()
+
+    async def _watch(self) -> None:
+        pause = INTERVAL
+        while True:
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            try:
+                parents = await self._in_thread(all_parents)
+            except OSError as error:
+                self._tell(error)
+                continue
+            owed = PATIENCE * (time.monotonic() - began)
+            for kernel in [kernel for kernel in self._kernels if kernel.due <= began]:
+                if kernel in self._kernels:
+                    taken = await self._look(kernel, parents)
+                    owed += kernel.patience * min(SHARE, taken)
+            pause = self._pause(owed)
+
+    def _pause(self, owed: float) -> float:
+        """The seconds until the next round, of one whose checks deserve a pause of so many."""
+        return AGAIN if any(kernel.was_full for kernel in self._kernels) else max(INTERVAL, owed)
+
+    async def _look(self, kernel: Watched, parents: Parents) -> float:
+        """Check a kernel and end it if it must be; returns how long the check took."""
+        began = time.monotonic()
+        found = await self._usage(kernel, parents)
+        now = time.monotonic()
+        if found is not None and kernel in self._kernels and kernel.must_end_after(found):
+            self.discard(kernel)
+            kernel.end(disk_full(kernel.limits.disk))
+        kernel.due = now + kernel.patience * (now - began)
+        return now - began
+
+    async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:
+        """The kernel's disk use; None when it can't be measured now, because no file can be opened."""
+
+        # All of what the session brought along counts, however much it is.
+        enough = MOST_BYTES if kernel.given is None else 2 * kernel.allowed
+
+        def look() -> Usage:
+            return usage(kernel.folders, kernel.process, enough=enough, parents=parents)
+
+        try:
+            found = await self._in_thread(look)
+        except OSError as error:
+            self._tell(error)
+            return None
+        self._told = False
+        return found
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            logger.warning("The disks of kernels can't be looked at for now: %s", in_words(error))
+        self._told = True
+
+    async def _in_thread(self, look: Callable[[], T]) -> T:
+        if self._threads is None:
+            # A thread of its own: a slow check blocks no other work, and waits for none.
+            self._threads = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+
+    def _close_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+
+def disk_full(disk: int) -> KernelExit:
+    """The end of a kernel that used more than `disk` bytes."""
+    said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
+    return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")

@@ -1,0 +1,60 @@
+"""How much memory and processor time kernels use: that of their processes, as /proc shows it.
+
+One read of /proc for all kernels, however many there are; whoever asks calls it in a thread. Pages that
+several processes share count for each of them: what belongs to whom (``smaps``) takes the system a
+thousand times as long. It limits nothing: that is the backends' business. See proc(5).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cellgate_kernels.limits.disk import TICKS_PER_SECOND, family, state_of, ticks_of
+
+MOST_PROCESSES = 20_000
+"""Processes that are looked at, so that a machine with more of them costs no more time."""
+
+_PARENT, _RESIDENT = 1, 21
+_PAGE = resource.getpagesize()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a process and its descendants use. `memory`: bytes that they have in memory.
+
+    `seconds`: the processor time of those that live, and of children that they have reaped.
+    """
+
+    memory: int = 0
+    seconds: float = 0.0
+
+
+def uses(roots: Sequence[int]) -> list[Use]:
+    """What each of these processes and its descendants use; nothing for one that is gone."""
+    children: dict[int, list[int]] = defaultdict(list)
+    own: dict[int, tuple[int, int]] = {}
+    processes = (name for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
+    for _, name in zip(range(MOST_PROCESSES), processes, strict=False):
+        with suppress(OSError):
+            fields = state_of(f"/proc/{name}")
+            children[int(fields[_PARENT])].append(int(name))
+            own[int(name)] = int(fields[_RESIDENT]), ticks_of(fields)
+    return [_sum(own[pid] for pid in family(root, children) if pid in own) for root in roots]
+
+
+def resident(roots: Sequence[int]) -> list[int]:
+    """Bytes that each of these processes and its descendants have in memory; 0 for one that is gone."""
+    return [each.memory for each in uses(roots)]
+
+
+def _sum(found: Iterator[tuple[int, int]]) -> Use:
+    pages = ticks = 0
+    for of_one in found:
+        pages += of_one[0]
+        ticks += of_one[1]
+    return Use(_PAGE * pages, ticks / TICKS_PER_SECOND)

@@ -1,0 +1,410 @@
+"""Replaces the values of secrets in what a kernel sends, before anybody else sees it.
+
+`Masker` works on text and knows values only: each, as it is and as Python, JSON and HTML write it, becomes
+``[secret NAME]``. `MessageMasker` applies it to the messages of one kernel: to every string of their content,
+whatever escapes the JSON uses. The text of a stream may be cut anywhere between two messages, so its end is
+held back while it could be the beginning of a value, until the next message of the cell. Pure. ``connection``
+calls it for the few kernels that have secrets. What it can't read and what may hold a value is left out.
+
+It finds whole values only. Code that is given a secret can always show it in a form that nobody looks for.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.protocol.messages import EMPTY, Channel, MalformedMessage, Message
+
+SHORTEST = 8
+"""Characters of a value; shorter ones would be found in ordinary text."""
+MOST_CELLS = 64
+"""Cells whose streams are remembered: those that printed last."""
+
+_LEFT_OUT = "[cellgate: output left out here: it can't be searched for secrets]"
+_SHOWN = frozenset({"display_data", "execute_result", "update_display_data"})
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value in a text, from `start` to `end`, and what takes its place."""
+
+    start: int
+    end: int
+    mark: str
+
+
+class Masker:
+    """Finds values in texts: the leftmost first, and of those that begin at one place the longest."""
+
+    def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
+        """`secrets`: pairs of name and value; a name may have several values."""
+        marks: dict[str, str] = {}
+        for name, value in secrets:
+            for form in _forms(value):
+                marks.setdefault(form, f"[secret {name}]")
+        self._marks = marks
+        self._forms = sorted(marks, key=len, reverse=True)
+        self._beginnings = tuple(map(Beginnings, self._forms))
+        self._longest = max(map(len, marks), default=0)
+        in_json = {_encode(form)[1:-1] for form in marks}
+        self._in_json = tuple(in_json | {json.dumps(form)[1:-1].encode() for form in marks})
+
+    def text(self, text: str) -> str:
+        """The whole text without values."""
+        if not any(form in text for form in self._forms):
+            return text
+        found, _ = self.find(text, is_whole=True)
+        return render(text, found, 0, len(text))
+
+    def find(self, text: str, *, is_whole: bool) -> tuple[list[Found], int]:
+        """The values, and where the text begins whose meaning depends on what follows.
+
+        `is_whole`: nothing follows.
+        """
+        found: list[Found] = []
+        position = 0
+        following: dict[str, int] = {}
+        places = [] if is_whole else self._places(text)
+        edge = places[0] if places else len(text)
+        while True:
+            start = edge
+            first = ""
+            for form in self._forms:
+                at = following.get(form, -1)
+                if at < position:
+                    at = text.find(form, position)
+                    at = following[form] = len(text) if at < 0 else at
+                if at < start:
+                    start = at
+                    first = form
+            if not first:
+                return found, edge
+            position = start + len(first)
+            found.append(Found(start, position, self._marks[first]))
+            if edge < position:
+                after = bisect_left(places, position)
+                edge = places[after] if after < len(places) else len(text)
+
+    def _places(self, text: str) -> list[int]:
+        """Where values begin, in order, that may go on after the text's end."""
+        found: set[int] = set()
+        for each in self._beginnings:
+            length, _ = each.follow(0, text[max(0, len(text) - each.longest) :])
+            while length:
+                found.add(len(text) - length)
+                length = each.shorter[length]
+        return sorted(found)
+
+    def edge(self, text: str, position: int) -> int:
+        """The first place from `position` on where a value begins that may go on after the text's end."""
+        _, length, _ = self.follow(self.nothing, "", text[position:])
+        return len(text) - length
+
+    @property
+    def nothing(self) -> tuple[int, ...]:
+        """For `follow`, that no value has begun."""
+        return (0,) * len(self._beginnings)
+
+    def follow(
+        self, begun: tuple[int, ...], before: str, piece: str
+    ) -> tuple[tuple[int, ...], int, int | None]:
+        """How much of each value stands at the end of a text, if it is followed by a piece.
+
+        `begun`: the same at the end of `before`. Beside it the longest of them, and where the first whole
+        value begins that ends in the piece. A piece costs its own length, however much has begun.
+        """
+        lengths = []
+        first: int | None = None
+        for each, length in zip(self._beginnings, begun, strict=True):
+            if len(piece) > each.longest:
+                skipped = max(0, len(before) - each.longest)
+                at = (before[skipped:] + piece).find(each.form)
+                start = skipped + at if at >= 0 else None
+                now, _ = each.follow(0, piece[len(piece) - each.longest :])
+            else:
+                now, end = each.follow(length, piece)
+                start = None if end is None else len(before) + end - len(each.form)
+            lengths.append(now)
+            if start is not None and (first is None or start < first):
+                first = start
+        return tuple(lengths), max(lengths, default=0), first
+
+    def may_be_in(self, frame: bytes) -> bool:
+        """Whether JSON may hold a value; False is certain."""
+        # Without these, each character of a string has only one way to be written.
+        return b"\\u" in frame or b"\\/" in frame or self.is_in(frame)
+
+    def is_in(self, frame: bytes) -> bool:
+        """Whether JSON holds a value, written in one of the usual ways."""
+        return any(form in frame for form in self._in_json)
+
+    def value(self, value: Any) -> Any:
+        """A decoded JSON value without values of secrets in its strings; the same object if it has none."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            items = [self.value(item) for item in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        if isinstance(value, dict):
+            pairs = {self.text(key): self.value(item) for key, item in value.items()}
+            same = len(pairs) == len(value) and all(pairs.get(key) is value[key] for key in value)
+            return value if same else pairs
+        return value
+
+
+class Beginnings:
+    """Finds a value, and how much of its beginning a text ends with, by Knuth, Morris and Pratt.
+
+    Of a value that repeats itself each place of a text could be the beginning: to compare them one by one
+    would take the square of its length.
+    """
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.longest = len(form) - 1
+        """Characters of a beginning that is not the whole."""
+
+    @cached_property
+    def shorter(self) -> list[int]:
+        """For each length of a beginning that of the longest shorter one which it ends with."""
+        shorter = [0, 0]
+        length = 0
+        for letter in self.form[1:]:
+            while length and self.form[length] != letter:
+                length = shorter[length]
+            if self.form[length] == letter:
+                length += 1
+            shorter.append(length)
+        return shorter
+
+    def follow(self, length: int, piece: str) -> tuple[int, int | None]:
+        """How long the beginning at a piece's end is, after one before it; where the first whole one is."""
+        at = 0
+        if not length and (at := piece.find(self.form[0])) < 0:
+            return 0, None
+        form, shorter = self.form, self.shorter
+        ended: int | None = None
+        for place in range(at, len(piece)):
+            letter = piece[place]
+            while length and form[length] != letter:
+                length = shorter[length]
+            if form[length] == letter:
+                length += 1
+            if length == len(form):
+                ended = place + 1 if ended is None else ended
+                length = shorter[length]
+        return length, ended
+
+
+def _forms(value: str) -> Iterator[str]:
+    """The value as it is, and as texts show it that quote it."""
+    yield value
+    yield repr(value)[1:-1]
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield html.escape(value)
+    yield html.escape(value, quote=False)
+
+
+def render(text: str, found: Sequence[Found], start: int, end: int) -> str:
+    """The text from `start` to `end` with marks; one for a value that begins before `start` comes first."""
+    parts = []
+    position = start
+    for each in found:
+        parts.append(text[position : each.start])
+        parts.append(each.mark)
+        position = max(position, each.end)
+    parts.append(text[position:end])
+    return "".join(parts)
+
+
+class StreamMasker:
+    """The text of one stream, in pieces. Whatever the pieces, the whole that comes out is the same."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        self._tail = ""
+        """The end of the text, if it could be the beginning of a value."""
+        self._begun = masker.nothing
+        """How much of each value the tail ends with."""
+        self._first: int | None = None
+        """Where in the tail a whole value begins that can't be shown yet, because a longer one may."""
+        self._shown = 0
+        """How much of it was given out by `rest`."""
+
+    def more(self, text: str) -> str:
+        """What can be shown of the text so far and was not yet."""
+        tail, text = self._tail, self._tail + text
+        self._begun, longest, first = self._masker.follow(self._begun, tail, text[len(tail) :])
+        first = self._first if first is None or (self._first is not None and self._first < first) else first
+        edge = len(text) - longest
+        found: list[Found] = []
+        if first is not None and first < edge:
+            found, edge = self._masker.find(text, is_whole=False)
+        shown = render(text, found, min(self._shown, edge), edge)
+        self._keep(text[edge:], None if found or first is None else first - edge, known=not found)
+        self._shown = max(0, self._shown - edge)
+        return shown
+
+    def _keep(self, tail: str, first: int | None, *, known: bool) -> None:
+        """Keep the end of the text. `known`: it is known what of values is in it."""
+        self._tail, self._first = tail, first
+        if not known:
+            self._begun, _, self._first = self._masker.follow(self._masker.nothing, "", tail)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether there is text for `rest`."""
+        return len(self._tail) > self._shown
+
+    def rest(self) -> str:
+        """What was held back: it is shown now. If it becomes a value later, only its end is replaced."""
+        found, end = self._masker.find(self._tail, is_whole=True)
+        shown = render(self._tail, found, self._shown, end)
+        edge = self._masker.edge(self._tail, found[-1].end if found else 0)
+        self._keep(self._tail[edge:], None, known=False)
+        self._shown = len(self._tail)
+        return shown
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A stream of a cell. `last`: the message that its held text came from, without content."""
+
+    name: Any
+    masker: StreamMasker
+    last: Message | None = None
+
+
+class MessageMasker:
+    """Masks the messages of one kernel, in their order."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+        # By the id of the request, then by the stream's name.
+        self._cells: OrderedDict[str, dict[str, _Stream]] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._passed: frozenset[str] = frozenset()
+
+    def expect_again(self, messages: Iterable[Message]) -> None:
+        """These were masked and may come again: then their text is not shown, and nothing follows from it.
+
+        That is so for an adopted kernel, whose messages come from its spool and from its socket.
+        """
+        self._passed = frozenset(message.header.msg_id for message in messages)
+
+    def before(self, message: Message) -> list[Message]:
+        """Text that was held back and comes before this message, of which only the headers are needed."""
+        if message.channel is Channel.IOPUB and message.msg_type == "stream":
+            return []
+        if message.header.msg_id in self._passed:
+            return []
+        streams = self._cells.get(message.parent.msg_id)
+        if streams is None:
+            return []
+        if message.msg_type == "status":
+            # The cell printed, so this is its end; threads that still print are not waited for.
+            self._ended[message.parent.msg_id] = None
+            if len(self._ended) > MOST_CELLS:
+                self._ended.popitem(last=False)
+        return list(_rest(streams))
+
+    def rest(self) -> list[Message]:
+        """All that is held back: there is no next message."""
+        return [message for streams in self._cells.values() for message in _rest(streams)]
+
+    def mask(self, message: Message) -> Message | None:
+        """The message as it may be shown; None if all of it is held back."""
+        if message.msg_type == "stream" and message.header.msg_id in self._passed:
+            return None
+        if message.left_out:
+            return message
+        if self._masker.is_in(message.metadata_frame):
+            message = structs.replace(message, metadata_frame=EMPTY)
+        if not message.readable:
+            return self._without_reading(message)
+        if message.msg_type == "stream" and message.channel is Channel.IOPUB:
+            return self._stream(message)
+        if message.decoded is None and not self._masker.may_be_in(message.content_frame):
+            return message
+        try:
+            content = message.content()
+        except MalformedMessage:
+            return self._without_reading(message)
+        masked = self._masker.value(content)
+        return message if masked is content else _with(message, masked)
+
+    @staticmethod
+    def nothing(message: Message) -> Message:
+        """A message of a stream without text."""
+        return _with(message, {"name": "stdout", "text": ""})
+
+    def _without_reading(self, message: Message) -> Message:
+        if not self._masker.is_in(message.content_frame):
+            return message
+        content: dict[str, Any] = {}
+        if message.msg_type == "stream":
+            content = {"name": "stdout", "text": _LEFT_OUT}
+        elif message.msg_type in _SHOWN:
+            content = {"data": {"text/plain": _LEFT_OUT}, "metadata": {}, "transient": {}}
+        elif message.msg_type == "error":
+            content = {"ename": "", "evalue": _LEFT_OUT, "traceback": []}
+        return structs.replace(message, content_frame=_encode(content), is_text=True)
+
+    def _stream(self, message: Message) -> Message | None:
+        try:
+            content = message.content()
+        except MalformedMessage:
+            return self._without_reading(message)
+        text = content.get("text")
+        if not isinstance(text, str):
+            masked = self._masker.value(content)
+            return message if masked is content else _with(message, masked)
+        stream = self._stream_of(message.parent.msg_id, content.get("name"))
+        shown = stream.masker.more(text)
+        if stream.masker.holds_back:
+            if message.parent.msg_id in self._ended:
+                shown += stream.masker.rest()
+            else:
+                stream.last = structs.replace(message, content_frame=EMPTY, decoded=None, weight=0)
+        if shown == text:
+            return message
+        content["text"] = shown
+        return _with(message, content) if shown else None
+
+    def _stream_of(self, cell: str, name: Any) -> _Stream:
+        streams = self._cells.setdefault(cell, {})
+        self._cells.move_to_end(cell)
+        if len(self._cells) > MOST_CELLS:
+            # What it held back is a few characters, and its cell has not gone on for long.
+            self._cells.popitem(last=False)
+        # As events have it: whatever is not stderr is stdout.
+        key = "stderr" if name == "stderr" else "stdout"
+        return streams.setdefault(key, _Stream(name, StreamMasker(self._masker)))
+
+
+def _rest(streams: dict[str, _Stream]) -> Iterator[Message]:
+    for stream in streams.values():
+        if stream.last is not None and stream.masker.holds_back:
+            yield _with(stream.last, {"name": stream.name, "text": stream.masker.rest()})
+
+
+def _with(message: Message, content: dict[str, Any]) -> Message:
+    """The message with other content. It keeps its id: what is held back comes later under the same one."""
+    frame = b"".join(encode_in_steps(content))
+    decoded = None if message.decoded is None else content
+    is_text = None if message.is_text is None else True
+    return structs.replace(message, content_frame=frame, decoded=decoded, is_text=is_text)

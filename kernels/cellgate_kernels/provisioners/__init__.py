@@ -1,7 +1,0 @@
-"""Isolation backends, implemented as jupyter_client kernel provisioners.
-
-Each is an entry point of ``jupyter_client.kernel_provisioners``, so that nbclient, JupyterLab and other
-Jupyter programs can use it too, without the gateway. ``base`` settles what all share. ``process`` and
-``sandbox`` start children of this process, which ``child`` supervises; ``docker`` talks to a container
-engine.
-"""

@@ -1,0 +1,1 @@
+"""What isolates a kernel's processes: seccomp filters, namespaces, mounts, users."""

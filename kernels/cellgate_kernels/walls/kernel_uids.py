@@ -1,0 +1,211 @@
+"""A uid of its own for each forked kernel, where the gateway is root.
+
+Without one, a kernel's processes have root's uid outside of their user namespace: they can do nothing with it
+behind their walls, but what root owns would be theirs if a wall failed. With one they own nothing on this
+machine, cannot signal or trace another kernel's processes even if they could name them, and what the system
+counts for each user (processes, watches of files, pending signals) is counted for each kernel.
+
+On disk the kernel's files stay root's, so the gateway, and the next kernel of the session, which has another
+uid, have them as before. The kernel sees them through mounts that show what root owns as its own
+(mount_setattr(2), MOUNT_ATTR_IDMAP). The file systems of its folders must know that: ext4, XFS and Btrfs do,
+overlayfs does not. `KernelUids.find` tries it.
+
+The uids are from 0x70000000 (1879048192) on, above those that distributions, container engines and
+systemd-nspawn give out, in blocks: the block of a gateway is chosen by the name of its data folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import hashlib
+import heapq
+import os
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate_kernels.base.errors import BackendUnavailable, in_words
+from cellgate_kernels.walls import bubblewrap
+from cellgate_kernels.walls.bubblewrap import Files
+
+FIRST = 0x70000000
+BLOCK = 4096
+"""The number of uids a gateway has: more than it has kernels."""
+_BLOCKS = 32_000
+_KEPT = 8
+"""The namespaces of this many of the most-used uids stay open, because each takes a process to make."""
+
+# linux/fcntl.h, linux/mount.h; the numbers of the calls are the same on all architectures.
+_OPEN_TREE, _MOUNT_SETATTR = 428, 442
+_AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = -100, 0x100, 0x1000
+_OPEN_TREE_CLONE = 1
+_RDONLY, _NOSUID, _NODEV, _IDMAP = 1, 2, 4, 0x100000
+
+_NAMESPACE = ("--unshare-user", "--uid", "0", "--gid", "0", "--dir", "/tmp")  # noqa: S108 - the sandbox's own
+_NOTHING = "/nothing"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUid:
+    """One of them. `within`: the same user in a zygote's user namespace.
+
+    `namespace`: a descriptor, open until it is given back, of a user namespace that maps root to it.
+    """
+
+    slot: int
+    within: int
+    namespace: int
+
+    def mount(self, source: str, *, writable: bool) -> int:
+        """A detached mount of a folder or file, on which what root owns is this user's; a descriptor.
+
+        A link is not followed. Blocking. Raises OSError where the file system can't do that.
+        """
+        flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW
+        mounted = _checked(_libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), flags))
+        try:
+            attributes = _IDMAP | _NOSUID | _NODEV | (0 if writable else _RDONLY)
+            what = struct.pack("QQQQ", attributes, 0, 0, self.namespace)
+            size = ctypes.c_size_t(len(what))
+            _checked(_libc.syscall(_MOUNT_SETATTR, mounted, b"", _AT_EMPTY_PATH, what, size))
+        except OSError:
+            os.close(mounted)
+            raise
+        return mounted
+
+
+class KernelUids:
+    """The uids of one gateway's kernels. `close` it when no kernel is left."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._free = list(range(BLOCK))
+        self._namespaces: dict[int, int] = {}
+
+    @classmethod
+    async def find(cls, name: str, folders: Iterable[Path]) -> KernelUids:
+        """Those of the gateway with this name, after one was tried on all `folders` of its kernels.
+
+        Raises BackendUnavailable, saying why, where kernels can't have uids of their own.
+        """
+        if os.geteuid() != 0:
+            raise BackendUnavailable("the gateway is not root")
+        block = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % _BLOCKS
+        found = cls(FIRST + block * BLOCK)
+        try:
+            uid = await found.take()
+            for folder in folders:
+                os.close(await asyncio.to_thread(uid.mount, str(folder.resolve()), writable=True))
+            found.give_back(uid)
+        except OSError as error:
+            found.close()
+            raise BackendUnavailable(
+                f"files can't be mounted as another user's: {in_words(error, file=False)}"
+            ) from error
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def admit(self, process: int) -> None:
+        """Give a process of a new user namespace all these uids, and root. Raises OSError."""
+        _map(process, f"0 0 1\n1 {self._first} {BLOCK}\n")
+
+    async def take(self) -> KernelUid:
+        """One that no other kernel has, until `give_back`. Raises OSError, BackendUnavailable."""
+        if not self._free:
+            raise BackendUnavailable("all uids for kernels are in use")
+        slot = heapq.heappop(self._free)
+        try:
+            if slot not in self._namespaces:
+                self._namespaces[slot] = await _namespace(self._first + slot)
+        except BaseException:
+            heapq.heappush(self._free, slot)
+            raise
+        return KernelUid(slot, 1 + slot, self._namespaces[slot])
+
+    def give_back(self, uid: KernelUid) -> None:
+        """No process has it any more."""
+        if uid.slot >= _KEPT:
+            os.close(self._namespaces.pop(uid.slot))
+        heapq.heappush(self._free, uid.slot)
+
+    def close(self) -> None:
+        """Close what was kept. Idempotent."""
+        while self._namespaces:
+            os.close(self._namespaces.popitem()[1])
+
+
+class Mounts:
+    """Folders and files that are mounted as those of a kernel's user. A context: it closes the descriptors.
+
+    `numbers`: each one's place among the descriptors, by its source.
+    """
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+        self.numbers: dict[str, int] = {}
+
+    def __enter__(self) -> Mounts:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+    def add(self, uid: KernelUid, sources: Iterable[tuple[str, bool]]) -> None:
+        """Mount these, each with whether it can be written to. Blocking. Raises OSError."""
+        for source, writable in sources:
+            descriptor = uid.mount(source, writable=writable)
+            self.numbers[source] = len(self.descriptors)
+            self.descriptors.append(descriptor)
+
+
+async def _namespace(uid: int) -> int:
+    """A user namespace that maps root to a uid; a descriptor. Raises OSError, BackendUnavailable."""
+    opened: list[int] = []
+    failed: list[OSError] = []
+
+    def prepare(process: int) -> None:
+        try:
+            _map(process, f"0 {uid} 1\n")
+            opened.append(os.open(f"/proc/{process}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            failed.append(error)
+
+    with Files() as contents:
+        # There is nothing in it to run: it ends when its namespace is open here.
+        child = bubblewrap.start(_NAMESPACE, (_NOTHING,), {}, contents, prepare=prepare)
+    try:
+        ended = await asyncio.shield(child.exited)
+    except BaseException:
+        child.kill()
+        await asyncio.shield(child.exited)
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+    if failed:
+        raise failed[0]
+    if not opened:
+        raise BackendUnavailable(f"bubblewrap made no user namespace. {ended.message}")
+    return opened[0]
+
+
+def _map(process: int, lines: str) -> None:
+    """Set which ids a user namespace has, users' and groups' alike."""
+    for name in ("uid_map", "gid_map"):
+        with suppress(FileNotFoundError):  # it has ended
+            Path(f"/proc/{process}/{name}").write_text(lines)
+
+
+def _checked(result: int) -> int:
+    """The result of a system call. Raises OSError where that says that it failed."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

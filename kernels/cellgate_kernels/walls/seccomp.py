@@ -1,0 +1,285 @@
+"""The sandbox's filter of system calls, and the argument rules that it shares with the engine's profile.
+
+It allows the calls of ``system_calls`` and refuses all others, those too that the system will get one day:
+what no list names, no reviewer has thought about. What is allowed depends on the arguments in these cases:
+
+- address families other than those below: AF_VSOCK, for example, reaches the hypervisor from anywhere;
+- the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where a file with them
+  would be a program with its owner's rights;
+- space for files that nothing is written to: gigabytes of it take a moment, in which nobody could look;
+- new namespaces; those that are there may be entered by a kernel that can be branched, if they are of users
+  or mounts (``names``). If such a kernel's files are root's on the host, they get no extended attributes;
+- threads with open files or folders of their own, which ``disk`` would not find;
+- personalities other than Linux's own, which would make the layout of memory predictable;
+- leases and delegations of files, for which the system lets everybody wait who opens or removes one: the
+  gateway, too, for 45 seconds each.
+
+A refused call answers EPERM; fallocate and those for extended attributes EOPNOTSUPP, as where the file
+system does not have them; one that this list has never heard of answers ENOSYS, as an older system would, so
+that programs use what they used before there was the new one. Those of Landlock do, too: a rule keeps the
+files that it is about, deleted ones too, where nobody can find them.
+
+Pure: it makes bytes, for bwrap's ``--seccomp`` and for forked kernels. See seccomp(2).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from cellgate_kernels.walls.system_calls import allowed_calls
+
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+"""The address families that a kernel may have sockets of, besides AF_NETLINK."""
+
+NETLINK_PROTOCOL = 0
+"""NETLINK_ROUTE, the third argument, which reports network interfaces. The other protocols talk to parts of
+the system's kernel that are for its administrator."""
+
+SET_ID = stat.S_ISUID | stat.S_ISGID
+"""The mode bits that no call may set on a file."""
+
+_TMPFILE = 0o20000000  # __O_TMPFILE: os.O_TMPFILE holds O_DIRECTORY too
+MAKES_FILE = os.O_CREAT | _TMPFILE
+"""The flags of open(2) that make it use its argument `mode`, which can otherwise be anything."""
+
+SOCKET_CALLS = ("socket", "socketpair")
+"""Calls whose first argument is an address family."""
+
+MODE_CALLS: Mapping[str, int] = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "creat": 1,
+    "mknod": 1,
+    "mknodat": 2,
+}
+"""Calls that set a file's mode, with the index of that argument."""
+
+OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
+"""Calls that may make a file, with the indices of their flags and their mode."""
+
+UNKNOWN_CALLS = (
+    "openat2",
+    "clone3",
+    "landlock_create_ruleset",
+    "landlock_add_rule",
+    "landlock_restrict_self",
+)
+"""Calls that the system claims not to have: programs do without, or use the older ones. Of the first two the
+arguments are behind a pointer, where no filter can read them."""
+
+NEW_NAMESPACES = 0x7E020000
+"""All CLONE_NEW* of clone(2)."""
+
+BRANCHES_ENTER = (0x10000000, 0x20000)
+"""CLONE_NEWUSER and CLONE_NEWNS, each alone: the second argument of setns(2). The system lets a process into
+a user namespace that was made for its user below its own, which only the gateway does, and then into the
+mounts that belong to it."""
+
+ATTRIBUTE_CALLS = ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")
+"""Calls that can give a file capabilities, for which it takes one over the user namespace of a branch. They
+count for whoever runs the file where its owner is root. So if files of a workspace are root's on the host,
+they would be as bad there as set-user-ID bits, and files get no extended attributes at all: which ones, no
+filter can read."""
+
+THREAD, SHARED_FILES, SHARED_FOLDERS = 0x10000, 0x400, 0x200
+"""CLONE_THREAD, CLONE_FILES and CLONE_FS. All threads of a process must share one table of descriptors and
+one working folder, as they do in the C library: then there is one place to look for what it keeps (``disk``).
+"""
+
+OWN_FILES = 2
+"""CLOSE_RANGE_UNSHARE of close_range(2), its third argument: another way to get a separate table."""
+
+FREES_SPACE = 2
+"""FALLOC_FL_PUNCH_HOLE of fallocate(2), its second argument: all that the call may do. Where it does not give
+space, posix_fallocate(3) writes to each block instead."""
+
+HOLDS_FILE = (1024, 1040)
+"""F_SETLEASE and F_SETDELEG of fcntl(2), its second argument."""
+
+# Classic BPF, from linux/bpf_common.h and linux/seccomp.h.
+_LOAD_WORD, _RETURN = 0x20, 0x06
+_IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_OFFSET_NUMBER, _OFFSET_ARCHITECTURE, _OFFSET_ARGUMENTS = 0, 4, 16
+
+# Calls of the x32 ABI have this bit set and would bypass the numbers. i386 is an architecture of its own.
+_X32 = 0x40000000
+
+_HIGHEST = 467
+"""The newest call that this list was made with; what comes after it is not known here."""
+
+PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+"""Linux and its 32-bit form, as ``setarch`` sets them, and the question what it is."""
+
+ONE_OF: Mapping[str, tuple[int, Sequence[int]]] = {
+    "personality": (0, PERSONALITIES),
+    "setns": (1, BRANCHES_ENTER),
+}
+"""Calls with the index of an argument, and the values that it may have."""
+
+_AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_* of linux/audit.h
+
+# An instruction, with labels to jump to if true and if false instead of distances. None is the next one.
+_Step = tuple[int, int, str | None, str | None]
+
+
+@cache
+def sandbox_filter(machine: str, *, branches: bool = False, root: bool = False) -> bytes | None:
+    """The filter for an architecture as of ``uname -m``, or None for one whose numbers are not known here.
+
+    `branches`: for a kernel that can be branched. `root`: its files on the host are root's.
+    """
+    if machine not in _AUDIT:
+        return None
+    numbers = allowed_calls()[machine]
+    if not branches:
+        del numbers["setns"]
+    not_there = ATTRIBUTE_CALLS if branches and root else ()
+    by_arguments = {"clone", "close_range", "fallocate", "fcntl", "personality", "setns"}
+    checked = {*SOCKET_CALLS, *MODE_CALLS, *OPEN_CALLS, *UNKNOWN_CALLS, *by_arguments, *not_there}
+    blocks = [_preamble(_AUDIT[machine])]
+    blocks += [_checked(name, numbers[name]) for name in sorted(checked) if name in numbers]
+    plain = sorted(number for name, number in numbers.items() if name not in checked)
+    blocks += [_range(first, last) for first, last in _ranges(plain)]
+    blocks.append(_rest())
+    return b"".join(_assemble(tuple(block)) for block in blocks)
+
+
+# The program is made of blocks that return or go on to the next one, because a jump reaches 255 instructions.
+
+
+def _preamble(audit: int) -> Iterator[_Step | str]:
+    yield (_LOAD_WORD, _OFFSET_ARCHITECTURE, None, None)
+    yield (_IF_EQUAL, audit, None, "deny")
+    yield (_LOAD_WORD, _OFFSET_NUMBER, None, None)
+    yield (_IF_AT_LEAST, _X32, "deny", "next block")
+    yield "deny"
+    yield _refuse(errno.EPERM)
+    yield "next block"
+
+
+def _checked(name: str, number: int) -> Iterator[_Step | str]:
+    yield (_IF_EQUAL, number, None, "next block")
+    if name in UNKNOWN_CALLS:
+        yield _refuse(errno.ENOSYS)
+    elif name in ATTRIBUTE_CALLS:
+        yield _refuse(errno.EOPNOTSUPP)
+    else:
+        yield from _check(name)
+        yield "deny"
+        yield _refuse(errno.EOPNOTSUPP if name == "fallocate" else errno.EPERM)
+        yield "family"
+        yield _refuse(errno.EAFNOSUPPORT)
+        yield "allow"
+        yield (_RETURN, _ALLOW, None, None)
+    yield "next block"
+
+
+def _range(first: int, last: int) -> Iterator[_Step | str]:
+    """Allows the calls from `first` to `last`. All before `first` have been decided on, or are refused."""
+    yield (_IF_AT_LEAST, last + 1, "next block", None)
+    yield (_IF_AT_LEAST, first, "allow", None)
+    yield _refuse(errno.EPERM)
+    yield "allow"
+    yield (_RETURN, _ALLOW, None, None)
+    yield "next block"
+
+
+def _rest() -> Iterator[_Step | str]:
+    yield (_IF_AT_LEAST, _HIGHEST + 1, None, "known")
+    yield _refuse(errno.ENOSYS)
+    yield "known"
+    yield _refuse(errno.EPERM)
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The runs of consecutive numbers, each as its first and last."""
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if number != last + 1:
+            yield first, last
+            first = number
+        last = number
+    yield first, last
+
+
+def _refuse(error: int) -> _Step:
+    return (_RETURN, _ERRNO | error, None, None)
+
+
+def _check(name: str) -> Iterator[_Step]:
+    """Decides on a call by its arguments. Each of them is an int: the system reads the lower half."""
+    if name in SOCKET_CALLS:
+        yield _load_argument(0)
+        for family in FAMILIES:
+            yield (_IF_EQUAL, family, "allow", None)
+        yield (_IF_EQUAL, socket.AF_NETLINK, None, "family")
+        yield _load_argument(2)
+        yield (_IF_EQUAL, NETLINK_PROTOCOL, "allow", "family")
+        return
+    if name == "clone":
+        yield _load_argument(0)
+        yield (_IF_ANY_BIT, NEW_NAMESPACES, "deny", None)
+        yield (_IF_ANY_BIT, THREAD, None, "allow")
+        yield (_IF_ANY_BIT, SHARED_FILES, None, "deny")
+        yield (_IF_ANY_BIT, SHARED_FOLDERS, "allow", "deny")
+        return
+    if name in ONE_OF:
+        argument, values = ONE_OF[name]
+        yield _load_argument(argument)
+        for value in values:
+            yield (_IF_EQUAL, value, "allow", None)
+        return
+    if name == "close_range":
+        yield _load_argument(2)
+        yield (_IF_ANY_BIT, OWN_FILES, "deny", "allow")
+        return
+    if name == "fcntl":
+        yield _load_argument(1)
+        lease, delegation = HOLDS_FILE
+        yield (_IF_EQUAL, lease, "deny", None)
+        yield (_IF_EQUAL, delegation, "deny", "allow")
+        return
+    if name == "fallocate":
+        yield _load_argument(1)
+        yield (_IF_ANY_BIT, FREES_SPACE, "allow", "deny")
+        return
+    if name in OPEN_CALLS:
+        flags, mode = OPEN_CALLS[name]
+        yield _load_argument(flags)
+        yield (_IF_ANY_BIT, MAKES_FILE, None, "allow")
+    else:
+        mode = MODE_CALLS[name]
+    yield _load_argument(mode)
+    yield (_IF_ANY_BIT, SET_ID, "deny", "allow")
+
+
+def _load_argument(index: int) -> _Step:
+    # The lower half of eight bytes comes first: both architectures are little-endian.
+    return (_LOAD_WORD, _OFFSET_ARGUMENTS + 8 * index, None, None)
+
+
+def _assemble(program: tuple[_Step | str, ...]) -> bytes:
+    places: dict[str, int] = {}
+    steps: list[_Step] = []
+    for part in program:
+        if isinstance(part, str):
+            places[part] = len(steps)
+        else:
+            steps.append(part)
+
+    def distance(at: int, label: str | None) -> int:
+        return 0 if label is None else places[label] - at - 1
+
+    return b"".join(
+        struct.pack("=HBBI", code, distance(at, if_true), distance(at, if_false), value)
+        for at, (code, value, if_true, if_false) in enumerate(steps)
+    )
