@@ -28,9 +28,9 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.events import EventLog, now
-from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.resources import MIB, ResourceLimits

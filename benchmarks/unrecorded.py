@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from cellgate.cli.main import main
 from cellgate.record import events
-from cellgate.record.journal import Journal
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.server import assembly
 
 

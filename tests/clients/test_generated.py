@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.http.openapi import build_document
+from cellgate.http.openapi.document import build_document
 from cellgate.http.routes import TABLE
 from tests.clients.processes import run_client
 from tests.support.server import GatewayProcess

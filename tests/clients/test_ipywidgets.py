@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import nbformat
 
-from cellgate.record.widgets import STATE
+from cellgate.record.export.widgets import STATE
 from tests.support.channels import Channels, Sent, channels, is_idle
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess

@@ -12,7 +12,7 @@ import pytest
 from nbformat import v4
 
 from cellgate.jobs.convert import convert
-from tests.pure.record.test_html_frame import ALIVE, UNFINISHED, exported, replayed
+from tests.pure.pages.test_html_frame import ALIVE, UNFINISHED, exported, replayed
 from tests.support.browser import PHONE, Browsers, program
 from tests.support.browser import opened as page_opened
 from tests.support.families import running

@@ -18,9 +18,9 @@ from msgspec import structs
 from cellgate.channels.client import ChannelSettings
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
-from cellgate.record.eraser import Purge
-from cellgate.record.journal import Journal
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.store.sqlite.eraser import Purge
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate_kernels.base import trees

@@ -29,14 +29,14 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.http.metrics import Metrics
-from cellgate.principals.quotas import Policy
-from cellgate.principals.usage import Usage
-from cellgate.record import blobs, schema
-from cellgate.record.backlog import Group
-from cellgate.record.journal import Journal
-from cellgate.record.schema import storage_error
+from cellgate.quotas.quotas import Policy
+from cellgate.quotas.usage import Usage
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.verify_store import check_record
+from cellgate.record.store.sqlite import blobs, schema
+from cellgate.record.store.sqlite.backlog import Group
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.schema import storage_error
+from cellgate.record.verify.stores import check_record
 from cellgate.server.observing import Observer
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
 from cellgate.sessions.registry import ManagerSettings, SessionManager

@@ -24,11 +24,14 @@ import nbformat
 import pytest
 from hypothesis import strategies as st
 
-from cellgate.cli.notebook_files import MOST_CELLS, read_cells, weave
+from cellgate.cli.run.notebook_files import MOST_CELLS, read_cells, weave
 from cellgate.errors import status_of
-from cellgate.record.bundle import Contents, bundle_parts
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.imported import (
+from cellgate.record.export.bundle import Contents, bundle_parts
+from cellgate.record.export.notebook import Export, Notebook
+from cellgate.record.export.survey import ListedRows, Survey
+from cellgate.record.rows import EventRow, SessionRow
+from cellgate.record.verify.imported import (
     MOST_LIST,
     MOST_VALUES,
     check_size,
@@ -37,10 +40,7 @@ from cellgate.record.imported import (
     open_archive,
     read_entry,
 )
-from cellgate.record.notebook import Export, Notebook
-from cellgate.record.rows import EventRow, SessionRow
-from cellgate.record.survey import ListedRows, Survey
-from cellgate.record.verify import check_bundle, check_notebook
+from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate.replay.cells import recorded_cells
 from cellgate.replay.environment import recorded_lock, recorded_seed
 from cellgate.replay.files import InputFile, input_files

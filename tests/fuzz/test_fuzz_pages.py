@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 from hypothesis import strategies as st
 
-from cellgate.record import sanitise
+from cellgate.pages import sanitise
 from tests.fuzz.budget import Fuzz
 
 HOST = "http://host.example/"

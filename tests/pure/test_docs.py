@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.cli.main import CellgateApp
-from cellgate.cli.serve import ServeApp
+from cellgate.cli.serve.serve import ServeApp
 from tests.support.reference_pages import PAGES, REFERENCE
 
 ROOT = Path(__file__).parents[2]

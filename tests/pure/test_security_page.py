@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.cli.serve import ServeApp
+from cellgate.cli.serve.serve import ServeApp
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/security.md").read_text()

@@ -16,9 +16,9 @@ from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.tracing import Tracer
-from cellgate.principals.authentication import Authentication
-from cellgate.principals.directory import PrincipalDirectory
-from cellgate.principals.usage import Usage
+from cellgate.identity.authentication import Authentication
+from cellgate.identity.directory import PrincipalDirectory
+from cellgate.quotas.usage import Usage
 
 OPEN = AccessPolicy(Authentication(PrincipalDirectory(Path("/nowhere"), None)))
 """Everybody may ask."""

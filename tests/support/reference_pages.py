@@ -18,7 +18,7 @@ from traitlets import List, TraitType
 from traitlets.utils.importstring import import_item
 
 from cellgate.cli.main import CellgateApp
-from cellgate.cli.serve import ServeApp
+from cellgate.cli.serve.serve import ServeApp
 from cellgate.wire.reference import reference as events
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

@@ -28,7 +28,7 @@ import cellgate_kernels
 from cellgate.channels.client import ChannelSettings
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.http.v1.executions import ExecuteHandler
-from cellgate.record.journal import Journal
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.server.assembly import GatewaySettings, running
 from cellgate.sessions.parts import SessionSettings
 from cellgate.sessions.registry import ManagerSettings

@@ -35,9 +35,9 @@ from traitlets.config.loader import (
     PyFileConfigLoader,
 )
 
-from cellgate.cli.escaping import printed
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
+from cellgate.cli.terminal.escaping import printed
 from cellgate_kernels.base.errors import InvalidInput, in_words, nearest
 from cellgate_kernels.base.regular import read_regular
 

@@ -18,8 +18,8 @@ from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import COMPLETING, BaseApp, UsageError, did_you_mean
-from cellgate.cli.escaping import printed, printed_line
 from cellgate.cli.extras import OF_THE_SERVER, SERVER, missing
+from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
 
 OPTION_GROUPS = (
@@ -66,29 +66,29 @@ class CellgateApp(BaseApp):
     carried = MappingProxyType({"c": "cellgate exec CODE runs code", "v": "did you mean --version?"})
     aliases = {}  # noqa: RUF012 - options belong to the commands
     subcommands = {  # noqa: RUF012
-        "serve": ("cellgate.cli.serve.ServeApp", "Start the gateway."),
-        "setup": ("cellgate.cli.setup.SetupApp", "Make the environment that kernels run in."),
-        "doctor": ("cellgate.cli.doctor.DoctorApp", "Say what of this machine works for a gateway."),
-        "image": ("cellgate.cli.image.ImageApp", "Build or check the image of kernels in containers."),
-        "run": ("cellgate.cli.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
-        "exec": ("cellgate.cli.exec.ExecApp", "Run one piece of code."),
-        "console": ("cellgate.cli.console.ConsoleApp", "A prompt for a session."),
-        "open": ("cellgate.cli.open.OpenApp", "Open the console in your browser."),
-        "files": ("cellgate.cli.files.FilesApp", "Put, get, list and remove files of a session."),
-        "packages": ("cellgate.cli.packages.PackagesApp", "List and change the packages of a session."),
-        "process": ("cellgate.cli.process.ProcessApp", "Run programs beside a session's cells."),
-        "mcp": ("cellgate.cli.mcp.McpApp", "Serve sessions as tools for language models."),
-        "tools": ("cellgate.cli.tools.ToolsApp", "Print the tools for language models' APIs."),
-        "export": ("cellgate.cli.export.ExportApp", "Write a session's record as a notebook."),
-        "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),
-        "sessions": ("cellgate.cli.sessions.SessionsApp", "List sessions."),
-        "user": ("cellgate.cli.user.UserApp", "Add, list, change, disable and remove users."),
-        "session": ("cellgate.cli.session.SessionApp", "Look at, stop, end and watch sessions."),
-        "token": ("cellgate.cli.token.TokenApp", "Create, list and revoke tokens of users."),
-        "secret": ("cellgate.cli.secret.SecretApp", "Set, list and remove secrets for cells."),
-        "verify": ("cellgate.cli.verify.VerifyApp", "Check an export or a record."),
+        "serve": ("cellgate.cli.serve.serve.ServeApp", "Start the gateway."),
+        "setup": ("cellgate.cli.serve.setup.SetupApp", "Make the environment that kernels run in."),
+        "doctor": ("cellgate.cli.serve.doctor.DoctorApp", "Say what of this machine works for a gateway."),
+        "image": ("cellgate.cli.serve.image.ImageApp", "Build or check the image of kernels in containers."),
+        "run": ("cellgate.cli.run.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
+        "exec": ("cellgate.cli.run.exec.ExecApp", "Run one piece of code."),
+        "console": ("cellgate.cli.run.console.ConsoleApp", "A prompt for a session."),
+        "open": ("cellgate.cli.run.open.OpenApp", "Open the console in your browser."),
+        "files": ("cellgate.cli.run.files.FilesApp", "Put, get, list and remove files of a session."),
+        "packages": ("cellgate.cli.run.packages.PackagesApp", "List and change the packages of a session."),
+        "process": ("cellgate.cli.run.process.ProcessApp", "Run programs beside a session's cells."),
+        "mcp": ("cellgate.cli.run.mcp.McpApp", "Serve sessions as tools for language models."),
+        "tools": ("cellgate.cli.run.tools.ToolsApp", "Print the tools for language models' APIs."),
+        "export": ("cellgate.cli.record.export.ExportApp", "Write a session's record as a notebook."),
+        "replay": ("cellgate.cli.record.replay.ReplayApp", "Run a notebook again and say what differs."),
+        "sessions": ("cellgate.cli.run.sessions.SessionsApp", "List sessions."),
+        "user": ("cellgate.cli.people.user.UserApp", "Add, list, change, disable and remove users."),
+        "session": ("cellgate.cli.run.session.SessionApp", "Look at, stop, end and watch sessions."),
+        "token": ("cellgate.cli.people.token.TokenApp", "Create, list and revoke tokens of users."),
+        "secret": ("cellgate.cli.people.secret.SecretApp", "Set, list and remove secrets for cells."),
+        "verify": ("cellgate.cli.record.verify.VerifyApp", "Check an export or a record."),
         "record": (
-            "cellgate.cli.record.RecordApp",
+            "cellgate.cli.record.record.RecordApp",
             "Measure, compact, back up and restore the record; signing key.",
         ),
         "completion": (

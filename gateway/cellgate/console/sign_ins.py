@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cellgate.principals.principal import Login
-from cellgate.principals.tickets import Tickets
+from cellgate.identity.principal import Login
+from cellgate.identity.tickets import Tickets
 from cellgate_kernels.base.tasks import Supervisor
 
 LOOK_SECONDS: Final = 15.0

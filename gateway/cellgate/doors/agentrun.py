@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, printed
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.answers import Result
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps

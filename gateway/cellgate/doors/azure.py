@@ -23,7 +23,7 @@ from cellgate.http.base import encode
 from cellgate.http.operation import requires
 from cellgate.http.v1.executions import permitted
 from cellgate.http.v1.files import FileAnswers, FolderHandler
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_process
 from cellgate.record.events import now
 from cellgate.sessions.session import Session

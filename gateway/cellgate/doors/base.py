@@ -20,7 +20,7 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
 from cellgate.http.v1.executions import ExecutionAnswers, permitted
-from cellgate.principals.principal import Ask, Login
+from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, Result
 from cellgate.wire.models import ExecuteBody, SessionBody

@@ -12,7 +12,7 @@ from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, print
 from cellgate.errors import status_of
 from cellgate.http.base import encode
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.answers import Result
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps

@@ -35,9 +35,9 @@ from cellgate.http.access import token_of
 from cellgate.http.base import encode
 from cellgate.http.operation import requires
 from cellgate.http.v1.files import FileAnswers, FolderHandler
-from cellgate.principals.jwt import issuer_of
-from cellgate.principals.librechat import ISSUER, PREFIX
-from cellgate.principals.principal import Ask, Login, Permission
+from cellgate.identity.jwt import issuer_of
+from cellgate.identity.librechat import ISSUER, PREFIX
+from cellgate.identity.principal import Ask, Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileModel, Result
 from cellgate.wire.models import SessionBody

@@ -17,7 +17,7 @@ from cellgate.doors.base import Asked, DoorHandler
 from cellgate.errors import Conflict
 from cellgate.http.base import encode
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process
 from cellgate.wire.answers import ProcessModel
 from cellgate.wire.models import ProcessBody, ProcessInputBody

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from cellgate.doors.base import Asked, DoorHandler, Script, printed
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.answers import Result
 from cellgate_kernels.codec.encoding import STEP
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
-from cellgate.principals.host_patterns import HostPattern
+from cellgate.identity.host_patterns import HostPattern
 
 Address = IPv4Address | IPv6Address
 

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 
 from cellgate.egress.policy import Address, address_of
 from cellgate.errors import QueueFull
-from cellgate.record.admission import Turns
+from cellgate.fairness.turns import Turns
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from cellgate.principals.quotas import Quotas
+from cellgate.quotas.quotas import Quotas
 from cellgate.wire.models import LimitsBody
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MOST_BYTES, ResourceLimits, parse_size

@@ -16,7 +16,7 @@ import msgspec
 
 from cellgate.execution.answer_size import AnswerSize, Cutter, Whole
 from cellgate.execution.pictures import Images, without_images
-from cellgate.record.widget_text import ShownWidgets, with_last
+from cellgate.record.export.widget_text import ShownWidgets, with_last
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.endings import describe_end, note_output
 from cellgate.wire.events import ErrorInfo, Finished, KernelInfo

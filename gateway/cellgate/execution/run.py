@@ -27,7 +27,7 @@ from cellgate.execution.cell_environment import RESTORING, setting
 from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
 from cellgate.execution.results import ResultBuilder
-from cellgate.principals.usage import CellPlace
+from cellgate.quotas.usage import CellPlace
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow
 from cellgate.wire.endings import CELL_TIMEOUT, KERNEL_DIED

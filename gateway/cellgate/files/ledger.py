@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellgate.errors import QueueFull, QuotaExceeded, StorageFull
-from cellgate.record.admission import part_of_one
+from cellgate.fairness.turns import part_of_one
 from cellgate.record.space import free
 
 STEP = 4 * 1024 * 1024

@@ -22,9 +22,9 @@ from pathlib import Path
 from msgspec import structs
 
 from cellgate.errors import QueueFull, ShuttingDown
+from cellgate.fairness.turns import Turns, part_of_one
 from cellgate.files import tree
 from cellgate.files.tree import FileState
-from cellgate.record.admission import Turns, part_of_one
 from cellgate.wire.answers import FileModel, FilePage
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.resources import MIB

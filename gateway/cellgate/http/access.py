@@ -17,10 +17,10 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from cellgate.errors import Forbidden
-from cellgate.principals.addresses import is_loopback
-from cellgate.principals.authentication import Authentication
-from cellgate.principals.principal import Ask, Login
-from cellgate.principals.tokens import digest
+from cellgate.identity.addresses import is_loopback
+from cellgate.identity.authentication import Authentication
+from cellgate.identity.principal import Ask, Login
+from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 SCHEMES = ("bearer ", "token ")

@@ -45,7 +45,7 @@ from cellgate.http.operation import Format, Operation, needs_of, operation_of
 from cellgate.http.queries import read_query
 from cellgate.http.tracing import RequestSpan
 from cellgate.http.unfit import shown, unfit
-from cellgate.principals.principal import Ask, Login, Principal
+from cellgate.identity.principal import Ask, Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.owner import OWNER
 from cellgate.wire.queries import EventsQuery

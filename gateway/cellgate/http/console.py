@@ -20,8 +20,8 @@ from cellgate.http.access import is_own_page
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import requires
 from cellgate.http.plain_page import POLICY, Form, plain_page
-from cellgate.principals.oidc_sign_in import Begun, ProviderSignIn
-from cellgate.principals.principal import Login
+from cellgate.identity.oidc_sign_in import Begun, ProviderSignIn
+from cellgate.identity.principal import Login
 from cellgate.wire.models import SignInBody
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 

@@ -11,13 +11,13 @@ from cellgate.http.access import AccessPolicy
 from cellgate.http.attempts import LoginAttempts
 from cellgate.http.metrics import Metrics, Problem
 from cellgate.http.tracing import Tracer
+from cellgate.identity.derived import DerivedTokens
+from cellgate.identity.oidc_sign_in import ProviderSignIn
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.ports.served import ServedPorts
-from cellgate.principals.derived import DerivedTokens
-from cellgate.principals.oidc_sign_in import ProviderSignIn
-from cellgate.principals.usage import Usage
-from cellgate.record.journal import Journal
+from cellgate.quotas.usage import Usage
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.sessions.document_sessions import NotebookSessions

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from cellgate.http.base import BaseHandler
 from cellgate.http.metrics import PASSING
 from cellgate.http.operation import JSON, TEXT, Answer, operation
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.answers import (
     Ceilings,
     ContainersModel,

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from cellgate.errors import reasons, statuses
 from cellgate.http.listener.streams import Late, Phase
-from cellgate.principals.usage import COUNTED
+from cellgate.quotas.usage import COUNTED
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.pool.pool import ClaimEnd
 from cellgate_kernels.protocol.execution import Status

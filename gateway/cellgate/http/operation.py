@@ -30,7 +30,7 @@ from cellgate.errors import (
     TooManyAttempts,
     UnsupportedMedia,
 )
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.base import Query
 from cellgate_kernels.base.errors import (
     BackendUnavailable,

@@ -23,6 +23,7 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.streams import PART, ClientStream
 from cellgate.http.plain_page import POLICY, plain_page
+from cellgate.identity.principal import Login, Permission
 from cellgate.ports.exchange import Exchange, ProgramAnswer
 from cellgate.ports.headers import (
     Passing,
@@ -36,7 +37,6 @@ from cellgate.ports.headers import (
 from cellgate.ports.origin import PortPlace, parse_path
 from cellgate.ports.table import PortConnection, SessionPorts
 from cellgate.ports.tickets import PortGrant
-from cellgate.principals.principal import Login, Permission
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, PortUnanswered
 from cellgate_kernels.base.tasks import Supervisor
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cellgate.http.api_description import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.base import BaseHandler, BaseUrlHandler
 from cellgate.http.console import (
     ConsoleFileHandler,
@@ -32,6 +31,7 @@ from cellgate.http.jupyter.kernels import (
 )
 from cellgate.http.jupyter.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from cellgate.http.jupyter.login import LoginHandler
+from cellgate.http.openapi.description import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.v1.audit import AuditHandler, AuditVerifyHandler
 from cellgate.http.v1.blocks import BlocksHandler
 from cellgate.http.v1.checkpoints import (

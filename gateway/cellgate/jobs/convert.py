@@ -17,7 +17,7 @@ from typing import Any
 from cellgate.errors import NotAcceptable
 from cellgate.jobs.formulas import Formulas
 from cellgate.jobs.job_output import give
-from cellgate.record.html_frame import document
+from cellgate.pages.html_frame import document
 
 _NEEDED = ("nbconvert", "nh3", "tinycss2")
 _STYLE = re.compile(r"<style[^<>]*+>([^<]*+)</style>")
@@ -99,8 +99,8 @@ def _make_still(node: Any, form: str, typeset: Callable[[str], str | None] = lam
     """Leave of each output what the form shows; nbconvert passes over types that it does not know."""
     import nbformat  # noqa: PLC0415
 
-    from cellgate.record.stills import still  # noqa: PLC0415
-    from cellgate.record.widgets import saved_states  # noqa: PLC0415
+    from cellgate.record.export.stills import still  # noqa: PLC0415
+    from cellgate.record.export.widgets import saved_states  # noqa: PLC0415
 
     states = saved_states(node.metadata)
     node.metadata.pop("widgets", None)  # nbconvert takes its shape for granted
@@ -115,7 +115,7 @@ def _html(node: Any) -> str:
     from nbformat import v4  # noqa: PLC0415
 
     from cellgate.jobs.markdown_filter import markdown_filter  # noqa: PLC0415 - nbconvert, too
-    from cellgate.record import sanitise  # noqa: PLC0415 - nh3 is in the same extra as nbconvert
+    from cellgate.pages import sanitise  # noqa: PLC0415 - nh3 is in the same extra as nbconvert
 
     found: list[str] = []
     formulas = Formulas()

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from cellgate.errors import JobFailed, QueueFull
+from cellgate.fairness.turns import Turns
 from cellgate.jobs.job_files import PART, JobFile
-from cellgate.record.admission import Turns
 from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate_kernels.base.errors import in_words

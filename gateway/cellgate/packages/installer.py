@@ -29,6 +29,7 @@ from cellgate.errors import (
     StorageError,
     not_written,
 )
+from cellgate.fairness.turns import Turns
 from cellgate.files.sharing import FolderUsers
 from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key
 from cellgate.packages.child import ChildLimits, run, too_large
@@ -37,7 +38,6 @@ from cellgate.packages.requirements import Change, Wanted
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv import Found, Target, Uv
 from cellgate.packages.wheel_checks import UnsoundWheel, tidy
-from cellgate.record.admission import Turns
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.leftovers import Leftovers, make_way
 from cellgate_kernels.base.tasks import Supervisor

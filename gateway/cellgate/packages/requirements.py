@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import NormalizedName, canonicalize_name
 
 from cellgate.execution.checks import check_text
-from cellgate.record.requirement_lines import Line, requirement_line
+from cellgate.record.export.requirement_lines import Line, requirement_line
 from cellgate_kernels.base.errors import InvalidInput
 
 MOST_REQUIREMENTS = 100

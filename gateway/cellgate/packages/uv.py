@@ -38,7 +38,7 @@ from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change, parse_requirement
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv_output import is_full, log_output, named_as_missing, secrets_of
-from cellgate.record.requirement_lines import Line, document, hashed_line, pin_line
+from cellgate.record.export.requirement_lines import Line, document, hashed_line, pin_line
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.kernel.environment import Environment

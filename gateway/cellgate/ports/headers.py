@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from cellgate.principals.tickets import MARK
+from cellgate.identity.tickets import MARK
 from cellgate.wire.http_fields import OF_THE_CONNECTION
 
 Fields = list[tuple[str, str]]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cellgate.identity.principal import Login
+from cellgate.identity.tickets import Tickets
 from cellgate.ports.origin import PortPlace
 from cellgate.ports.table import SessionPorts
-from cellgate.principals.principal import Login
-from cellgate.principals.tickets import Tickets
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A copy is a single file in the newest schema with all rows that were committed when it was started, including
 those only in the redo log. It is checked like any record before it counts as good. Nothing here talks to a
-gateway; it reads the way ``verify_store`` does.
+gateway; it reads the way ``verify.stores`` does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cellgate.errors import RecordDamaged, StorageError, StorageFull, not_written
-from cellgate.record import purge, schema
-from cellgate.record.drafts import draft_folder
-from cellgate.record.findings import Finding
-from cellgate.record.location import RECORD, existing, mode_of
-from cellgate.record.lock import RecordLock
-from cellgate.record.migrations import version_of
-from cellgate.record.opening import damage_told, open_copy
-from cellgate.record.redo import beside, last_beside, read_beside
-from cellgate.record.verify_store import check_record
+from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite.drafts import draft_folder
+from cellgate.record.store.sqlite.location import RECORD, existing, mode_of
+from cellgate.record.store.sqlite.lock import RecordLock
+from cellgate.record.store.sqlite.migrations import version_of
+from cellgate.record.store.sqlite.opening import damage_told, open_copy
+from cellgate.record.store.sqlite.redo import beside, last_beside, read_beside
+from cellgate.record.verify.findings import Finding
+from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.errors import in_words
 
 STEP_PAGES = 1024

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from cellgate.record.admission import part_of_one
+from cellgate.fairness.turns import part_of_one
 from cellgate.record.space import free
 from cellgate_kernels.base.tasks import Supervisor, guarded
 

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from cellgate.errors import StorageError
-from cellgate.record.journal import Journal
-from cellgate.record.trail import ACCESS, LOST, REFUSED, Entry
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.trail import ACCESS, LOST, REFUSED, Entry
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)

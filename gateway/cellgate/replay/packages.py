@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cellgate.record.requirement_lines import Line, pin_line
+from cellgate.record.export.requirement_lines import Line, pin_line
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.kernel.environment import MOST_PACKAGES
 from cellgate_kernels.protocol.distributions import Distribution

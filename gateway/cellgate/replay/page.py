@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from cellgate.record.html_frame import document
+from cellgate.pages.html_frame import document
 from cellgate.replay.tally import Report, compared, why_none
 from cellgate.wire.answers import CellReport, EnvironmentReport, RestoredFile
 

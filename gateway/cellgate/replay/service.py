@@ -15,11 +15,11 @@ import msgspec
 from cellgate.errors import QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
+from cellgate.fairness.shares import Shares
+from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.requirements import parse_change
-from cellgate.principals.principal import EVERYWHERE, Reach
-from cellgate.principals.shares import Shares
 from cellgate.record.events import MemoryStore, now
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding

@@ -16,8 +16,8 @@ import msgspec
 
 from cellgate.errors import Conflict, NotFound
 from cellgate.files.tree import open_file, parse_path
-from cellgate.record.bundle import MANIFEST, WORK, Manifest
-from cellgate.record.imported import (
+from cellgate.record.export.bundle import MANIFEST, WORK, Manifest
+from cellgate.record.verify.imported import (
     MOST_MANIFEST,
     UNREADABLE,
     decode_notebook,
@@ -84,7 +84,7 @@ def _converted(notebook: dict[str, Any], path: Path) -> dict[str, Any]:
     """The notebook as one of nbformat 4, if it is of an older format."""
     if notebook.get("nbformat") not in _OLDER:
         return notebook
-    from cellgate.record.older import newest  # noqa: PLC0415 - nbformat is slow to load, and few notebooks are old
+    from cellgate.record.verify.older import newest  # noqa: PLC0415 - nbformat is slow to load, and few notebooks are old
 
     return newest(notebook, str(path))
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from cellgate.errors import StorageError
-from cellgate.principals.directory import PrincipalDirectory
-from cellgate.principals.store import Act, opened
-from cellgate.record import upkeep
-from cellgate.record.journal import Journal
-from cellgate.record.schema import LAST
-from cellgate.record.trail import ACT, Entry
+from cellgate.identity.directory import PrincipalDirectory
+from cellgate.identity.store import Act, opened
+from cellgate.record.store.sqlite import upkeep
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.schema import LAST
+from cellgate.record.store.sqlite.trail import ACT, Entry
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)

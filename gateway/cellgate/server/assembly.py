@@ -51,33 +51,33 @@ from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.ports import ProgramHandler
 from cellgate.http.routes import TABLE, paths, routes
 from cellgate.http.tracing import Tracer
+from cellgate.identity.authentication import Authentication, Authenticator
+from cellgate.identity.derived import DerivedTokens
+from cellgate.identity.directory import PrincipalDirectory
+from cellgate.identity.hub import HubAuthenticator, HubSettings
+from cellgate.identity.jwt import OidcSettings
+from cellgate.identity.librechat import open_librechat
+from cellgate.identity.oidc import OidcAuthenticator
+from cellgate.identity.oidc_sign_in import ProviderSignIn
+from cellgate.identity.principal import DEFAULT, Login
+from cellgate.identity.provider import open_keys
+from cellgate.identity.store import PRINCIPALS
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
 from cellgate.ports.origin import PortsOrigin
 from cellgate.ports.served import ServedPorts
 from cellgate.ports.tickets import PortTickets
-from cellgate.principals.authentication import Authentication, Authenticator
-from cellgate.principals.derived import DerivedTokens
-from cellgate.principals.directory import PrincipalDirectory
-from cellgate.principals.hub import HubAuthenticator, HubSettings
-from cellgate.principals.jwt import OidcSettings
-from cellgate.principals.librechat import open_librechat
-from cellgate.principals.oidc import OidcAuthenticator
-from cellgate.principals.oidc_sign_in import ProviderSignIn
-from cellgate.principals.principal import DEFAULT, Login
-from cellgate.principals.provider import open_keys
-from cellgate.principals.quotas_file import QuotaSettings, QuotasFile
-from cellgate.principals.store import PRINCIPALS
-from cellgate.principals.usage import Usage
-from cellgate.record.exports import Exports
-from cellgate.record.journal import Journal
+from cellgate.quotas.quotas_file import QuotaSettings, QuotasFile
+from cellgate.quotas.usage import Usage
+from cellgate.record.export.session_export import Exports
 from cellgate.record.keys import load_key
-from cellgate.record.location import RECORD
-from cellgate.record.schema import Sync
 from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger, SpillWatch
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.location import RECORD
+from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.server import tracing

@@ -18,8 +18,8 @@ from pathlib import Path
 from cellgate.execution.run import RunEnd
 from cellgate.http.metrics import Metrics
 from cellgate.http.tracing import Tracer
-from cellgate.record.location import RECORD, wal_beside
-from cellgate.record.redo import beside
+from cellgate.record.store.sqlite.location import RECORD, wal_beside
+from cellgate.record.store.sqlite.redo import beside
 from cellgate.sessions.parts import SessionObserver
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor

@@ -29,8 +29,8 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.files.workspace import folder_of
 from cellgate.record.events import EventLog, now
-from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.parts import SessionSpec
 from cellgate.sessions.secrets import SecretSource, SessionSecrets

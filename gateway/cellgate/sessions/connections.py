@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cellgate.errors import StorageError
-from cellgate.principals.usage import Account
+from cellgate.quotas.usage import Account
 from cellgate.sessions.queue import SessionRuns
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.state import SessionRecord

@@ -20,8 +20,8 @@ from enum import StrEnum
 from cellgate.errors import Conflict, PrincipalQuotaExceeded, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState

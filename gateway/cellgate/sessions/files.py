@@ -18,6 +18,8 @@ from msgspec import structs
 
 from cellgate.errors import NotFound, QueueFull, QuotaExceeded, storage
 from cellgate.execution.checks import check_session_key
+from cellgate.fairness.reservation import Reservation as Place
+from cellgate.fairness.shares import Shares
 from cellgate.files import tree
 from cellgate.files.ledger import Ledger, Reservation
 from cellgate.files.listing import Listings, Stop
@@ -25,9 +27,7 @@ from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
 from cellgate.files.workspace import WorkspaceStore, folder_of
-from cellgate.principals.reservation import Reservation as Place
-from cellgate.principals.shares import Shares
-from cellgate.record.journal import Journal
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FilePage

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType, structs
 
-from cellgate.principals.principal import Reach
+from cellgate.identity.principal import Reach
 from cellgate.record.rows import SessionRow
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing

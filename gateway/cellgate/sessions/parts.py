@@ -17,8 +17,8 @@ from cellgate.execution.run import ExecutionSettings, RunObserver
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
 from cellgate.ports.table import PortCounts
-from cellgate.principals.usage import Usage
 from cellgate.processes.table import ProcessCounts
+from cellgate.quotas.usage import Usage
 from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill_ledger import SpillLedger

@@ -16,12 +16,12 @@ from msgspec import UNSET, structs
 from cellgate.errors import NotFound
 from cellgate.execution.checks import check_session_key
 from cellgate.execution.results import ResultBuilder
-from cellgate.principals.principal import EVERYWHERE, Reach
-from cellgate.record.admission import Turns
+from cellgate.fairness.turns import Turns
+from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.record.events import EventLog
-from cellgate.record.exports import Exports, Moment
-from cellgate.record.journal import Journal
+from cellgate.record.export.session_export import Exports, Moment
 from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.model import TITLE, session_model
 from cellgate.sessions.registry import SessionManager

@@ -25,16 +25,16 @@ from cellgate.execution.checks import check_env, check_session_key
 from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
+from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import folder_name, folder_of, new_folder
-from cellgate.principals.quotas import Quotas
-from cellgate.principals.reservation import Reservation
-from cellgate.principals.secrets import check_secret_names
+from cellgate.identity.secrets import check_secret_names
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
-from cellgate.record.eraser import Purge
+from cellgate.quotas.quotas import Quotas
 from cellgate.record.events import EventLog, MemoryStore, now
-from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
+from cellgate.record.store.sqlite.eraser import Purge
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints

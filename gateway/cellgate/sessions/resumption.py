@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET, UnsetType
 
 from cellgate.execution.limits import Ceilings, SessionLimits
-from cellgate.record.last_life import LastLife
 from cellgate.record.rows import SessionRow
+from cellgate.record.store.sqlite.last_life import LastLife
 from cellgate.sessions.model import has_network
 from cellgate.sessions.variables import Variables
 from cellgate.wire.events import Loss, Missing

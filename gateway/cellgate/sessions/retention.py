@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from cellgate.record.journal import Journal
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.registry import SessionManager
 from cellgate_kernels.base.errors import CellgateError

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from cellgate.errors import StorageError
-from cellgate.principals.secrets import Secret
+from cellgate.identity.secrets import Secret
 from cellgate_kernels.protocol.masking import Masker, MessageMasker
 
 

@@ -33,10 +33,10 @@ from cellgate.files.workspace import folder_of, snapshots_of
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
 from cellgate.ports.table import SessionPorts
-from cellgate.principals.usage import CellPlace
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.processes.table import SessionProcesses
+from cellgate.quotas.usage import CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.checkpoints import Checkpoint, Position, RolledBack

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.errors import Conflict, NotFound, SnapshotsFull
+from cellgate.fairness.reservation import Reservation
 from cellgate.files.snapshots import Snapshots
-from cellgate.principals.reservation import Reservation
-from cellgate.principals.usage import Account
+from cellgate.quotas.usage import Account
 from cellgate.sessions.checkpoints import (
     DENSE,
     Checkpoint,

@@ -6,9 +6,9 @@ sockets in a folder mounted at /run/kernel. There it can only replace sockets by
 their fixed names, and remove the folder without following links.
 
 With a fork server, kernels that it can fork are forked, behind the same walls and in a cgroup of their own;
-see ``forking.server``. All others are started in bubblewrap. Not limited there, because that takes cgroups: the
-memory of all its processes together, shared memory, processor time, and, when the gateway runs as root, the
-number of processes. The total size of its files is watched.
+see ``forking.server``. All others are started in bubblewrap. Not limited there, because that takes cgroups:
+the memory of all its processes together, shared memory, processor time, and, when the gateway runs as root,
+the number of processes. The total size of its files is watched.
 """
 
 from __future__ import annotations

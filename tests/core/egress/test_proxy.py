@@ -18,9 +18,9 @@ from cellgate.egress.policy import Address
 from cellgate.egress.requests import MOST_HEAD
 from cellgate.egress.resolver import THREADS, Lookups
 from cellgate.egress.shared import PIECES_A_TURN, EgressLimits
-from cellgate.principals.quotas import Policy
-from cellgate.principals.usage import Usage
-from cellgate.record.admission import part_of_one
+from cellgate.fairness.turns import part_of_one
+from cellgate.quotas.quotas import Policy
+from cellgate.quotas.usage import Usage
 from cellgate_kernels.base.threads import Lane
 from tests.core.egress.world import PATIENCE, PUBLIC, Serve, echo, policy, world
 

@@ -19,7 +19,7 @@ from cellgate.egress.policy import Address, EgressPolicy
 from cellgate.egress.proxy import SessionProxy
 from cellgate.egress.shared import Egress, EgressLimits, Ways
 from cellgate.errors import StorageError
-from cellgate.principals.host_patterns import parse_host_pattern
+from cellgate.identity.host_patterns import parse_host_pattern
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.launch.base import EGRESS_SOCKET
 

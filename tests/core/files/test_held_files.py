@@ -15,7 +15,7 @@ from cellgate.files import tree
 from cellgate.files.copying import copy_tree, data_bytes
 from cellgate.files.snapshots import Snapshots
 from cellgate.files.watch import WorkspaceWatch
-from cellgate.record.bundle import _files
+from cellgate.record.export.bundle import _files
 from cellgate_kernels.base.resources import MIB
 
 

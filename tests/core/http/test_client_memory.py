@@ -20,7 +20,7 @@ from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.operation import Format, requires
 from cellgate.http.streaming import StreamingHandler
-from cellgate.principals.principal import Login, Principal
+from cellgate.identity.principal import Login, Principal
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow
 from cellgate_kernels.base.resources import KIB, MIB

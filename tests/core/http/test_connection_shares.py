@@ -17,7 +17,7 @@ from cellgate.http.health import HealthHandler
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings, for_principals
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Login, Principal
+from cellgate.identity.principal import Login, Principal
 from tests.support.listening import listening
 
 

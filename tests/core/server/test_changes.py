@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from cellgate.console.sign_ins import SignIns
-from cellgate.principals.derived import DerivedTokens
-from cellgate.principals.principal import DEFAULT, Login, Principal
+from cellgate.identity.derived import DerivedTokens
+from cellgate.identity.principal import DEFAULT, Login, Principal
 from cellgate.server.assembly import _Changes
 
 ALICE = Login.of(Principal("alice"), token="a1")

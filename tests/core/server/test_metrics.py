@@ -24,7 +24,7 @@ from cellgate.http.metrics import (
     Problem,
     SessionEnd,
 )
-from cellgate.principals.usage import COUNTED
+from cellgate.quotas.usage import COUNTED
 from cellgate.server.observing import Observer, Sampler
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.base.errors import KernelspecNotFound, PoolExhausted

@@ -26,8 +26,8 @@ from cellgate.errors import (
 from cellgate.files.copying import copy_tree
 from cellgate.files.sharing import FolderUsers
 from cellgate.files.workspace import WorkspaceStore, folder_of
+from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.packages.session import SessionPackages
-from cellgate.principals.principal import EVERYWHERE, Reach
 from cellgate.sessions.adoption import left_behind
 from cellgate.sessions.model import within
 from cellgate.sessions.reader import Archive

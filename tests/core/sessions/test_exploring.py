@@ -11,7 +11,7 @@ import pytest
 
 from cellgate.errors import Conflict, NotFound, PrincipalQuotaExceeded
 from cellgate.execution.request import ExecuteRequest
-from cellgate.principals.reservation import Reservation
+from cellgate.fairness.reservation import Reservation
 from cellgate.sessions.exploring import Exploration, Explored, Explorer, Fate, Keep, Plan, branch_keys
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody

@@ -19,7 +19,7 @@ from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.http import base
 from cellgate.http.base import BaseHandler, decode_heavy
 from cellgate.http.operation import requires
-from cellgate.principals.principal import EVERYWHERE, Reach
+from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.record import events
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow

@@ -12,9 +12,9 @@ from msgspec import UNSET, structs, to_builtins
 from cellgate.client import KernelInfo
 from cellgate.client.loss import describe_loss
 from cellgate.execution.limits import Ceilings, SessionLimits
-from cellgate.record.last_life import LastLife
-from cellgate.record.reads import MANY_EVENTS
 from cellgate.record.rows import SessionRow
+from cellgate.record.store.sqlite.last_life import LastLife
+from cellgate.record.store.sqlite.reads import MANY_EVENTS
 from cellgate.sessions.resumption import Past, resume
 from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.events import Loss, Missing

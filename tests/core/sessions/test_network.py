@@ -14,8 +14,8 @@ import pytest
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.errors import Conflict, NetworkNotAllowed
-from cellgate.principals.host_patterns import parse_host_pattern
-from cellgate.principals.secrets import Secret
+from cellgate.identity.host_patterns import parse_host_pattern
+from cellgate.identity.secrets import Secret
 from cellgate.sessions.connections import SessionConnections
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session

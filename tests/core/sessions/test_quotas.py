@@ -11,7 +11,7 @@ import pytest
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.execution.request import ExecuteRequest
-from cellgate.principals.quotas import Policy
+from cellgate.quotas.quotas import Policy
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.base.errors import CellgateError, InvalidInput

@@ -15,9 +15,9 @@ from cellgate.errors import Conflict, StorageError
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.principals.secrets import Secret
-from cellgate.record.journal import Journal
+from cellgate.identity.secrets import Secret
 from cellgate.record.rows import ExecutionRow
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions import adoption
 from cellgate.sessions.adoption import MESSAGES_A_TURN, masked
 from cellgate.wire.models import SessionBody

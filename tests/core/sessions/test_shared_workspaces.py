@@ -12,7 +12,7 @@ from msgspec import UNSET
 from cellgate.errors import CannotShare, Conflict, NotFound
 from cellgate.execution.request import ExecuteRequest
 from cellgate.files.workspace import WorkspaceStore, folder_of
-from cellgate.principals.principal import Reach
+from cellgate.identity.principal import Reach
 from cellgate.sessions.adoption import left_behind
 from cellgate.sessions.model import within
 from cellgate.sessions.session import Session

@@ -10,13 +10,13 @@ import pytest
 from cellgate.errors import StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
-from cellgate.record import survey as surveys
 from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, MemoryStore
-from cellgate.record.notebook import Export, Notebook
+from cellgate.record.export import survey as surveys
+from cellgate.record.export.notebook import Export, Notebook
+from cellgate.record.export.survey import ListedRows, Survey
+from cellgate.record.export.widgets import STATE, WidgetStates
 from cellgate.record.rows import EventRow
-from cellgate.record.survey import ListedRows, Survey
-from cellgate.record.widgets import STATE, WidgetStates
 from cellgate.sessions import widgets
 from cellgate_kernels.protocol.execution import Execution
 from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message

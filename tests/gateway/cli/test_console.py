@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.cli.guard import RESET, Guard, Outlet
+from cellgate.cli.terminal.guard import RESET, Guard, Outlet
 from tests.support.server import TOKEN, GatewayProcess
 from tests.support.terminal import Terminal
 

@@ -56,7 +56,7 @@ def test_a_cell_waits_for_no_module_that_other_commands_need(shell: Shell, words
     )
     assert "42" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "cellgate.cli.exec" in imported
+    assert "cellgate.cli.run.exec" in imported
     assert imported & NOT_NEEDED == set()
 
 

@@ -20,8 +20,8 @@ from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import BaseApp, CommandApp, UsageError, environment_config
 from cellgate.cli.main import CellgateApp, main
-from cellgate.cli.run import RunApp
-from cellgate.cli.serve import ServeApp
+from cellgate.cli.run.run import RunApp
+from cellgate.cli.serve.serve import ServeApp
 from tests.support.commands import cellgate, environment
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cellgate.cli.open import has_browser
+from cellgate.cli.run.open import has_browser
 from tests.conftest import StartGateway
 from tests.gateway.console.conftest import Browser
 from tests.support.commands import INSTALLED, announced, cellgate, environment

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 
-from cellgate.principals.principal import Permission, Reach, Role
-from cellgate.principals.store import PRINCIPALS, opened
+from cellgate.identity.principal import Permission, Reach, Role
+from cellgate.identity.store import PRINCIPALS, opened
 from tests.conftest import StartGateway, serving
 from tests.gateway.console.conftest import HTML, Browser, ticket_path
 from tests.support.certificates import Authority

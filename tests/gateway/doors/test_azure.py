@@ -11,8 +11,8 @@ import psutil
 import pytest
 import requests
 
-from cellgate.principals.principal import Permission, Reach, Role
-from cellgate.principals.store import PRINCIPALS, opened
+from cellgate.identity.principal import Permission, Reach, Role
+from cellgate.identity.store import PRINCIPALS, opened
 from cellgate_kernels.base.resources import MIB
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import requests
 
-from cellgate.principals.principal import Reach, Role
-from cellgate.principals.store import PRINCIPALS, PrincipalStore, opened
+from cellgate.identity.principal import Reach, Role
+from cellgate.identity.store import PRINCIPALS, PrincipalStore, opened
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import requests
 
-from cellgate.principals.principal import Reach, Role
-from cellgate.principals.store import PRINCIPALS, opened
+from cellgate.identity.principal import Reach, Role
+from cellgate.identity.store import PRINCIPALS, opened
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.commands import refusal
 from tests.support.identity import signer

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import nbformat
 
-from cellgate.record.verify import check_bundle
-from cellgate.record.widgets import STATE
+from cellgate.record.export.widgets import STATE
+from cellgate.record.verify.notebooks import check_bundle
 from tests.core.sessions.test_widgets import MODEL
 from tests.gateway.test_notebooks import run_with_nbclient
 from tests.support.server import GatewayProcess

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cellgate.principals.principal import Permission, Reach, Role
-from cellgate.principals.store import PRINCIPALS, opened
-from cellgate.record.location import RECORD
-from cellgate.record.verify_store import check_record
+from cellgate.identity.principal import Permission, Reach, Role
+from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.record.store.sqlite.location import RECORD
+from cellgate.record.verify.stores import check_record
 from tests.conftest import StartGateway
 from tests.support.commands import cellgate
 from tests.support.server import GatewayProcess, Response, until

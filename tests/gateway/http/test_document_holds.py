@@ -19,7 +19,7 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from cellgate.http.openapi import build_document
+from cellgate.http.openapi.document import build_document
 from cellgate.http.routes import TABLE
 from tests.conftest import serving
 from tests.support.nightly import mostly_nightly

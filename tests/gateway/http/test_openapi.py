@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cellgate.http.api_examples import load_examples
-from cellgate.http.api_page import command_of
-from cellgate.http.openapi import build_document
+from cellgate.http.openapi.document import build_document
+from cellgate.http.openapi.examples import load_examples
+from cellgate.http.openapi.page import command_of
 from cellgate.http.routes import TABLE
 from tests.support.server import TOKEN, GatewayProcess
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cellgate.record.verify import check_notebook
+from cellgate.record.verify.notebooks import check_notebook
 from cellgate_kernels.base.resources import MIB
 from tests.conftest import StartGateway, serving
 from tests.support.nightly import mostly_nightly

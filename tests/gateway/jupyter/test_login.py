@@ -10,8 +10,8 @@ import pytest
 import requests
 from tornado.httpclient import HTTPRequest
 
-from cellgate.principals.principal import Permission, Reach, Role
-from cellgate.principals.store import PRINCIPALS, opened
+from cellgate.identity.principal import Permission, Reach, Role
+from cellgate.identity.store import PRINCIPALS, opened
 from tests.conftest import StartGateway, serving
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 from tests.support.websockets import websocket

@@ -20,7 +20,7 @@ import nbformat
 import pytest
 
 from cellgate.record.keys import make_key
-from cellgate.record.verify import check_bundle, check_notebook
+from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate_kernels.base.errors import BackendUnavailable
 from cellgate_kernels.specs.install import create_environment, install_kernelspec
 from tests.conftest import StartGateway

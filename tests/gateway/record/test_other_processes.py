@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.record import journal as journal_module
 from cellgate.record.chain import verify
-from cellgate.record.journal import Journal
+from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite.journal import Journal
 from tests.pure.record.conftest import Chain, all_events
 from tests.pure.record.test_lock import closed_once_it_knows
 from tests.pure.record.test_redo import cells
@@ -42,7 +42,7 @@ async def opened_elsewhere(path: Path) -> str:
     """What a process says that opens the record, and ends."""
     code = f"""
         import asyncio, pathlib
-        from cellgate.record.journal import Journal
+        from cellgate.record.store.sqlite.journal import Journal
         asyncio.run(Journal.open(pathlib.Path({str(path)!r})))
     """
     program = [sys.executable, "-c", textwrap.dedent(code)]
@@ -85,7 +85,7 @@ async def test_two_gateways_can_not_share_a_folder(path: Path, sync: Any) -> Non
 
 WRITER = """
     import asyncio, itertools, pathlib, sys
-    from cellgate.record.journal import Journal
+    from cellgate.record.store.sqlite.journal import Journal
     from tests.pure.record.conftest import Chain, execution_row, session_row
 
     async def write(journal, session_id):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.record.blobs import put_back
 from cellgate.record.chain import verify
-from cellgate.record.schema import open_reader
+from cellgate.record.store.sqlite.blobs import put_back
+from cellgate.record.store.sqlite.schema import open_reader
 from tests.gateway.record.test_storage import disk, fill, is_ready_again, statuses
 from tests.support.server import GatewayProcess, until
 

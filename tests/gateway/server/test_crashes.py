@@ -21,8 +21,8 @@ import psutil
 import pytest
 
 from cellgate.client import Gateway, ProcessExited
-from cellgate.record.blobs import put_back
 from cellgate.record.chain import verify
+from cellgate.record.store.sqlite.blobs import put_back
 from tests.conftest import StartGateway
 from tests.gateway.ports.conftest import ECHO, Browser, Ports, base_of
 from tests.support.server import TOKEN, GatewayProcess, send, until

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.cli.record import RecordApp
-from cellgate.cli.serve import ServeApp
+from cellgate.cli.record.record import RecordApp
+from cellgate.cli.serve.serve import ServeApp
 from cellgate_kernels.limits.cgroups import CONTROLLERS
 from tests.support.requirements import require
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from cellgate.cli.branch_tree import tree_lines
+from cellgate.cli.run.branch_tree import tree_lines
 from cellgate.client import BranchedFrom, SessionModel
 from cellgate.wire.answers import SessionTree, TreeNode
 

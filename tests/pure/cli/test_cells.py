@@ -10,9 +10,9 @@ import nbformat
 import pytest
 from nbformat import v3, v4
 
-from cellgate.cli.cells import Cell, CellFile, CellKind
-from cellgate.cli.notebook_files import read_cells, weave
-from cellgate.cli.notebook_kernel import Choice, choose_kernel, is_python, written_with
+from cellgate.cli.run.cells import Cell, CellFile, CellKind
+from cellgate.cli.run.notebook_files import read_cells, weave
+from cellgate.cli.run.notebook_kernel import Choice, choose_kernel, is_python, written_with
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.specs.languages import Language
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from cellgate.cli.images import Handling, Pictures, Protocol, draw, terminal_protocol, understood
-from cellgate.cli.screen import present_data
+from cellgate.cli.terminal.images import Handling, Pictures, Protocol, draw, terminal_protocol, understood
+from cellgate.cli.terminal.screen import present_data
 
 
 def png(width: int = 3, height: int = 7, colour: str = "red") -> bytes:

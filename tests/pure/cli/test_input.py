@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cellgate.cli.input import Lines
+from cellgate.cli.run.input import Lines
 from cellgate_kernels.base.errors import InvalidInput
 
 

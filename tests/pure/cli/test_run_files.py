@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.cli import run_files
 from cellgate.cli.base import UsageError
-from cellgate.cli.run_files import MADE, Brought, Sent, Target, bring_back, changed, files_to_send, forgotten
+from cellgate.cli.run import run_files
+from cellgate.cli.run.run_files import (
+    MADE,
+    Brought,
+    Sent,
+    Target,
+    bring_back,
+    changed,
+    files_to_send,
+    forgotten,
+)
 from cellgate.client import ErrorInfo, FileModel, Files
 
 

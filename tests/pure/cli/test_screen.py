@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cellgate.cli.images import Handling, Pictures
-from cellgate.cli.live_screen import Live, make_screen
-from cellgate.cli.screen import Plain, Seen, describe, describe_data, summary
+from cellgate.cli.terminal.images import Handling, Pictures
+from cellgate.cli.terminal.live_screen import Live, make_screen
+from cellgate.cli.terminal.screen import Plain, Seen, describe, describe_data, summary
 from cellgate.client import (
     DisplayData,
     ErrorInfo,

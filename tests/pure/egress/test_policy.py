@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from cellgate.egress.policy import EgressPolicy, canonical_host, split_authority
-from cellgate.principals.host_patterns import parse_host_pattern
+from cellgate.identity.host_patterns import parse_host_pattern
 
 
 def policy(*patterns: str, allow_private: bool = False) -> EgressPolicy:

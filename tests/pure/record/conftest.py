@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.journal import EventRow, ExecutionRow, Journal, SessionRow
+from cellgate.record.store.sqlite.journal import EventRow, ExecutionRow, Journal, SessionRow
 
 MOMENT = "2026-11-21T10:00:00.000000Z"
 

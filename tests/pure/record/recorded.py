@@ -8,8 +8,8 @@ from msgspec import structs
 
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import brief
-from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate.wire.events import BranchedFrom
 from tests.pure.record.conftest import MOMENT, session_row
 

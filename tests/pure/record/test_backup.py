@@ -17,12 +17,13 @@ import pytest
 
 from cellgate.cli.main import main
 from cellgate.errors import StorageError
-from cellgate.record import backup, drafts
+from cellgate.record import backup
 from cellgate.record.backup import Copied
-from cellgate.record.journal import Journal
-from cellgate.record.location import RECORD
-from cellgate.record.redo import beside
-from cellgate.record.verify_store import check_record
+from cellgate.record.store.sqlite import drafts
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.location import RECORD
+from cellgate.record.store.sqlite.redo import beside
+from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, image, text
 from tests.pure.record.test_redo import crashed

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cellgate.record import blobs
-from cellgate.record.blobs import LEAST, long_runs
-from cellgate.record.journal import Journal
+from cellgate.record.store.sqlite import blobs
+from cellgate.record.store.sqlite.blobs import LEAST, long_runs
+from cellgate.record.store.sqlite.journal import Journal
 from tests.pure.record.conftest import to_tables
 from tests.pure.record.recorded import Recorded
 

@@ -16,15 +16,15 @@ import nbformat
 import pytest
 
 from cellgate.errors import RecordGone
-from cellgate.record import schema
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.exports import Exports, Moment
-from cellgate.record.journal import Journal
+from cellgate.record.export.session_export import Exports, Moment
 from cellgate.record.rows import Ancestor, Lineage
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.verify import check_bundle, check_notebook
-from cellgate.record.verify_store import check_record
+from cellgate.record.store.sqlite import schema
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.verify.notebooks import check_bundle, check_notebook
+from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_verify import OTHER_VALUE, changed, collected, columns, problems

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.record import bundle
-from cellgate.record.exports import Exports
-from cellgate.record.journal import Journal
+from cellgate.record.export import bundle
+from cellgate.record.export.session_export import Exports
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.recorded import Recorded
 

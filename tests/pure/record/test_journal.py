@@ -15,13 +15,13 @@ import pytest
 from msgspec import structs
 
 from cellgate.errors import StorageError, StorageFull
-from cellgate.record import journal as journal_module
-from cellgate.record import schema
-from cellgate.record.backlog import cost
 from cellgate.record.chain import GENESIS, link, verify
-from cellgate.record.journal import EventRow, Journal
-from cellgate.record.migrations import VERSION
-from cellgate.record.verify_store import check_record
+from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite import schema
+from cellgate.record.store.sqlite.backlog import cost
+from cellgate.record.store.sqlite.journal import EventRow, Journal
+from cellgate.record.store.sqlite.migrations import VERSION
+from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.threads import work_for
 from tests.pure.record.conftest import (

@@ -14,7 +14,7 @@ from cellgate.errors import NotRecorded, StorageFull
 from cellgate.record import events
 from cellgate.record.chain import verify
 from cellgate.record.events import LARGE_EVENT, EventLog
-from cellgate.record.journal import Journal
+from cellgate.record.store.sqlite.journal import Journal
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.conftest import all_events, execution_row, session_row

@@ -12,11 +12,12 @@ import pytest
 
 from cellgate.cli.main import main
 from cellgate.errors import StorageError
-from cellgate.record import backup, upkeep
-from cellgate.record import journal as journal_module
-from cellgate.record.journal import Journal
-from cellgate.record.location import RECORD, resolved
-from cellgate.record.verify_store import check_record
+from cellgate.record import backup
+from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite import upkeep
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.location import RECORD, resolved
+from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_backup import back_up, in_it, names, restore

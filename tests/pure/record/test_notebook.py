@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.notebook import Export, Notebook
+from cellgate.record.export.notebook import Export, Notebook
+from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.rows import EventRow, SessionRow
-from cellgate.record.survey import ListedRows, Survey
 from tests.pure.record.conftest import session_row
 from tests.support.examples import examples
 

@@ -13,14 +13,14 @@ import pytest
 from msgspec import structs
 
 from cellgate.errors import LogClosed, NotRecorded, StorageError
-from cellgate.record import schema
-from cellgate.record.backlog import Group
 from cellgate.record.chain import verify
 from cellgate.record.events import EventLog, MemoryStore
-from cellgate.record.findings import Finding
-from cellgate.record.journal import EventRow, Journal
-from cellgate.record.redo import encode_rows
-from cellgate.record.verify_store import check_record
+from cellgate.record.store.sqlite import schema
+from cellgate.record.store.sqlite.backlog import Group
+from cellgate.record.store.sqlite.journal import EventRow, Journal
+from cellgate.record.store.sqlite.redo import encode_rows
+from cellgate.record.verify.findings import Finding
+from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
 from tests.pure.record.recorded import Recorded, text
 

@@ -16,9 +16,9 @@ from PIL import Image
 
 from cellgate.jobs.convert import convert
 from cellgate.jobs.formulas import ELEMENTS, LONGEST, mathml
-from cellgate.record.stills import still
-from cellgate.record.widgets import STATE
-from tests.pure.record.test_html_frame import Seen, check
+from cellgate.record.export.stills import still
+from cellgate.record.export.widgets import STATE
+from tests.pure.pages.test_html_frame import Seen, check
 from tests.support.growth import Cost, both_costs
 
 pytestmark = pytest.mark.usefixtures("templates_compiled_once")

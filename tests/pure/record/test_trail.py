@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.record import backup, trail, upkeep
-from cellgate.record.journal import Journal
-from cellgate.record.trail import ACCESS, LOST, REFUSED, Entry
+from cellgate.record import backup
+from cellgate.record.store.sqlite import trail, upkeep
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.trail import ACCESS, LOST, REFUSED, Entry
 from cellgate.record.trail_writer import MOST_KEPT, MOST_REFUSALS, WINDOW_SECONDS, Notes, TrailWriter
-from cellgate.record.verify_store import check_record
+from cellgate.record.verify.stores import check_record
 from tests.pure.record.recorded import Recorded, text
 
 

@@ -12,13 +12,13 @@ import msgspec
 import nbformat
 import pytest
 
-from cellgate.cli.notebook_files import CellKind, read_cells
-from cellgate.record.exports import Exports, Moment
-from cellgate.record.journal import Journal
-from cellgate.record.notebook import Export
+from cellgate.cli.run.notebook_files import CellKind, read_cells
+from cellgate.record.export.notebook import Export
+from cellgate.record.export.session_export import Exports, Moment
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.verify import check_bundle, check_notebook
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate.replay.cells import recorded_cells
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.recorded import Recorded, text

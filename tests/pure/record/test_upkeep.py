@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.record import upkeep
-from cellgate.record.blobs import LEAST, long_runs
-from cellgate.record.journal import Journal
-from cellgate.record.verify_store import check_record
+from cellgate.record.store.sqlite import upkeep
+from cellgate.record.store.sqlite.blobs import LEAST, long_runs
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.verify.stores import check_record
 from tests.pure.record.recorded import Recorded, image, text
 
 SHORT_RUNS = 'a"' * LEAST

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cellgate.cli.widgets import LastWidgets
+from cellgate.cli.run.widgets import LastWidgets
 from cellgate.client import ClearOutput, CommMessage, CommOpened, DisplayData, Finished
 from cellgate.execution.results import ResultBuilder
-from cellgate.record.widget_text import ShownWidgets, widget_text
+from cellgate.record.export.widget_text import ShownWidgets, widget_text
 from cellgate_kernels.codec.telling import WIDGET_VIEW
 
 BAR: dict[str, dict[str, Any]] = {

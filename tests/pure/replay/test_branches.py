@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from cellgate.cli.replay import UNJUDGED, exit_code, summary
+from cellgate.cli.record.replay import UNJUDGED, exit_code, summary
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
 from cellgate.replay.page import page
 from cellgate.replay.report import NewRun, build_report

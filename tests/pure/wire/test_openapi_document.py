@@ -15,10 +15,10 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from tornado.web import RequestHandler
 
 from cellgate.errors import status_of_kind
-from cellgate.http.api_examples import load_examples
-from cellgate.http.api_page import command_of, reference_page
 from cellgate.http.base import BaseHandler
-from cellgate.http.openapi import METHODS, build_document
+from cellgate.http.openapi.document import METHODS, build_document
+from cellgate.http.openapi.examples import load_examples
+from cellgate.http.openapi.page import command_of, reference_page
 from cellgate.http.operation import FORM, JSON, Answer, operation, operation_of
 from cellgate.http.routes import TABLE
 from cellgate.wire.events import EVENTS

@@ -17,8 +17,8 @@ from cellgate.errors import Conflict, InvalidToken, status_of
 from cellgate.http.access import host_name
 from cellgate.http.base import encode
 from cellgate.http.context import Services
-from cellgate.principals.addresses import is_loopback
-from cellgate.principals.principal import Ask, Login
+from cellgate.identity.addresses import is_loopback
+from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import CellgateError
 

@@ -20,7 +20,7 @@ from cellgate.http.base import encode
 from cellgate.http.context import Services
 from cellgate.http.operation import Format, requires
 from cellgate.http.v1.executions import permitted
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.record.rows import EventRow
 from cellgate.sessions.sandboxes import Sandbox
 from cellgate.wire.models import ExecuteBody

@@ -22,7 +22,7 @@ from cellgate.doors.e2b.files import home_path, parse_home_path
 from cellgate.errors import NotFound
 from cellgate.http.base import decode, decode_heavy, encode
 from cellgate.http.operation import Format, requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process
 from cellgate.processes.run import ProcessRun
 from cellgate.record.rows import EventRow

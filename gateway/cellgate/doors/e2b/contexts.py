@@ -18,7 +18,7 @@ from cellgate.doors.e2b.files import home_path, parse_home_path
 from cellgate.errors import NotFound
 from cellgate.http.context import Services
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Login, Permission
+from cellgate.identity.principal import Login, Permission
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session

@@ -24,7 +24,7 @@ from cellgate.execution.checks import check_env, check_metadata
 from cellgate.execution.limits import check_seconds
 from cellgate.http.context import Services
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Login, Permission
+from cellgate.identity.principal import Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.base.errors import InvalidInput

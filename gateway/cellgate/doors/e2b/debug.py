@@ -19,8 +19,8 @@ from cellgate.http.access import host_name
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.routes import Route, pattern
-from cellgate.principals.addresses import is_loopback
-from cellgate.principals.principal import DEFAULT, Login
+from cellgate.identity.addresses import is_loopback
+from cellgate.identity.principal import DEFAULT, Login
 from cellgate.wire.models import LimitsBody
 from cellgate_kernels.base.errors import CellgateError
 

@@ -22,7 +22,7 @@ from cellgate.http.context import Services
 from cellgate.http.multipart import FormReader
 from cellgate.http.operation import requires
 from cellgate.http.v1.files import FileAnswers, UploadHandler
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.files import Staged
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput

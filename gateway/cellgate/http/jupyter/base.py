@@ -18,7 +18,7 @@ from cellgate.errors import NotFound, quota_of
 from cellgate.http.access import token_of
 from cellgate.http.base import BaseHandler, encode
 from cellgate.http.jupyter.logged_in import WORD_HEADER, login_of
-from cellgate.principals.principal import Ask, Login
+from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState

@@ -23,7 +23,7 @@ from cellgate.http.jupyter.base import JupyterHandler
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream, silence
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.base.tasks import guarded

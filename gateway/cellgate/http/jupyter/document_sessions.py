@@ -9,7 +9,7 @@ from typing import Any
 from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import MOST_PATH, JupyterHandler, kernel_id, kernel_model
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.document_sessions import NotebookSession
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput

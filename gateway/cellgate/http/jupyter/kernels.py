@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cellgate.http.jupyter.base import JupyterHandler, kernel_model
 from cellgate.http.operation import requires
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 
 
 class ApiHandler(JupyterHandler):

@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Final
 
-from cellgate.principals.derived import DerivedTokens
-from cellgate.principals.principal import Login
+from cellgate.identity.derived import DerivedTokens
+from cellgate.identity.principal import Login
 
 WORD_HEADER: Final = "X-XSRFToken"
 """Jupyter's field for the word."""

@@ -32,6 +32,8 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
+from cellgate.fairness.shares import Shares
+from cellgate.fairness.turns import part_of_one
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.lingering import Lingering
@@ -39,9 +41,7 @@ from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings, for_principals
 from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
-from cellgate.principals.principal import Login
-from cellgate.principals.shares import Shares
-from cellgate.record.admission import part_of_one
+from cellgate.identity.principal import Login
 from cellgate_kernels.base.budget import ByteBudget, largest
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.places import Places

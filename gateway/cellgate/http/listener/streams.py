@@ -22,9 +22,9 @@ from typing import Any, Protocol, cast
 import msgspec
 from tornado.iostream import IOStream, UnsatisfiableReadError
 
+from cellgate.fairness.shares import Shares
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.principals.principal import Login
-from cellgate.principals.shares import Shares
+from cellgate.identity.principal import Login
 from cellgate.wire.owner import OWNER
 from cellgate_kernels.base.budget import ByteBudget
 from cellgate_kernels.base.places import Places

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cellgate.http.operation import JSON, NDJSON, Answer, operation
 from cellgate.http.v1.download import EXPORTS, IF_NONE_MATCH, NOT_MODIFIED, DownloadHandler
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.answers import ChainCheck
 from cellgate.wire.queries import SessionQuery
 

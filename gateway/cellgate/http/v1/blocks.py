@@ -19,7 +19,7 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.http.base import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
 from cellgate.http.v1.executions import ExecutionAnswers, permitted
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import BlocksResult
 from cellgate.wire.models import BlocksBody, ExecuteBody

@@ -12,7 +12,7 @@ from msgspec import structs
 from cellgate.errors import Conflict, FileHeld, QuotaExceeded
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, WRITES, Answer, operation
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.checkpoints import RolledBack
 from cellgate.sessions.model import within
 from cellgate.sessions.session import Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cellgate.errors import Forbidden
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, Answer, operation
-from cellgate.principals.tickets import TICKET_SECONDS
+from cellgate.identity.tickets import TICKET_SECONDS
 from cellgate.wire.answers import ConsoleUrl
 
 

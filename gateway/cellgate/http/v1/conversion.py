@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cellgate.http.v1.download import DownloadHandler, notebook_tag
 from cellgate.jobs.convert import check_form, extension_of
-from cellgate.record.html_frame import PAGE_POLICY
+from cellgate.pages.html_frame import PAGE_POLICY
 from cellgate.wire.queries import NotebookQuery
 
 

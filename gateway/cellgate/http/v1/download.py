@@ -16,7 +16,7 @@ from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, S
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.operation import READS, Answer
-from cellgate.record.exports import Moment, Parts
+from cellgate.record.export.session_export import Moment, Parts
 from cellgate.wire.queries import NotebookQuery
 from cellgate_kernels.base.tasks import Supervisor
 

@@ -24,7 +24,7 @@ from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import HTML, READS, Answer, operation
 from cellgate.http.v1.executions import permitted
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.record.events import EventLog
 from cellgate.wire.answers import Accepted
 from cellgate.wire.models import Command

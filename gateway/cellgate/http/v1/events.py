@@ -5,7 +5,7 @@ from __future__ import annotations
 from cellgate.errors import NotAcceptable, NotRecorded
 from cellgate.http.operation import JSON, NDJSON, READS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.answers import EventPage
 from cellgate.wire.events import Event
 from cellgate.wire.queries import EventsQuery

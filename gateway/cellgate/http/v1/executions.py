@@ -21,8 +21,8 @@ from cellgate.http.context import Services
 from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
+from cellgate.identity.principal import Login, Permission
 from cellgate.packages.settings import OUT_OF_SCOPE, not_allowed
-from cellgate.principals.principal import Login, Permission
 from cellgate.sessions.registry import Accepted
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ExecutionPage, Result

@@ -21,7 +21,7 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.http.base import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
 from cellgate.http.v1.executions import ExecutionAnswers, permitted
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.exploring import Exploration, Explored, Fate, Keep, Plan, branch_keys
 from cellgate.wire import answers
 from cellgate.wire.models import MOST_ALTERNATIVES, ExecuteBody, ExploreBody

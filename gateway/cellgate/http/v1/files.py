@@ -33,7 +33,7 @@ from cellgate.http.multipart import FormReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
 from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
 from cellgate.http.v1.download import IF_NONE_MATCH, NOT_MODIFIED
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.files import Incoming, Staged
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileChanges, FilePage

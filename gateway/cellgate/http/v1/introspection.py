@@ -9,7 +9,7 @@ from cellgate.errors import Conflict, ShuttingDown
 from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.introspection import completion, inspection, variables
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList

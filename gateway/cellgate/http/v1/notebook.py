@@ -12,7 +12,7 @@ from cellgate.http.v1.download import (
     DownloadHandler,
     notebook_tag,
 )
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.queries import NotebookQuery, SessionQuery
 
 NOTEBOOK = Foreign("Notebook", "A notebook, as nbformat 4.5 describes it.")

@@ -13,7 +13,7 @@ from cellgate.execution.pictures import output_bytes
 from cellgate.execution.results import ResultBuilder
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import ANY_TYPE, READS, Answer, operation
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.queries import OutputQuery
 from cellgate_kernels.base.errors import InvalidInput
 

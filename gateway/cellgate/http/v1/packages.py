@@ -14,9 +14,9 @@ from cellgate.errors import (
 from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, Answer, operation
+from cellgate.identity.principal import Permission
 from cellgate.packages.requirements import parse_change
 from cellgate.packages.settings import not_allowed
-from cellgate.principals.principal import Permission
 from cellgate.wire.answers import PackageChanges, Packages
 from cellgate.wire.models import PackagesBody
 from cellgate.wire.queries import SessionQuery

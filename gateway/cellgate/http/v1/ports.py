@@ -9,10 +9,10 @@ from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
+from cellgate.identity.principal import DEFAULT, Permission
+from cellgate.identity.tickets import TICKET_SECONDS
 from cellgate.ports.origin import check_port
 from cellgate.ports.tickets import PortGrant
-from cellgate.principals.principal import DEFAULT, Permission
-from cellgate.principals.tickets import TICKET_SECONDS
 from cellgate.wire.answers import PortUrl
 from cellgate.wire.queries import SessionQuery
 

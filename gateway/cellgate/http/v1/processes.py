@@ -8,7 +8,7 @@ from cellgate.errors import Conflict, NotAcceptable
 from cellgate.execution.checks import check_session_key
 from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process, check_signal
 from cellgate.processes.run import ProcessRun
 from cellgate.wire.answers import ProcessList, ProcessModel

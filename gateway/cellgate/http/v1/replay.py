@@ -12,8 +12,8 @@ from cellgate.http.base import encode
 from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, Format, operation
 from cellgate.http.streaming import KEEP_ALIVE, StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
-from cellgate.principals.principal import Permission
-from cellgate.record.html_frame import PAGE_POLICY
+from cellgate.identity.principal import Permission
+from cellgate.pages.html_frame import PAGE_POLICY
 from cellgate.replay.cells import RecordedCell
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.report import NewRun

@@ -9,7 +9,7 @@ from cellgate.execution.checks import check_metadata, check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, NDJSON, READS, STARTS, WRITES, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.sessions.model import within
 from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
 from cellgate.wire.models import BranchBody, SessionBody

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
-from cellgate.principals.principal import Permission
+from cellgate.identity.principal import Permission
 from cellgate.wire.answers import TrailEntry, TrailPage
 from cellgate.wire.queries import TrailQuery
 

@@ -1,0 +1,1 @@
+"""The commands about users, their tokens and their secrets."""

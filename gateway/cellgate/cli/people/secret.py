@@ -1,0 +1,103 @@
+"""``cellgate secret``: values that cells get as environment variables and that no output shows."""
+
+from __future__ import annotations
+
+import sys
+from types import MappingProxyType
+
+from traitlets import Unicode
+
+from cellgate.cli.actions import forms_of
+from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.people.principals import PrincipalsApp
+
+MOST_READ = 64 * 1024
+"""Bytes that are read of a value; one that is acceptable is shorter."""
+
+
+class SecretApp(PrincipalsApp):
+    """``cellgate secret``."""
+
+    name = "cellgate-secret"
+    usage = "set|list|remove [NAME] --user USER"
+    actions = {"set": "NAME", "list": "", "remove": "NAME"}  # noqa: RUF012
+    forms = tuple(f"{form} --user USER" for form in forms_of(actions))
+    description = """
+        Secrets of a user of the gateway with this data folder, which need not be running; one that is needs
+        no restart. The one administrator of a gateway without users is `default`.
+
+        `set` reads the value from stdin; one newline at its end is cut. A session that names the secret has
+        it as an environment variable, and its outputs and its record show [secret NAME] where the whole value
+        appears. A change applies to kernels that are started afterwards. `list` shows no values, and nothing
+        else does.
+
+        Values are encrypted with the key in secrets.key, which is made with the first secret.
+    """
+    examples = """
+        cellgate secret set API_KEY --user alice < key.txt
+        cellgate secret list --user alice
+        cellgate secret remove API_KEY --user alice
+    """
+
+    options_of_some = MappingProxyType(
+        {
+            "json": "list",
+        }
+    )
+
+    user = Unicode(help="Whose secrets.").tag(config=True, metavar="NAME")
+
+    aliases = {"user": "SecretApp.user", **BaseApp.aliases}  # noqa: RUF012
+    flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
+
+    def run_action(self, action: str, *words: str) -> None:
+        """Change or list the secrets."""
+        if not self.user:
+            raise UsageError("--user NAME says whose secrets")
+        if action == "set":
+            self._set(words[0])
+        elif action == "list":
+            self._list()
+        else:
+            with self.store() as store:
+                store.remove_secret(self.user, words[0])
+
+    def _set(self, name: str) -> None:
+        from cellgate.identity.secrets import (  # noqa: PLC0415 - keeps --help quick
+            SECRET_KEY,
+            check_secret_name,
+            check_secret_value,
+            load_secret_key,
+            unreadable,
+            what_to_do,
+        )
+        from cellgate.identity.store import RESERVED  # noqa: PLC0415
+
+        check_secret_name(name)
+        value = check_secret_value(_read_value())
+        with self.store(create=self.user == RESERVED) as store:
+            store.check_owner(self.user)
+            key = load_secret_key(self.data_path / SECRET_KEY, create=True)
+            store.set_secret(self.user, name, key.seal(self.user, name, value))
+            lost = unreadable(key, store.secrets())
+        if lost:
+            sys.stderr.write(f"warning: other secrets can't be read: {what_to_do(lost)}.\n")
+
+    def _list(self) -> None:
+        from cellgate.identity.tokens import time_text  # noqa: PLC0415
+
+        with self.store() as store:
+            boxes = store.secrets(self.user)
+        models = [{"name": box.name, "set_at": time_text(box.set_at)} for box in boxes]
+        self.show(models, "No secrets.")
+
+
+def _read_value() -> str:
+    """The value on stdin. Raises UsageError for bytes that are no text."""
+    if sys.stdin.isatty():
+        sys.stderr.write("The value, then Ctrl-D:\n")
+    try:
+        value = sys.stdin.buffer.read(MOST_READ).decode()
+    except UnicodeDecodeError as error:
+        raise UsageError("The value is not UTF-8 text; encode it, for example as base64") from error
+    return value.removesuffix("\n")

@@ -1,0 +1,111 @@
+"""``cellgate user``: who may use the gateway of a data folder."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from traitlets import Enum
+
+from cellgate.cli.actions import forms_of
+from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.people.principals import PrincipalsApp
+
+ROLES = ("user", "admin", "auditor")
+
+
+class UserApp(PrincipalsApp):
+    """``cellgate user``."""
+
+    name = "cellgate-user"
+    usage = "add|list|role|disable|enable|remove [NAME] [options]"
+    actions = {  # noqa: RUF012
+        "add": "NAME",
+        "list": "",
+        "role": f"NAME {'|'.join(ROLES)}",
+        "disable": "NAME",
+        "enable": "NAME",
+        "remove": "NAME",
+    }
+    forms = forms_of(actions)
+    description = """
+        Users of the gateway with this data folder, which need not be running; one that is notices within a
+        second. A user can do nothing without a token: see cellgate token.
+
+        Roles: a `user` runs cells in sessions of their own. An `admin` may do everything with everybody's
+        sessions. An `auditor` reads and verifies everybody's records, and runs nothing.
+
+        `role` gives a user another role, which their tokens have at once: what they have open is closed, and
+        opens again with the new one. Their sessions, and cells that run or wait in these, go on.
+
+        `disable` closes a user's connections and ends their sessions; records and files stay, and `enable`
+        lets them in again. `remove` does the same for good, and removes the user's tokens and secrets. A new
+        user of the same name would own the records: don't use names again.
+    """
+    examples = """
+        cellgate user add alice
+        cellgate user add olga --role auditor
+        cellgate user list
+        cellgate user role alice admin
+        cellgate user disable alice
+    """
+
+    options_of_some = MappingProxyType(
+        {
+            "role": "add",
+            "json": "list",
+        }
+    )
+
+    role = Enum(ROLES, "user", help="What a new user may do: user, admin or auditor.").tag(
+        config=True, metavar="ROLE"
+    )
+
+    aliases = {"role": "UserApp.role", **BaseApp.aliases}  # noqa: RUF012
+    flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
+
+    def run_action(self, action: str, *words: str) -> None:
+        """Change or list the users."""
+        if action == "add":
+            self._add(words[0])
+        elif action == "list":
+            self._list()
+        elif action == "role":
+            self._change_role(*words)
+        elif action == "remove":
+            with self.store() as store:
+                store.remove_user(words[0])
+        else:
+            with self.store() as store:
+                store.set_disabled(words[0], disabled=action == "disable")
+
+    def _add(self, name: str) -> None:
+        from cellgate.identity.principal import Role  # noqa: PLC0415 - keeps --help quick
+        from cellgate.identity.tokens import check_name  # noqa: PLC0415
+
+        check_name(name)
+        with self.store(create=True) as store:
+            store.add_user(name, Role(self.role))
+
+    def _change_role(self, name: str, role: str) -> None:
+        from cellgate.identity.principal import Role  # noqa: PLC0415
+
+        if role not in ROLES:
+            raise UsageError(f"there is no role {role[:40]!r}; choose from {', '.join(ROLES)}")
+        with self.store() as store:
+            store.set_role(name, Role(role))
+
+    def _list(self) -> None:
+        from cellgate.identity.tokens import time_text  # noqa: PLC0415
+
+        with self.store() as store:
+            users = store.users()
+        models = [
+            {
+                "name": user.name,
+                "role": user.role.value,
+                "state": "disabled" if user.disabled else "active",
+                "created_at": time_text(user.created_at),
+            }
+            for user in users
+        ]
+        self.show(models, "No users.")

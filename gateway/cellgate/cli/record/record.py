@@ -1,0 +1,283 @@
+"""``cellgate record``: maintenance of a data folder's record, and of the key that signs its exports.
+
+It uses no gateway. `stats`, `trail`, `clock` and `backup` work while one is running; `compact` and `restore`
+need exclusive access to the folder; a gateway reads the key when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
+
+from traitlets import Bool, Integer
+
+from cellgate.cli.actions import check_options, choose_action, forms_of
+from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.terminal.tables import without_controls
+from cellgate_kernels.base.errors import CellgateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cellgate.record.verify.findings import Finding
+
+
+class RecordApp(BaseApp):
+    """``cellgate record``."""
+
+    name = "cellgate-record"
+    usage = "stats|trail|clock|compact|key|backup FILE|backup FOLDER|restore FILE [options]"
+    actions = {  # noqa: RUF012
+        "stats": "",
+        "trail": "",
+        "clock": "",
+        "compact": "",
+        "key": "",
+        "backup": "FILE|FOLDER",
+        "restore": "FILE",
+    }
+    forms = forms_of(actions)
+    description = """
+        Works on the data folder of a gateway.
+
+        `stats` shows how much is recorded and how much space it takes. `compact` stores equal values once
+        and long ones apart, if older versions did not, and gives free space back; no gateway may be running,
+        and it needs free space of about the record's size.
+
+        `trail` prints the audit trail, an entry a line: which records were begun and purged, what was
+        changed about users and tokens, who asked for the sessions of others, and who was refused. Changes
+        of users and tokens are entered by a gateway: the last line says how many wait for one to start.
+        `--after N` leaves out the first N entries; `--json` prints each as it was hashed, with its hash.
+        `cellgate verify` checks the chain.
+
+        `clock` shows how far the system's clock is believed, where records are removed for their age
+        (`retention_days`). After it has leapt, no record is removed for its age until the gateway has run for
+        a day. `clock --trust` says that the clock is right, which a gateway believes from its next check for
+        old records on.
+
+        `backup FILE` writes everything that is committed now to a file; a gateway may be serving. It checks
+        the copy, and exits with 1 if something is not valid. With a folder the file is named by the time, and
+        `--keep N` removes all such files but the newest N, once the new one is valid. A backup holds neither
+        files of sessions nor the signing key.
+
+        `restore FILE` checks such a copy and makes it the record; no gateway may be running. It does not hold
+        what was recorded after the backup: with --force an existing record is set aside under another name.
+
+        `key` prints the public half of the key that signs exports; give it to those who check them with
+        `cellgate verify --key`. `key --create` makes one first; a running gateway signs from its next start
+        on.
+    """
+    examples = """
+        cellgate record stats
+        cellgate record trail --after 1200
+        cellgate record clock --trust
+        cellgate record compact
+        cellgate record key --create
+        cellgate record backup /backups/record-monday.sqlite3
+        cellgate record backup /backups --keep 14
+        cellgate record restore /backups/record-monday.sqlite3 --force
+    """
+
+    options_of_some = MappingProxyType(
+        {
+            "force": "backup restore",
+            "anyway": "restore",
+            "after": "trail",
+            "keep": "backup",
+            "json": "trail",
+            "trust": "clock",
+            "create": "key",
+        }
+    )
+
+    force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
+    anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
+    after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
+        config=True, metavar="N"
+    )
+    keep = Integer(0, min=0, help="Keep the newest N backups in the folder; 0: all.").tag(
+        config=True, metavar="N"
+    )
+    json = Bool(False, help="Print JSON.").tag(config=True)
+    trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
+    create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
+
+    aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
+    flags = {  # noqa: RUF012
+        "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
+        "trust": ({"RecordApp": {"trust": True}}, "Say that the system's clock is right."),
+        "json": ({"RecordApp": {"json": True}}, "Print JSON."),
+        "force": (
+            {"RecordApp": {"force": True}},
+            "Replace an existing file, or set an existing record aside.",
+        ),
+        "anyway": (
+            {"RecordApp": {"anyway": True}},
+            "Restore a copy even if the check finds something.",
+        ),
+    }
+
+    def start(self) -> NoReturn:
+        """Run the action of the first argument."""
+        works = {
+            "stats": self._stats,
+            "trail": self._trail,
+            "clock": self._clock,
+            "compact": self._compact,
+            "key": self._key,
+        }
+        copies = {"backup": self._backup, "restore": self._restore}
+        name, files = choose_action("cellgate record", self.usage, self.actions, self.extra_args)
+        check_options(self, name)
+        valid = True
+        if name in works:
+            works[name]()
+        else:
+            # As at Ctrl-C, no unfinished copy stays: it may be as large as the record.
+            signal.signal(signal.SIGTERM, _leave)
+            valid = copies[name](expanded(files[0]).absolute())
+        sys.stdout.flush()
+        raise SystemExit(0 if valid else 1)
+
+    @property
+    def _record(self) -> Path:
+        from cellgate.record.store.sqlite.location import RECORD  # noqa: PLC0415 - keeps --help quick
+
+        return self.data_path / RECORD
+
+    def _backup(self, target: Path) -> bool:
+        from cellgate.record import backup  # noqa: PLC0415 - keeps --help quick
+
+        folder = target if target.is_dir() else None
+        if folder is not None:
+            target = backup.named_by_time(folder)
+        elif self.keep:
+            raise UsageError(f"--keep is for backups in a folder, and {target} is none")
+        progress = _Progress()
+        copied = backup.back_up(self._record, target, replace=self.force, progress=progress.tell)
+        sys.stdout.write(f"{target}: {copied.bytes:,} bytes, {len(copied.findings)} checks\n")
+        valid = _tell_problems(copied.problems)
+        if folder is not None and self.keep and valid:
+            for old in backup.remove_old(folder, self.keep):
+                sys.stdout.write(f"removed {old}\n")
+        return valid
+
+    def _restore(self, source: Path) -> bool:
+        from cellgate.record import backup  # noqa: PLC0415
+
+        copied = backup.restore(
+            source,
+            self._record,
+            replace=self.force,
+            anyway=self.anyway,
+            progress=_Progress().tell,
+        )
+        sys.stdout.write(f"{self._record}: {copied.bytes:,} bytes, from {source}\n")
+        return _tell_problems(copied.problems)
+
+    def _stats(self) -> None:
+        from cellgate.record.store.sqlite import upkeep  # noqa: PLC0415 - keeps --help quick
+
+        for name, value in asdict(upkeep.statistics_of(self._record)).items():
+            sys.stdout.write(f"{name.replace('_', ' '):<14} {value:>15,}\n")
+
+    def _trail(self) -> None:
+        from cellgate.record.store.sqlite import upkeep  # noqa: PLC0415 - keeps --help quick
+
+        for row in upkeep.trail_of(self._record, self.after):
+            if self.json:
+                line = f'{{"hash":"{row.hash.hex()}","entry":{row.body.decode()}}}\n'
+                sys.stdout.write(without_controls(line) if sys.stdout.isatty() else line)
+                continue
+            fields = json.loads(row.body)
+            front = f"{fields.pop('seq'):>6}  {fields.pop('at')}  {fields.pop('type')}"
+            told = [f"{name}={json.dumps(value)}" for name, value in fields.items()]
+            sys.stdout.write("  ".join([front, *told]) + "\n")
+        if not self.json:
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Say how many changes of users and tokens are not in the trail yet, if there are any."""
+        from cellgate.identity.store import PRINCIPALS  # noqa: PLC0415
+        from cellgate.server.acts import waiting  # noqa: PLC0415
+
+        try:
+            number = waiting(self._record, self.data_path / PRINCIPALS)
+        except CellgateError as error:
+            sys.stdout.flush()
+            sys.stderr.write(f"cellgate: how many acts wait is not known: {error.message}\n")
+            return
+        if number:
+            acts = "1 act waits" if number == 1 else f"{number:,} acts wait"
+            sys.stdout.write(
+                f"{acts} for the next start of the gateway; one that serves enters them within a second\n"
+            )
+
+    def _clock(self) -> None:
+        from cellgate.sessions import proven_time  # noqa: PLC0415 - keeps --help quick
+
+        if self.trust:
+            proven_time.trust(self.data_path)
+            sys.stdout.write("A gateway believes the system's clock from its next check for old records on\n")
+            return
+        state = proven_time.read_state(self.data_path)
+        if state is None:
+            sys.stdout.write("No gateway has removed records for their age here (`retention_days`)\n")
+        elif not state.leaps:
+            sys.stdout.write("The system's clock is believed\n")
+        for leap in () if state is None else state.leaps:
+            when = "while a gateway ran" if leap.seen else "while no gateway looked"
+            ahead, left = (timedelta(seconds=round(each)) for each in (leap.ahead, leap.left))
+            by = f"by {ahead}" if leap.ahead else "back, or one that is not known"
+            sys.stdout.write(f"a leap {by}, {when}: it counts when the gateway has run for {left} more\n")
+
+    def _compact(self) -> None:
+        from cellgate.record.store.sqlite import upkeep  # noqa: PLC0415
+
+        with upkeep.alone(self._record) as db:
+            before = upkeep.statistics(db).file_bytes
+            changed = upkeep.compact(db)
+            after = upkeep.statistics(db).file_bytes
+        sys.stdout.write(f"{changed:,} rows changed; the file had {before:,} bytes and has {after:,}\n")
+
+    def _key(self) -> None:
+        from cellgate.record.keys import load_key, make_key  # noqa: PLC0415
+
+        key = make_key(self.data_path) if self.create else load_key(self.data_path)
+        if key is None:
+            raise UsageError(f"{self.data_path} has no signing key; make one with --create")
+        sys.stdout.write(key.public + "\n")
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+class _Progress:
+    """Reports the progress of a copy on standard error, every two seconds."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + 2
+
+    def tell(self, done: int, total: int) -> None:
+        """Report `done` of `total` pages, if it is time."""
+        if time.monotonic() >= self._due and total:
+            self._due = time.monotonic() + 2
+            sys.stderr.write(f"{done * 100 // total} % copied\n")
+            sys.stderr.flush()
+
+
+def _tell_problems(problems: Iterable[Finding]) -> bool:
+    """Print the problems that a check found; returns True if there were none."""
+    valid = True
+    for found in problems:
+        valid = False
+        sys.stdout.write(f"NOT VALID  {found.subject}: {found.problem}\n")
+    return valid

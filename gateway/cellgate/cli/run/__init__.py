@@ -1,0 +1,1 @@
+"""The commands that use a gateway: cells, sessions, files, programs."""

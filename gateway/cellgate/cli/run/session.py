@@ -1,0 +1,458 @@
+"""``cellgate session``: sessions from the shell: list, look at, stop, end and watch them.
+
+Each action is one or a few calls of the client; ``watching`` shows a session's events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import webbrowser
+from collections.abc import Callable, Coroutine, Iterator
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from traitlets import Bool, Integer, Unicode
+
+from cellgate.cli.actions import check_options, choose_action, forms_of
+from cellgate.cli.base import UsageError
+from cellgate.cli.run.alternatives import alternative_lines
+from cellgate.cli.run.branch_tree import tree_lines
+from cellgate.cli.run.input import Lines
+from cellgate.cli.run.sessions import ENDED, ListOptions
+from cellgate.cli.run.undone import checkpoint_lines, undone_text
+from cellgate.cli.run.variables import print_variables
+from cellgate.cli.run.watching import watch
+from cellgate.cli.setting_checks import Duration
+from cellgate.cli.terminal.escaping import printed, printed_line
+from cellgate.cli.terminal.tables import as_json
+from cellgate.client import BranchedFrom, ExecutionModel, Gateway, GatewayError, SessionModel
+from cellgate.wire.models import MOST_SEED
+from cellgate_kernels.base.resources import GIB, MIB
+
+CONFLICT = 409
+UNFINISHED = frozenset({"queued", "running"})
+_OF_BYTES = frozenset({"memory", "disk"})
+_OF_SECONDS = frozenset({"cell_timeout", "idle_timeout", "lifetime"})
+"""Limits, by what they are counted in."""
+
+
+class SessionApp(ListOptions):
+    """``cellgate session``."""
+
+    name = "cellgate-session"
+    usage = (
+        "ls|info|variables|end|interrupt|restart|cancel|undo|checkpoint|checkpoints|rollback|branch|explore|tree"
+        "|watch|port [SESSION] [options]"
+    )
+    actions = {  # noqa: RUF012
+        "ls": "",
+        "info": "SESSION",
+        "variables": "SESSION",
+        "end": "SESSION...",
+        "interrupt": "SESSION",
+        "restart": "SESSION",
+        "cancel": "SESSION [EXECUTION]",
+        "undo": "SESSION",
+        "checkpoint": "SESSION",
+        "checkpoints": "SESSION",
+        "rollback": "SESSION [CHECKPOINT]",
+        "branch": "SESSION",
+        "explore": "SESSION CODE...",
+        "tree": "SESSION",
+        "watch": "SESSION",
+        "port": "SESSION PORT",
+    }
+    forms = forms_of(actions)
+    description = """
+        ls lists your sessions, the one used last first. info says what is known of one, with the cells that
+        run or wait. variables lists the variables of a Python kernel, while no cell runs or waits.
+
+        interrupt stops the running cell, as Ctrl-C would; cells that wait then run. cancel stops one cell,
+        or without EXECUTION all that run or wait. restart gives the session a fresh kernel: variables are
+        lost, files stay.
+
+        undo takes back the last cell, with what it did to variables and files. The session needs a checkpoint
+        from before it: one that was created with --checkpoints, by exec or console, makes one after each
+        cell. checkpoint makes one now, checkpoints lists them, and rollback goes back to one, by default the
+        newest. What is undone stays in the record.
+
+        branch makes a second session that goes on from here with a copy of everything: variables, imports
+        and files. No cell may run or wait. The two go their own ways then, and either may end first. The
+        copied files are in another folder: relative paths are the branch's own, absolute ones below
+        /workspace are still the first session's.
+
+        explore tries alternatives to the next cell, side by side: each CODE runs in a branch of its own. It
+        shows how each ended and what it printed; the session itself is as before, or with --keep-first as
+        the first one that ended well has left it. The branches end then, unless --keep-all is given; their
+        records stay. Exit code: 0 if one ended well, else 1.
+
+        tree shows the sessions that one continues as a branch, and its own branches.
+
+        end ends sessions: variables and files are removed, the record stays and can be exported. On a
+        terminal it asks first.
+
+        watch shows what happens in a session as it happens, whoever sends the cells, from the running cell
+        on, until the session ends or Ctrl-C. It then says how to go on where it stopped.
+
+        port prints an address at which a browser sees what a program in the session shows on a port, such as
+        that of a web server. It works once, within a minute; --open opens it here. The gateway must have been
+        started with --ports-port.
+    """
+    examples = """
+        cellgate session ls
+        cellgate session ls --live --json
+        cellgate session ls --search my-
+        cellgate session info my-session
+        cellgate session variables my-session
+        cellgate session watch my-session
+        cellgate session watch my-session --after 0 --json
+                                                  all events so far, one JSON object a line, then new ones
+        cellgate session interrupt my-session
+        cellgate session cancel my-session
+        cellgate session restart my-session
+        cellgate session checkpoint my-session --as loaded
+        cellgate session checkpoints my-session
+        cellgate session rollback my-session loaded
+        cellgate session undo careful
+        cellgate session branch my-session --as other-way
+        cellgate session explore my-session 'x = 1; x' 'x = 2; x' --timeout 60
+        cellgate session explore my-session 'y = 1 / 0' 'y = 1' --keep-first
+        cellgate session tree my-session
+        cellgate session port my-session 8000
+        cellgate session end my-session --yes
+    """
+
+    options_of_some = MappingProxyType(
+        {
+            "yes": "end",
+            "opened": "port",
+            "after": "watch",
+            "made_as": "checkpoint branch",
+            "shared": "branch",
+            "seed": "branch",
+            "anyway": "checkpoint branch explore",
+            "keep_all": "explore",
+            "keep_first": "explore",
+            "timeout": "explore",
+            "state": "ls",
+            "live": "ls",
+            "search": "ls",
+        }
+    )
+
+    yes = Bool(False, help="End without asking.").tag(config=True)
+    opened = Bool(False, help="Open the address of a port in a browser.").tag(config=True)
+    after = Integer(
+        None,
+        allow_none=True,
+        min=0,
+        help="Watch from after this event, 0 for all; default: from the running cell on.",
+    ).tag(config=True, metavar="SEQ")
+
+    made_as = Unicode(
+        help="The name of the branch or checkpoint; default: one that the gateway makes up."
+    ).tag(config=True, metavar="NAME")
+    shared = Bool(False, help="Let the branch use the same files, instead of a copy.").tag(config=True)
+    seed = Integer(
+        None,
+        allow_none=True,
+        min=0,
+        max=MOST_SEED,
+        help="Seed the branch's random numbers; default: they go on as the session's do.",
+    ).tag(config=True, metavar="NUMBER")
+    anyway = Bool(
+        False, help="Branch or make a checkpoint in spite of obstacles, such as threads, which it lacks."
+    ).tag(config=True)
+
+    keep_all = Bool(False, help="Let all branches stay in which alternatives ran.").tag(config=True)
+    keep_first = Bool(
+        False, help="Let the session go on as the first alternative, in the order given, that ends well."
+    ).tag(config=True)
+    timeout = Duration(
+        None,
+        allow_none=True,
+        help="Seconds that an alternative may take; default: the session's own limit.",
+    ).tag(config=True, metavar="SECONDS")
+
+    aliases = {  # noqa: RUF012
+        "after": "SessionApp.after",
+        "as": "SessionApp.made_as",
+        "seed": "SessionApp.seed",
+        "timeout": "SessionApp.timeout",
+        **ListOptions.aliases,
+    }
+    flags = {  # noqa: RUF012
+        "shared": ({"SessionApp": {"shared": True}}, "Let the branch use the same files, instead of a copy."),
+        "anyway": (
+            {"SessionApp": {"anyway": True}},
+            "Branch or make a checkpoint in spite of obstacles, such as threads, which it lacks.",
+        ),
+        "keep-all": (
+            {"SessionApp": {"keep_all": True}},
+            "Let all branches stay in which alternatives ran.",
+        ),
+        "keep-first": (
+            {"SessionApp": {"keep_first": True}},
+            "Let the session go on as the first alternative, in the order given, that ends well.",
+        ),
+        "yes": ({"SessionApp": {"yes": True}}, "End without asking."),
+        "open": ({"SessionApp": {"opened": True}}, "Open the address of a port in a browser."),
+        **ListOptions.flags,
+    }
+
+    async def run_command(self) -> int:
+        """Runs the action of the first argument."""
+        action, words = choose_action("cellgate session", self.usage, self.actions, self.extra_args)
+        check_options(self, action)
+        handlers: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {
+            "ls": self.list_sessions,
+            "info": self._info,
+            "variables": self._variables,
+            "end": self._end,
+            "interrupt": self._interrupt,
+            "restart": self._restart,
+            "cancel": self._cancel,
+            "undo": self._undo,
+            "checkpoint": self._checkpoint,
+            "checkpoints": self._checkpoints,
+            "rollback": self._roll_back,
+            "branch": self._branch,
+            "explore": self._explore,
+            "tree": self._tree,
+            "watch": self._watch,
+            "port": self._port,
+        }
+        return await handlers[action](*words) or 0
+
+    async def _info(self, name: str) -> None:
+        gateway = self.gateway()
+        model = await gateway.get_session(name)
+        unfinished = await unfinished_cells(gateway, model)
+        if self.json:
+            self.print(as_json({**msgspec.to_builtins(model), "unfinished": unfinished}))
+            return
+        for label, text in _facts(model):
+            self.print(f"{label.ljust(14)} {printed_line(text)}")
+        for execution in unfinished:
+            self.print(f"{execution.status.ljust(14)} {execution.execution}, since {execution.created_at}")
+
+    async def _variables(self, name: str) -> None:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        found = await gateway.variables(name)
+        if self.json:
+            self.print(as_json(found))
+        elif found.variables:
+            print_variables(found)
+        else:
+            self.print(f"{name} has no variables")
+
+    async def _watch(self, name: str) -> None:
+        await watch(self.gateway(), name, after=self.after, json=self.json)
+
+    async def _end(self, *names: str) -> int:
+        gateway = self.gateway()
+        models = [await gateway.get_session(name) for name in names]
+        if sys.stdin.isatty() and not self.yes and not await _agreed(models):
+            sys.stderr.write("Nothing was ended.\n")
+            return 1
+        for model in models:
+            await gateway.delete_session(model.session)
+            if not self.json:
+                self.print(f"ended: {model.session}; the record stays: cellgate export {model.session}")
+        if self.json:
+            self.print(as_json([await gateway.get_session(model.session) for model in models]))
+        return 0
+
+    async def _port(self, name: str, port: str) -> None:
+        if not port.isascii() or not port.isdecimal():
+            raise UsageError(f"PORT is a number, not {port!r}")
+        opened = await self.gateway().open_port(name, int(port))
+        self.print(as_json(opened) if self.json else opened.url)
+        if self.opened and not await asyncio.to_thread(webbrowser.open, opened.url):
+            raise UsageError("there is no browser here; open the address in yours")
+
+    async def _interrupt(self, name: str) -> None:
+        gateway = self.gateway()
+        running = (await _live(gateway, name)).state == "busy"
+        await gateway.interrupt(name)
+        if self.json:
+            self.print(as_json({"session": name, "interrupted": running}))
+        else:
+            self.print(f"interrupted: {name}" if running else f"nothing runs in {name}")
+
+    async def _restart(self, name: str) -> None:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        model = await gateway.restart(name)
+        if self.json:
+            self.print(as_json(model))
+        else:
+            self.print(f"restarted: {name}; variables are gone, files are kept")
+
+    async def _undo(self, name: str) -> None:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        model = await gateway.undo(name)
+        self.print(as_json(model) if self.json else undone_text(model))
+
+    async def _roll_back(self, name: str, checkpoint: str | None = None) -> None:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        model = await gateway.roll_back(name, checkpoint)
+        self.print(as_json(model) if self.json else undone_text(model))
+
+    async def _checkpoint(self, name: str) -> None:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        model = await gateway.checkpoint(name, self.made_as or None, anyway=self.anyway)
+        back = f"cellgate session rollback {name} {model.name}"
+        self.print(as_json(model) if self.json else f"checkpoint: {model.name}; back to it: {back}")
+
+    async def _checkpoints(self, name: str) -> None:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        found = await gateway.checkpoints(name)
+        if self.json:
+            self.print(as_json(found))
+            return
+        for line in checkpoint_lines(found):
+            self.print(line)
+        if not found:
+            self.print(f"{name} has no checkpoint")
+
+    async def _branch(self, name: str) -> None:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        model = await gateway.branch(
+            name,
+            self.made_as or None,
+            workspace="shared" if self.shared else "copy",
+            seed=self.seed,
+            anyway=self.anyway,
+        )
+        if self.json:
+            self.print(as_json(model))
+        else:
+            self.print(f"branched: {model.session}; it has the variables and files of {name}")
+
+    async def _explore(self, name: str, *cells: str) -> int:
+        gateway = self.gateway()
+        await _live(gateway, name)
+        if self.keep_all and self.keep_first:
+            raise UsageError("--keep-all and --keep-first exclude each other")
+        keep = "all" if self.keep_all else "first_ok" if self.keep_first else "none"
+        found = await gateway.explore(name, cells, keep=keep, timeout=self.timeout, anyway=self.anyway)
+        if self.json:
+            self.print(as_json(found))
+        else:
+            for line in alternative_lines(found):
+                self.print(line)
+        return 0 if any(each.status == "ok" for each in found.results) else 1
+
+    async def _tree(self, name: str) -> None:
+        gateway = self.gateway()
+        tree = await gateway.tree(name)
+        if self.json:
+            self.print(as_json(tree))
+            return
+        for line in tree_lines(tree, await gateway.get_session(name)):
+            self.print(line)
+
+    async def _cancel(self, name: str, execution: str | None = None) -> None:
+        gateway = self.gateway()
+        if execution is not None:
+            await gateway.cancel(name, execution)
+            cancelled = [execution]
+        else:
+            cancelled = await _cancel_all(gateway, name)
+        if self.json:
+            self.print(as_json({"session": name, "cancelled": cancelled}))
+            return
+        for each in cancelled:
+            self.print(f"cancelled: {each}")
+        if not cancelled:
+            self.print(f"nothing runs or waits in {name}")
+
+
+async def unfinished_cells(gateway: Gateway, model: SessionModel) -> list[ExecutionModel]:
+    """The session's executions that run or wait, in their order."""
+    if model.state == ENDED:
+        return []
+    return [each async for each in gateway.executions(model.session) if each.status in UNFINISHED]
+
+
+async def _cancel_all(gateway: Gateway, name: str) -> list[str]:
+    """Cancels what runs or waits in a session; returns which executions."""
+    cancelled = []
+    # From the last one on: no cell that waits starts because the one before it is gone.
+    for cell in reversed(await unfinished_cells(gateway, await _live(gateway, name))):
+        try:
+            await gateway.cancel(name, cell.execution)
+        except GatewayError as error:
+            if error.status != CONFLICT:  # it has ended in the meantime
+                raise
+        else:
+            cancelled.append(cell.execution)
+    return cancelled
+
+
+async def _live(gateway: Gateway, name: str) -> SessionModel:
+    """The model of a session. Raises UsageError for one that has ended."""
+    model = await gateway.get_session(name)
+    if model.state == ENDED:
+        raise UsageError(f"{name} has ended; a cell, such as cellgate exec 1 --session {name}, resumes it")
+    return model
+
+
+async def _agreed(models: list[SessionModel]) -> bool:
+    """Whether the user says yes. Raises InvalidInput for input that is not text."""
+    names = ", ".join(printed(model.session) for model in models)
+    sys.stderr.write(f"End {names}? Variables and files are removed, the record stays. [y/N] ")
+    sys.stderr.flush()
+    # Not by a thread, whose end Ctrl-C would wait for.
+    answer = await Lines(sys.stdin.fileno()).next()
+    return (answer or "").strip().lower() in {"y", "yes"}
+
+
+def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
+    """What is known of a session, as labels and texts."""
+    yield "session", model.session
+    if model.title:
+        yield "title", model.title
+    yield "owner", model.principal
+    gone = model.state in {"dead", ENDED}  # of others the cause says how they began
+    yield "state", f"{model.state} ({model.cause})" if gone and model.cause else model.state
+    if isinstance(model.problem, str):
+        yield "problem", model.problem
+    yield "kernel", model.kernel
+    yield "isolation", model.isolation or "-"
+    yield "created", model.created_at
+    yield "last activity", model.last_activity
+    yield "cells", f"{model.execution_count}, {model.queue_length} waiting"
+    yield "limits", ", ".join(f"{name} {_amount(name, value)}" for name, value in model.limits.items())
+    yield "network", model.network
+    if model.checkpoint == "auto":
+        yield "checkpoints", "after each cell"
+    if isinstance(model.branched_from, BranchedFrom):
+        yield "branched from", f"{model.branched_from.session}, event {model.branched_from.seq}"
+    if isinstance(model.shares_sandbox_with, list):
+        yield "same sandbox", ", ".join(model.shares_sandbox_with)
+    if model.absolute_paths == "inherited":
+        yield "absolute paths", "of the session that it was branched from"
+    if isinstance(model.shares_workspace_with, list):
+        yield "same files", ", ".join(model.shares_workspace_with)
+    if model.metadata:
+        yield "metadata", msgspec.json.encode(model.metadata).decode()
+    yield "record", f"{model.seq} events, head {model.head}"
+
+
+def _amount(name: str, value: object) -> str:
+    """A limit with its unit."""
+    if not isinstance(value, int | float):
+        return str(value)
+    if name in _OF_BYTES:
+        return f"{value / GIB:.4g} GiB" if value >= GIB else f"{value / MIB:.4g} MiB"
+    return f"{value:.15g} s" if name in _OF_SECONDS else f"{value:.15g}"

@@ -1,0 +1,93 @@
+"""``cellgate sessions``: lists the gateway's sessions, as a table or as JSON. The same as ``session ls``."""
+
+from __future__ import annotations
+
+from traitlets import Bool, Unicode
+
+from cellgate.cli.base import CommandApp
+from cellgate.cli.terminal.escaping import printed_line
+from cellgate.cli.terminal.tables import as_json, make_table, print_table
+from cellgate.client import SessionModel
+
+ENDED = "ended"
+
+
+class ListOptions(CommandApp):
+    """A command that lists sessions."""
+
+    state = Unicode(help="Only sessions in this state: starting, idle, asleep, busy, dead or ended.").tag(
+        config=True, metavar="STATE"
+    )
+    live = Bool(False, help="Only sessions that have not ended.").tag(config=True)
+    search = Unicode(help="Only sessions whose name or title has this text, in capital letters or not.").tag(
+        config=True, metavar="TEXT"
+    )
+    json = Bool(False, help="Print JSON.").tag(config=True)
+
+    aliases = {  # noqa: RUF012
+        "state": "ListOptions.state",
+        "search": "ListOptions.search",
+        **CommandApp.aliases,
+    }
+    flags = {  # noqa: RUF012
+        "live": ({"ListOptions": {"live": True}}, "Only sessions that have not ended."),
+        "json": ({"ListOptions": {"json": True}}, "Print JSON."),
+    }
+
+    async def list_sessions(self) -> None:
+        """Prints the sessions, the one used last first."""
+        models = [
+            model
+            async for model in self.gateway().sessions(
+                state=self.state or ("live" if self.live else None), search=self.search or None
+            )
+            if not self.live or model.state != ENDED
+        ]
+        models.sort(key=lambda model: model.last_activity, reverse=True)
+        if self.json:
+            self.print(as_json(models))
+        elif models:
+            _print(models)
+        else:
+            self.print("No sessions.")
+
+
+class SessionsApp(ListOptions):
+    """``cellgate sessions``."""
+
+    name = "cellgate-sessions"
+    usage = "[options]"
+    description = """
+        Lists your sessions, the one used last first, including those that have ended: their records stay and
+        can be exported. cellgate session does more with them.
+    """
+    examples = """
+        cellgate sessions
+        cellgate sessions --state idle --json
+        cellgate sessions --live
+        cellgate sessions --search agent-
+    """
+
+    async def run_command(self) -> int:
+        """Prints the list."""
+        self.arguments()
+        await self.list_sessions()
+        return 0
+
+
+def _print(models: list[SessionModel]) -> None:
+    headings = ["SESSION", "STATE", "KERNEL", "CELLS", "LAST ACTIVITY (UTC)", "ISOLATION"]
+    titled = any(model.title for model in models)
+    table = make_table(*headings, *(["TITLE"] if titled else []), right=("CELLS",))
+    for model in models:
+        last = model.last_activity[:19].replace("T", " ")
+        table.add_row(
+            printed_line(model.session),
+            model.state,
+            printed_line(model.kernel),
+            str(model.execution_count),
+            last,
+            model.isolation or "-",
+            *([printed_line(model.title or "-")] if titled else []),
+        )
+    print_table(table)

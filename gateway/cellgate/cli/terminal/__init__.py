@@ -1,0 +1,1 @@
+"""What is written on a terminal: a cell's output, tables, pictures, and the guard of the terminal's state."""

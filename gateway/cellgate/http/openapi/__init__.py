@@ -1,0 +1,1 @@
+"""The description of the API: `/openapi.json`, and the page made of it."""

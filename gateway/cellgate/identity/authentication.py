@@ -1,0 +1,193 @@
+"""Whose a request's token is: asks each way of proving that in turn.
+
+First the gateway's own token and the tokens of its users, then those who vouch for others: an identity
+provider (``oidc``), JupyterHub (``hub``), LibreChat (``librechat``). `http.access` asks for every request, so
+whatever is known is answered at once; only a token that somebody else must be asked about costs a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+from cellgate.errors import InvalidToken, NotAuthenticated
+from cellgate.identity.directory import LOOK_SECONDS, DirectoryListener, PrincipalDirectory
+from cellgate.identity.principal import DEFAULT, Ask, Login, Principal, Role
+from cellgate.identity.tokens import digest
+from cellgate_kernels.base.tasks import Supervisor
+
+MOST_ROLES = 10_000
+"""Principals of others whose roles are remembered."""
+
+
+class LoginListener(DirectoryListener, Protocol):
+    """What the gateway does about logins that end. No method may raise."""
+
+    def open_logins(self) -> Iterable[Login]:
+        """The logins of open connections, and those that browsers or derived tokens stand for."""
+
+    def end_logins(self) -> None:
+        """Look at the open connections, and at nothing else: this is called often."""
+
+    def role_changed(self, name: str) -> None:
+        """A principal's role is another than before."""
+
+
+class Authenticator(Protocol):
+    """Somebody else who vouches for the bearers of tokens.
+
+    The logins that it gives are of a class of its own, by which it knows them again.
+    """
+
+    @property
+    def prefix(self) -> str:
+        """What all names of its principals begin with, and nobody else's; "" if they may be any."""
+
+    def login(self, token: str, given: bytes) -> Login | Ask | None:
+        """The login that a token gives, or how to ask for it; None if the token is not of its kind.
+
+        `given`: the token's digest. Both may raise NotAuthenticated, Forbidden and IdentityUnavailable.
+        """
+
+    def is_valid(self, login: Login) -> bool | None:
+        """Whether a request with this login would still be served; None if it is not one of its own."""
+
+    def follow(self, listener: LoginListener) -> None:
+        """From now on, find out by itself what changes."""
+
+    async def close(self) -> None:
+        """Stop that."""
+
+
+class Authentication:
+    """All ways to log in. `follow` once, `close` at the end; both include the directory."""
+
+    def __init__(self, directory: PrincipalDirectory, others: tuple[Authenticator, ...] = ()) -> None:
+        self.directory = directory
+        self._others = others
+        self._roles: dict[str, Role] = {}
+        self._listener: LoginListener | None = None
+        self._tasks = Supervisor()
+
+    def login(self, token: str) -> Login | Ask:
+        """The login that this token gives, or how to ask for it; an empty string: no token.
+
+        Raises NotAuthenticated, Forbidden for a principal without a role, and IdentityUnavailable.
+        """
+        if not token:
+            if self.directory.is_open:
+                return DEFAULT
+            raise NotAuthenticated(
+                "A token is needed: send 'Authorization: Bearer TOKEN'. The operator makes one with"
+                " cellgate token create; the gateway's own was given at its start, or is in its gateway.json",
+                cause="no_token",
+            )
+        given = digest(token)
+        login = self.directory.login(given)
+        if login is not None:
+            return login
+        with self._telling_of_disabled(given):
+            for other in self._others:
+                found = other.login(token, given)
+                if isinstance(found, Login):
+                    return self.admitted(found)
+                if found is not None:
+                    return Ask(partial(self._later, found, given), found.known)
+            raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
+
+    def has_users_of(self, prefix: str) -> bool:
+        """Whether somebody here vouches for principals whose names begin with this."""
+        return any(other.prefix == prefix for other in self._others)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there may be others than the administrator, so that it matters as whom somebody acts."""
+        return bool(self._others) or self.directory.has_users
+
+    async def _later(self, ask: Ask, given: bytes) -> Login:
+        with self._telling_of_disabled(given):
+            return self.admitted(await ask())
+
+    @contextmanager
+    def _telling_of_disabled(self, given: bytes) -> Iterator[None]:
+        """Name the user of a refused token in the audit trail, if it was refused because they are disabled.
+
+        Whoever shows such a token is told no more than the bearer of an unknown one. `given`: its digest.
+        """
+        try:
+            yield
+        except InvalidToken as error:
+            token = self.directory.of_disabled(given)
+            if token is None:
+                raise
+            raise InvalidToken(
+                error.message, cause="disabled_user", token=token.id, principal=token.user
+            ) from error
+
+    def admitted(self, login: Login) -> Login:
+        """A login that somebody else gives, unless its principal is one that nobody else may vouch for.
+
+        Raises InvalidToken.
+        """
+        name = login.principal.name
+        if name == DEFAULT.principal.name:
+            raise InvalidToken(f"{name!r} is the administrator with the gateway's own token, and nobody else")
+        for other in self._others:
+            if other.prefix and name.startswith(other.prefix) and other.is_valid(login) is None:
+                raise InvalidToken(f"A name that begins with {other.prefix!r} is vouched for by nobody else")
+        if self.directory.is_disabled(name):
+            raise InvalidToken(
+                "This user is disabled at this gateway",
+                cause="disabled_user",
+                token=login.id,
+                principal=name,
+            )
+        if self._roles.get(name) is not login.principal.role:
+            self._remember(login.principal)
+        return login
+
+    def _remember(self, principal: Principal) -> None:
+        """Keep the role that others gave a principal last: sessions know their owner by name only."""
+        former = self.role_of(principal.name)
+        self._roles.pop(principal.name, None)
+        if len(self._roles) >= MOST_ROLES:
+            del self._roles[next(iter(self._roles))]
+        self._roles[principal.name] = principal.role
+        if principal.role is not former and self._listener is not None:
+            self._listener.role_changed(principal.name)
+
+    def role_of(self, name: str) -> Role:
+        """The role of a principal who may have no request at hand; a user's where nothing is known."""
+        role = self._roles.get(name)
+        return self.directory.role_of(name) if role is None else role
+
+    def is_valid(self, login: Login) -> bool:
+        """Whether a request with this login would still be served."""
+        for other in self._others:
+            valid = other.is_valid(login)
+            if valid is not None:
+                return valid and not self.directory.is_disabled(login.principal.name)
+        return self.directory.is_valid(login)
+
+    def follow(self, listener: LoginListener) -> None:
+        """Notice changes from now on, and tell the listener."""
+        self._listener = listener
+        self.directory.follow(listener)
+        for other in self._others:
+            other.follow(listener)
+        if self._others:
+            self._tasks.repeat(lambda: self._look(listener), "logins by others", pause=LOOK_SECONDS)
+
+    async def _look(self, listener: LoginListener) -> float:
+        """Logins by others end by the clock too: it is simplest to look at all that are in use."""
+        listener.end_logins()
+        return LOOK_SECONDS
+
+    async def close(self) -> None:
+        """Stop noticing."""
+        await self._tasks.cancel()
+        for other in self._others:
+            await other.close()
+        await self.directory.close()

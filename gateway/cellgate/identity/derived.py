@@ -1,0 +1,100 @@
+"""Tokens for one thing, derived from a login: whoever has one may use that thing as the login may.
+
+Nothing keeps them. A token names the login that it was made for and proves, by this process's own key, that
+it was made here for this thing. So the same login gets the same token again, it holds for as long as the
+login does, and a restart of the gateway is the end of all of them.
+
+A login by somebody else, such as a Hub, lasts only while they are asked about it: `logins_in_use` says about
+which, because whoever has a derived token doesn't show the one that it is of.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from cellgate.identity.principal import Login
+
+MOST_LOGINS: Final = 10_000
+"""Logins that are remembered; the one that was used least lately is forgotten, with its tokens."""
+IN_USE_SECONDS: Final = 3600.0
+"""How long after the last use of its tokens a login counts as one in use."""
+KEY_BYTES: Final = 32
+NAME_DIGITS: Final = 32
+"""Of the part of a token that names its login."""
+PROOF_DIGITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    login: Login
+    at: float
+
+
+class DerivedTokens:
+    """All derived tokens. `is_valid`: whether a login still is."""
+
+    def __init__(
+        self, is_valid: Callable[[Login], bool], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_valid = is_valid
+        self._clock = clock
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._logins: OrderedDict[str, _Used] = OrderedDict()
+        """By their names; the one that was used last is the last."""
+
+    def make(self, login: Login, thing: str) -> str:
+        """Return the token for a thing that this login may use."""
+        name = self._hash(*_words(login))[:NAME_DIGITS]
+        self._use(name, login)
+        if len(self._logins) > MOST_LOGINS:
+            self._logins.popitem(last=False)
+        return f"{name}.{self._hash(name, thing)}"
+
+    def login(self, token: str, thing: str) -> Login | None:
+        """Return the login that a token for this thing was made for; None if it is not good, or no longer."""
+        if len(token) != NAME_DIGITS + 1 + PROOF_DIGITS or not token.isascii():
+            return None
+        name, _, proof = token.partition(".")
+        used = self._logins.get(name)
+        if used is None or not hmac.compare_digest(proof, self._hash(name, thing)):
+            return None
+        if not self._is_valid(used.login):
+            return None
+        self._use(name, used.login)
+        return used.login
+
+    def logins_in_use(self) -> Iterator[Login]:
+        """The logins whose tokens are in use, though no connection may be open at the moment."""
+        since = self._clock() - IN_USE_SECONDS
+        for used in reversed(tuple(self._logins.values())):
+            if used.at < since:
+                return
+            yield used.login
+
+    def _use(self, name: str, login: Login) -> None:
+        self._logins[name] = _Used(login, self._clock())
+        self._logins.move_to_end(name)
+
+    def _hash(self, *words: str) -> str:
+        told = b"".join(b"%d:%s" % (len(word), word) for word in (each.encode() for each in words))
+        return hmac.digest(self._key, told, "sha256").hex()
+
+
+def _words(login: Login) -> tuple[str, ...]:
+    """What distinguishes a login from all others."""
+    reach = login.reach
+    return (
+        login.principal.name,
+        login.principal.role,
+        login.id,
+        reach.prefix,
+        str(reach.exact),
+        str(login.expires),
+        *sorted(login.permissions),
+    )

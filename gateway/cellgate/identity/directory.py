@@ -1,0 +1,391 @@
+"""Who a token belongs to, and which secrets there are: the file's content, in memory, as it is now.
+
+A gateway asks `login` for every request, so a look-up is one hash and one dictionary, after `is_behind` has
+asked the system whether a command has changed the file. A supervised task looks at the file twice a second,
+too, and tells of logins that ended, so that open connections end. It never writes the file (``store``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from cellgate.errors import InvalidToken, NotFound, StorageError
+from cellgate.identity.principal import DEFAULT, Login, Principal, Role
+from cellgate.identity.secrets import (
+    SECRET_KEY,
+    Box,
+    Secret,
+    SecretKey,
+    load_secret_key,
+    open_boxes,
+    what_to_do,
+)
+from cellgate.identity.store import Act, PrincipalStore, Token, User
+from cellgate.identity.tokens import digest
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.threads import Lane
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+TICK_NS = 50_000_000
+"""Longer than a tick of the clock by which a system stamps files: 4 ms, or 10."""
+REMOVED_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
+"""How long a file that can't be read any more is taken for unchanged; then its tokens open nothing."""
+
+
+class DirectoryListener(Protocol):
+    """What the gateway does about changes. No method may raise."""
+
+    def logins_changed(self) -> None:
+        """Some login may have ended: look at the open connections."""
+
+    def user_gone(self, name: str, cause: str) -> None:
+        """A user was disabled or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The content of the file. `next_end`: when the first of the tokens expires.
+
+    `of_disabled`: the tokens of disabled users, by their digests, without those that were revoked.
+    """
+
+    users: Mapping[str, User] = field(default_factory=dict)
+    logins: Mapping[bytes, Login] = field(default_factory=dict)
+    by_id: Mapping[str, Login] = field(default_factory=dict)
+    of_disabled: Mapping[bytes, Token] = field(default_factory=dict)
+    next_end: float = float("inf")
+    secrets: Mapping[tuple[str, str], Box] = field(default_factory=dict)
+    key: SecretKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a reading found. `stamp`: of the file as it was before; `error`: why `content` is an older one."""
+
+    stamp: tuple[int, ...] | None
+    content: _Known
+    error: StorageError | None = None
+
+
+class PrincipalDirectory:
+    """Logins by token. `refresh` it once before use, then `follow`; `close` it at the end.
+
+    `token`: the gateway's own, which makes its bearer the administrator `default`; None: nobody needs one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        token: str | None,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._own = None if token is None else digest(token)
+        self._clock = clock
+        self._monotonic = monotonic
+        self._read = self._content = self._known = _Known()
+        """What the thread has read last, what of it counts since, and that with what time has changed."""
+        self._told_of = self._known
+        self._listener: DirectoryListener | None = None
+        self.generation = 0
+        """How often the content of the file has changed."""
+        self._store: PrincipalStore | None = None
+        self._seen: tuple[int, ...] | None = None
+        self._stamp: tuple[int, ...] | None = None
+        """That of the file when it was last read, or tried to be; empty if the next write may have it too."""
+        self._failed_since: float | None = None
+        self._told = ""
+        self._removed: dict[str, float] = {}
+        self._tasks = Supervisor()
+        self._lane = Lane("principals", 1)
+
+    # Asking
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests without a token come from the administrator."""
+        return self._own is None
+
+    @property
+    def has_users(self) -> bool:
+        """Whether there are users."""
+        return bool(self._known.users)
+
+    def login(self, given: bytes) -> Login | None:
+        """The login of the token with this digest; None if it is not known. Raises InvalidToken.
+
+        If nobody needs a token, any will do.
+        """
+        # Digests of secrets that can't be guessed: how long a comparison takes tells nothing about a token.
+        if given == self._own:
+            return DEFAULT
+        login = self._known.logins.get(given)
+        if login is None:
+            return DEFAULT if self._own is None else None
+        if login.expired(self._clock()):
+            raise InvalidToken("This token has expired", cause="expired_token", token=login.id)
+        return login
+
+    def knows(self, given: bytes) -> bool:
+        """Whether this is the digest of a token of ours, valid or not, that was not revoked."""
+        return given == self._own or given in self._known.logins or given in self._known.of_disabled
+
+    def is_valid(self, login: Login) -> bool:
+        """Whether a request with this login would still be served."""
+        if login is DEFAULT:
+            return True
+        return self._known.by_id.get(login.id) == login and not login.expired(self._clock())
+
+    def is_disabled(self, name: str) -> bool:
+        """Whether this user is in the file and disabled."""
+        user = self._known.users.get(name)
+        return user is not None and user.disabled
+
+    def of_disabled(self, given: bytes) -> Token | None:
+        """The token with this digest if its user is disabled; None for any other, and for one revoked."""
+        return self._known.of_disabled.get(given)
+
+    def is_shut_out(self, name: str) -> bool:
+        """Whether this user is disabled, or was removed so lately that a request of theirs may still wait."""
+        return self.is_disabled(name) or self._removed.get(name, 0.0) > self._monotonic()
+
+    def role_of(self, name: str) -> Role:
+        """The role of a principal who may have no request at hand; a user's where nothing is known."""
+        if name == DEFAULT.principal.name:
+            return Role.ADMIN
+        user = self._known.users.get(name)
+        return Role.USER if user is None else user.role
+
+    async def check_secrets(self, owner: str, names: Collection[str]) -> None:
+        """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
+        if self.missing_secrets(owner, names):
+            # It may have been set a moment ago.
+            await self.refresh()
+        for name in self.missing_secrets(owner, names):
+            raise InvalidInput(f"secrets: there is no secret {name[:40]!r} of {owner}")
+
+    def missing_secrets(self, owner: str, names: Collection[str]) -> list[str]:
+        """The names of which the owner has no secret."""
+        return [name for name in names if (owner, name) not in self._known.secrets]
+
+    def secrets(self, owner: str, names: Collection[str]) -> list[Secret]:
+        """Those of the owner's secrets that exist now. Raises StorageError that names what can't be read."""
+        boxes = [box for name in names if (box := self._known.secrets.get((owner, name))) is not None]
+        if not boxes:
+            return []
+        if self._known.key is None:
+            raise StorageError(f"{SECRET_KEY} is missing or can't be used: {what_to_do(boxes)}")
+        return open_boxes(self._known.key, boxes)
+
+    # Following the file
+
+    def is_behind(self) -> bool:
+        """Whether the file has been written since it was last read, or tried to be; `refresh` reads it.
+
+        One system call, so that each request can ask: a token works, and a disabled user's does not, from the
+        moment on that the command has returned.
+        """
+        return self._stamp_of_file() != self._stamp
+
+    async def catch_up(self) -> None:
+        """Read the file if it has changed, and tell who follows it: what a login had opened is closed then.
+
+        What can't be read is the matter of the next look.
+        """
+        with suppress(CellgateError):
+            await self.refresh()
+        if self._listener is not None:
+            self._tell_of_changes(self._listener)
+
+    def follow(self, listener: DirectoryListener) -> None:
+        """Look at the file from now on, and tell the listener."""
+        self._told_of = self._known
+        self._listener = listener
+        self._tasks.repeat(lambda: self._look(listener), "users and tokens", pause=LOOK_SECONDS)
+
+    async def close(self) -> None:
+        """Stop following."""
+        await self._tasks.cancel()
+        await self._lane.run(self._close_store)
+        self._lane.close()
+
+    async def refresh(self) -> None:
+        """Read the file if it has changed. Raises StorageError.
+
+        It counts as read only when its content counts: who asks meanwhile waits for a reading, too. The
+        content of a reading whose caller was cancelled comes with the next.
+        """
+        reading = await self._lane.run(self._look_at_file)
+        self._stamp = reading.stamp
+        if reading.content is not self._content:
+            self._content = self._known = reading.content
+            self.generation += 1
+        if reading.error is not None:
+            raise reading.error
+
+    async def acts(self, after: int, limit: int) -> list[Act]:
+        """The acts after the one with this number, in order; none without a file. Raises StorageError."""
+        return await self._lane.run(self._acts, after, limit)
+
+    def _acts(self, after: int, limit: int) -> list[Act]:
+        return [] if self._store is None else self._store.acts(after, limit)
+
+    async def _look(self, listener: DirectoryListener) -> float:
+        try:
+            await self.refresh()
+            self._failed_since = None
+            self._told = ""
+        except CellgateError as error:
+            self._failed(error)
+        self._tell_of_changes(listener)
+        return LOOK_SECONDS
+
+    def _tell_of_changes(self, listener: DirectoryListener) -> None:
+        # Not what was known before this look: somebody who looks for a secret reads the file too.
+        former = self._told_of
+        if self._known is not former or self._clock() >= former.next_end:
+            self._tell(former, listener)
+            self._told_of = self._known
+
+    def _failed(self, error: CellgateError) -> None:
+        now = self._monotonic()
+        if self._failed_since is None:
+            self._failed_since = now
+        if error.message != self._told:
+            logger.error("Users and tokens can't be read again: %s", error.message)
+            self._told = error.message
+        if now - self._failed_since > PATIENCE_SECONDS and self._known.logins:
+            logger.error("Users and tokens could not be read for too long: their tokens open nothing now")
+            # Nobody was removed, as far as we know. What can be read again counts, changed or not.
+            self._known = replace(self._known, logins={}, by_id={})
+            self._seen = None
+
+    def _tell(self, former: _Known, listener: DirectoryListener) -> None:
+        listener.logins_changed()
+        self._removed = {
+            name: until
+            for name, until in self._removed.items()
+            if until > self._monotonic() and name not in self._known.users
+        }
+        for name, user in former.users.items():
+            now = self._known.users.get(name)
+            if now is None:
+                self._removed[name] = self._monotonic() + REMOVED_SECONDS
+                listener.user_gone(name, "user_removed")
+            elif now.disabled and not user.disabled:
+                listener.user_gone(name, "user_disabled")
+        if self._known is former:
+            # A token has expired; the next look need not tell again.
+            self._known = replace(former, next_end=_next_end(former.logins.values(), self._clock()))
+
+    # In the lane's thread
+
+    def _look_at_file(self) -> _Reading:
+        stamp = self._lasting_stamp()  # before it is read: what is written meanwhile is another state
+        error = None
+        try:
+            self._read = self._read_if_changed() or self._read
+        except StorageError as raised:
+            error = raised
+        return _Reading(stamp, self._read, error)
+
+    def _read_if_changed(self) -> _Known | None:
+        """The content of the file, or None if it is as it was. Raises StorageError."""
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise StorageError(f"{self._path} can't be read: {in_words(error, file=False)}") from error
+            self._close_store()
+            gone = self._seen is not None
+            self._seen = None
+            return _Known() if gone else None
+        if self._store is None or self._seen is None or self._seen[:2] != (found.st_dev, found.st_ino):
+            self._close_store()
+            try:
+                self._store = PrincipalStore(self._path, create=False)
+            except NotFound:
+                return None  # removed in this moment: the next look sees it
+        seen = (found.st_dev, found.st_ino, self._store.version(), *self._state_of_key())
+        if self._seen == seen:
+            return None
+        known = _know(self._store.users(), self._store.tokens(), self._clock())
+        known = replace(known, **self._read_secrets(self._store))
+        self._seen = seen
+        return known
+
+    def _stamp_of_file(self) -> tuple[int, ...] | None:
+        """Changes when the file is written or replaced; None while there is none, or none can be seen."""
+        try:
+            found = os.stat(self._path)  # noqa: PTH116, a path's own method takes longer
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _lasting_stamp(self) -> tuple[int, ...] | None:
+        """The stamp, or an empty one right after a write: another may follow within the same tick."""
+        stamp = self._stamp_of_file()
+        young = stamp is not None and 0 <= time.time_ns() - stamp[-1] < TICK_NS
+        return () if young else stamp
+
+    def _state_of_key(self) -> tuple[int, ...]:
+        """Changes when the key of the secrets does: it may be put back from a backup."""
+        try:
+            found = self._path.with_name(SECRET_KEY).lstat()
+        except OSError:
+            return ()
+        return found.st_ino, found.st_ctime_ns
+
+    def _read_secrets(self, store: PrincipalStore) -> dict[str, Any]:
+        boxes = {(box.user, box.name): box for box in store.secrets()}
+        key = None
+        if boxes:
+            try:
+                key = load_secret_key(self._path.with_name(SECRET_KEY), create=False)
+            except StorageError as error:
+                # Everything but sessions with secrets goes on.
+                logger.error("%s", error.message)
+        return {"secrets": boxes, "key": key}
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def _know(users: Iterable[User], tokens: Iterable[Token], at: float) -> _Known:
+    """The users, and the logins of all tokens that were not revoked."""
+    by_name = {user.name: user for user in users}
+    principals = {name: Principal(name, user.role) for name, user in by_name.items() if not user.disabled}
+    logins = {}
+    of_disabled = {}
+    for token in tokens:
+        if token.revoked_at is not None:
+            continue
+        principal = principals.get(token.user)
+        if principal is None:
+            of_disabled[token.digest] = token
+            continue
+        logins[token.digest] = Login.of(
+            principal, token.scopes, reach=token.reach, token=token.id, expires=token.expires_at
+        )
+    by_id = {login.id: login for login in logins.values()}
+    return _Known(by_name, logins, by_id, of_disabled, _next_end(logins.values(), at))
+
+
+def _next_end(logins: Iterable[Login], at: float) -> float:
+    ends = [login.expires for login in logins if login.expires is not None and not login.expired(at)]
+    return min(ends, default=float("inf"))

@@ -1,0 +1,292 @@
+"""Logins by tokens of a JupyterHub that runs the gateway as one of its services.
+
+The Hub is asked about a token with the token itself (`GET /user` of its API), as its services do, and
+answers with the user and the token's scopes; one of them must be access to this service. Its answer counts
+for some seconds, so a token that was revoked soon opens nothing; the tokens of open connections are asked
+about again and again for as long as they are open. Tokens are kept in memory for that, and nowhere else.
+
+Anybody can send tokens that nobody knows. What those cost must not be paid by users: the Hub is asked about
+tokens that it knew by connections of their own, however many questions about others wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+
+import msgspec
+
+from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken, ShuttingDown
+from cellgate.identity.addresses import check_url
+from cellgate.identity.authentication import LoginListener
+from cellgate.identity.fetching import CONNECTIONS, Fetcher
+from cellgate.identity.principal import Ask, Login, Principal, Role
+from cellgate.identity.tokens import check_name
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.tasks import Supervisor, outcome
+
+HUB = "The Hub"
+ADMIN_SCOPE = "admin:users"
+"""What the token of an administrator of the Hub must allow, so that it is one of the gateway's."""
+FRESH_SECONDS = 10.0
+"""How long an answer counts for requests."""
+CHECK_SECONDS = 20.0
+"""How old the answer about the token of an open connection gets before the Hub is asked again."""
+PATIENCE_SECONDS = 60.0
+"""How long an answer counts while the Hub gives no other, as during its restart."""
+REFUSED_SECONDS = 5.0
+"""How long a refusal counts."""
+LOOK_SECONDS = 5.0
+MOST_LOGINS = 10_000
+MOST_OF_ONE = 1000
+"""Tokens of one user whose logins are remembered. With any number, they would have others' be forgotten."""
+MOST_REFUSED = 1000
+MOST_ASKING = 100
+"""Tokens that the Hub is asked about at once, of those that it knew and of others; a request with one more is
+to come again."""
+MOST_ANSWER = 256 * 1024
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+"""What is sent on to the Hub: no character of it can end a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """A Hub's API, and the scopes of which a token needs one."""
+
+    api_url: str
+    scopes: frozenset[str]
+
+
+def hub_settings(environment: Mapping[str, str]) -> HubSettings:
+    """The settings that a Hub gives a service in its environment. Raises InvalidInput."""
+    url = environment.get("JUPYTERHUB_API_URL", "")
+    name = environment.get("JUPYTERHUB_SERVICE_NAME", "")
+    if not url or not name:
+        raise InvalidInput(
+            "JUPYTERHUB_API_URL and JUPYTERHUB_SERVICE_NAME are missing: a JupyterHub sets them for the"
+            " services that it starts"
+        )
+    text = environment.get("JUPYTERHUB_OAUTH_ACCESS_SCOPES", "")
+    try:
+        scopes = msgspec.json.decode(text, type=frozenset[str]) if text else frozenset()
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"JUPYTERHUB_OAUTH_ACCESS_SCOPES is not a list of scopes: {error}") from error
+    # A Hub and its services may be on a network of their own, where it speaks plain HTTP.
+    check_url(url, "JUPYTERHUB_API_URL", plain=True)
+    return HubSettings(
+        url.rstrip("/"), scopes or frozenset({"access:services", f"access:services!service={name}"})
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HubLogin(Login):
+    """A login by a Hub's token."""
+
+
+class _User(msgspec.Struct):
+    """What the Hub says about a token."""
+
+    name: str
+    kind: str = "user"
+    admin: bool = False
+    scopes: list[str] = []
+
+
+_Refusal = InvalidToken | Forbidden
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    token: str
+    login: HubLogin
+    asked_at: float
+
+
+class _Questions:
+    """Questions to the Hub that wait for connections of their own."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.fetcher = fetcher
+        self._asking: dict[bytes, asyncio.Task[HubLogin]] = {}
+
+    def ask(self, given: bytes, begin: Callable[[], asyncio.Task[HubLogin]]) -> asyncio.Task[HubLogin]:
+        """The question about a token, which is begun unless it is being asked. Raises IdentityUnavailable."""
+        task = self._asking.get(given)
+        if task is None:
+            if len(self._asking) >= MOST_ASKING:
+                raise IdentityUnavailable(f"{HUB} is being asked about too many tokens; try again later")
+            task = self._asking[given] = begin()
+            task.add_done_callback(lambda _: self._asking.pop(given, None))
+        return task
+
+
+class HubAuthenticator:
+    """An Authenticator, for any other token: only the Hub can tell whether one is its own."""
+
+    prefix = ""
+
+    def __init__(
+        self,
+        settings: HubSettings,
+        *,
+        fetcher: Fetcher | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._of_known = _Questions(fetcher or Fetcher(HUB))
+        self._of_others = _Questions(fetcher or Fetcher(HUB))
+        self._monotonic = monotonic
+        self._entries: dict[bytes, _Entry] = {}
+        self._by_id: dict[str, bytes] = {}
+        # Digests of tokens that the Hub knew when it was asked last, however long ago.
+        self._known: dict[bytes, None] = {}
+        self._of_one: dict[str, dict[bytes, None]] = {}
+        self._refused: dict[bytes, tuple[float, _Refusal]] = {}
+        self._tasks = Supervisor()
+
+    def login(self, token: str, given: bytes) -> Login | Ask | None:
+        """As Authenticator."""
+        entry = self._entries.get(given)
+        now = self._monotonic()
+        if entry is not None and now - entry.asked_at < FRESH_SECONDS:
+            return entry.login
+        if (refused := self._refused.get(given)) is not None:
+            at, refusal = refused
+            if now - at < REFUSED_SECONDS:
+                # Another of its kind: an exception that is raised again and again grows.
+                raise type(refusal)(refusal.message, cause=refusal.cause)
+            del self._refused[given]
+        if not _TOKEN.fullmatch(token):
+            return None
+        return Ask(partial(self._current, token, given), given in self._known)
+
+    async def _current(self, token: str, given: bytes) -> HubLogin:
+        """The login as the Hub has it now or, while it gives no answer, as it had it a moment ago."""
+        try:
+            return await self._ask(token, given)
+        except IdentityUnavailable:
+            entry = self._entries.get(given)
+            if entry is None or self._monotonic() - entry.asked_at >= PATIENCE_SECONDS:
+                raise
+            return entry.login
+
+    async def _ask(self, token: str, given: bytes) -> HubLogin:
+        """Ask the Hub, together with whoever else asks about this token."""
+        questions = self._of_known if given in self._known else self._of_others
+
+        def begin() -> asyncio.Task[HubLogin]:
+            return self._tasks.share(self._answer(token, given, questions.fetcher), "question to the Hub")
+
+        task = questions.ask(given, begin)
+        return await outcome(task, lambda: ShuttingDown("The gateway is shutting down"))
+
+    async def _answer(self, token: str, given: bytes, fetcher: Fetcher) -> HubLogin:
+        try:
+            login = self._login(await self._user(token, fetcher), f"hub:{given.hex()[:16]}")
+        except (InvalidToken, Forbidden) as error:
+            self._forget(given)
+            self._known.pop(given, None)
+            if len(self._refused) >= MOST_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[given] = (self._monotonic(), error)
+            raise
+        self._remember(given, _Entry(token, login, self._monotonic()))
+        return login
+
+    def _remember(self, given: bytes, entry: _Entry) -> None:
+        self._forget(given)
+        name = entry.login.principal.name
+        if len(own := self._of_one.get(name, {})) >= MOST_OF_ONE:
+            oldest = next(iter(own))
+            self._forget(oldest)
+            self._known.pop(oldest, None)
+        if len(self._entries) >= MOST_LOGINS:
+            self._forget(next(iter(self._entries)))
+        self._entries[given] = entry
+        self._by_id[entry.login.id] = given
+        self._of_one.setdefault(name, {})[given] = None
+        self._known.pop(given, None)
+        if len(self._known) >= MOST_LOGINS:
+            del self._known[next(iter(self._known))]
+        self._known[given] = None
+
+    def _forget(self, given: bytes) -> None:
+        entry = self._entries.pop(given, None)
+        if entry is None:
+            return
+        del self._by_id[entry.login.id]
+        name = entry.login.principal.name
+        del self._of_one[name][given]
+        if not self._of_one[name]:
+            del self._of_one[name]
+
+    async def _user(self, token: str, fetcher: Fetcher) -> _User:
+        headers = {"Authorization": f"token {token}"}
+        answer = await fetcher.get(f"{self._settings.api_url}/user", most=MOST_ANSWER, headers=headers)
+        if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
+            raise InvalidToken(
+                "This token is known neither to the gateway nor to the Hub", cause="unknown_token"
+            )
+        if answer.status != HTTPStatus.OK:
+            raise IdentityUnavailable(f"{HUB} answered with status {answer.status}")
+        try:
+            return msgspec.json.decode(answer.body, type=_User)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise IdentityUnavailable(f"{HUB} answered with something that is no user") from error
+
+    def _login(self, user: _User, name: str) -> HubLogin:
+        if user.kind != "user":
+            raise Forbidden("This is the token of a service of the Hub; the gateway takes those of users")
+        if not self._settings.scopes.intersection(user.scopes):
+            raise Forbidden(
+                "This token does not give access to this service of the Hub: both its user and the token need"
+                f" the scope {' or '.join(sorted(self._settings.scopes))}"
+            )
+        try:
+            # `admin` is about the user, whose token may be limited, as that of their notebook server is.
+            role = Role.ADMIN if user.admin and ADMIN_SCOPE in user.scopes else Role.USER
+            login = Login.of(Principal(check_name(user.name), role))
+        except InvalidInput as error:
+            raise Forbidden(f"The Hub's user can't be a principal: {error.message}") from error
+        return HubLogin(login.principal, login.permissions, login.reach, name)
+
+    def is_valid(self, login: Login) -> bool | None:
+        """As Authenticator."""
+        if not isinstance(login, HubLogin):
+            return None
+        given = self._by_id.get(login.id)
+        return given is not None and self._entries[given].login == login
+
+    def follow(self, listener: LoginListener) -> None:
+        """As Authenticator: ask again about the tokens of open connections."""
+        self._tasks.repeat(lambda: self._look(listener), "tokens of the Hub", pause=LOOK_SECONDS)
+
+    async def _look(self, listener: LoginListener) -> float:
+        in_use = {login.id for login in listener.open_logins() if isinstance(login, HubLogin)}
+        now = self._monotonic()
+        due = []
+        for given, entry in tuple(self._entries.items()):
+            age = now - entry.asked_at
+            if age >= PATIENCE_SECONDS:
+                self._forget(given)
+            elif age >= CHECK_SECONDS and entry.login.id in in_use:
+                due.append((given, entry))
+        for start in range(0, len(due), CONNECTIONS):
+            batch = due[start : start + CONNECTIONS]
+            # Whatever comes of it, `is_valid` tells.
+            await asyncio.gather(
+                *(self._ask(entry.token, given) for given, entry in batch), return_exceptions=True
+            )
+        return LOOK_SECONDS
+
+    async def close(self) -> None:
+        """As Authenticator."""
+        await self._tasks.cancel()
+        for questions in (self._of_known, self._of_others):
+            await questions.fetcher.close()

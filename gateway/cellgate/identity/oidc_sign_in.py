@@ -1,0 +1,214 @@
+"""Signing in at an identity provider with a browser: the authorization code flow, with PKCE, no secret.
+
+OpenID Connect Core 1.0, section 3.1; RFC 7636 and 9207. What binds the answer to the browser that asked is
+kept by that browser alone (`Begun`), so strangers who begin without end cost nothing. The ID token is checked
+like any token of the provider, but is for the client and answers this very question. ``http.console`` has the
+redirects and the cookie, ``provider`` the keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from cellgate.errors import IdentityUnavailable, InvalidToken
+from cellgate.fairness.shares import Shares
+from cellgate.identity.fetching import Fetcher
+from cellgate.identity.jwt import JwtLogin, OidcSettings, Verifier, read_header
+from cellgate.identity.provider import PROVIDER, ProviderKeys, check_endpoint, discover
+from cellgate.identity.tokens import digest
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+
+SIGN_IN_SECONDS: Final = 8 * 3600.0
+"""How long such a login lasts: an ID token says who signs in, not for how long."""
+DISCOVERY_SECONDS: Final = 300.0
+RETRY_SECONDS: Final = 5.0
+"""Between two questions to a provider that does not say where it asks users."""
+MOST_AT_ONCE: Final = 8
+"""Answers of the provider that are checked there at the same time: anybody can send some, so one address has
+three quarters at most.
+"""
+MOST_ANSWER: Final = 256 * 1024
+MOST_CODE: Final = 4096
+_BEGUN: Final = re.compile(r"([\w-]{32})\.([\w-]{32})\.([\w-]{43})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a browser keeps between its question and the provider's answer.
+
+    `state` comes back with the answer, `nonce` in the ID token; `verifier` proves that the code is ours.
+    """
+
+    state: str
+    nonce: str
+    verifier: str
+
+    @classmethod
+    def new(cls) -> Begun:
+        """One that nobody can guess."""
+        return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(32))
+
+    @classmethod
+    def read(cls, text: str) -> Begun | None:
+        """As `text` has it; None if it is none."""
+        found = _BEGUN.fullmatch(text)
+        return None if found is None else cls(*found.groups())
+
+    @property
+    def text(self) -> str:
+        """For a cookie."""
+        return f"{self.state}.{self.nonce}.{self.verifier}"
+
+    @property
+    def challenge(self) -> str:
+        """What the provider is told of the verifier."""
+        hashed = hashlib.sha256(self.verifier.encode()).digest()
+        return base64.urlsafe_b64encode(hashed).rstrip(b"=").decode()
+
+
+class _Tokens(msgspec.Struct):
+    id_token: str
+
+
+class ProviderSignIn:
+    """Sign-ins at the provider of `settings`, which name our client id. `keys` are another's to close."""
+
+    def __init__(
+        self,
+        settings: OidcSettings,
+        keys: ProviderKeys,
+        *,
+        fetcher: Fetcher | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._fetcher = fetcher or Fetcher(PROVIDER)
+        self._clock = clock
+        self._verifier = Verifier(replace(settings, audience=settings.client_id))
+        self._monotonic = monotonic
+        self._known: tuple[str, str] | None = None
+        self._asks_again = float("-inf")
+        self._reading = asyncio.Lock()
+        self._exchanges = Shares(MOST_AT_ONCE)
+
+    async def question(self, begun: Begun, back: str) -> str:
+        """The URL at which the provider asks the user; it answers at the URL `back`.
+
+        Raises IdentityUnavailable.
+        """
+        endpoint, _ = await self._endpoints()
+        asked = {
+            "response_type": "code",
+            "client_id": self._settings.client_id,
+            "redirect_uri": back,
+            "scope": self._settings.scopes,
+            "state": begun.state,
+            "nonce": begun.nonce,
+            "code_challenge": begun.challenge,
+            "code_challenge_method": "S256",
+        }
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
+
+    def is_answer(self, begun: Begun, state: str, issuer: str | None) -> bool:
+        """Whether an answer is to this question, and of this provider as far as it says so."""
+        ours = hmac.compare_digest(begun.state.encode(), state.encode())
+        return ours and issuer in {None, self._settings.issuer}
+
+    async def login(self, begun: Begun, code: str, back: str, origin: str) -> JwtLogin:
+        """The login of the user whom the provider has given this code for. `origin`: whose address it is.
+
+        Raises InvalidToken, IdentityUnavailable, and Forbidden for a user without a role.
+        """
+        if len(code) > MOST_CODE:
+            raise _refused()
+        place = self._exchanges.take(origin)
+        if place is None:
+            raise IdentityUnavailable("Too many sign in at the same moment: try again")
+        try:
+            token = await self._exchange(begun, code, back)
+        finally:
+            place.release()
+        return await self._verified(token, begun.nonce)
+
+    async def _exchange(self, begun: Begun, code: str, back: str) -> str:
+        """The ID token that the provider gives for a code. Raises InvalidToken, IdentityUnavailable."""
+        asked = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": back,
+            "client_id": self._settings.client_id,
+            "code_verifier": begun.verifier,
+        }
+        _, endpoint = await self._endpoints()
+        answer = await self._fetcher.post(endpoint, asked, most=MOST_ANSWER)
+        if 400 <= answer.status < 500:
+            raise _refused()
+        if answer.status != HTTPStatus.OK:
+            raise IdentityUnavailable(f"{PROVIDER} answered with status {answer.status} to a sign-in")
+        try:
+            return msgspec.json.decode(answer.body, type=_Tokens).id_token
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise IdentityUnavailable(f"{PROVIDER} answered a sign-in without an ID token") from error
+
+    async def _verified(self, token: str, nonce: str) -> JwtLogin:
+        header = read_header(token)
+        key = self._keys.current.find(header.key, header.algorithm)
+        if key is None and self._keys.may_renew:
+            await self._keys.renew()
+            key = self._keys.current.find(header.key, header.algorithm)
+        if key is None:
+            raise IdentityUnavailable(f"{PROVIDER} signs with a key that it does not publish")
+        now = self._clock()
+        name = f"oidc:{digest(token).hex()[:16]}"
+        login = self._verifier.verify(token, header, key, now, name, nonce=nonce)
+        return replace(login, expires=now + SIGN_IN_SECONDS)
+
+    async def _endpoints(self) -> tuple[str, str]:
+        """Where the provider asks users and where it gives tokens, read anew from time to time.
+
+        Raises IdentityUnavailable.
+        """
+        async with self._reading:  # however many strangers begin, the provider is asked once
+            now = self._monotonic()
+            if now < self._asks_again:
+                if self._known is None:
+                    raise IdentityUnavailable(f"{PROVIDER} could not be asked a moment ago: try again")
+                return self._known
+            self._known = None
+            self._asks_again = now + RETRY_SECONDS
+            self._known = await self._discover()
+            self._asks_again = now + DISCOVERY_SECONDS
+            return self._known
+
+    async def _discover(self) -> tuple[str, str]:
+        issuer = self._settings.issuer
+        try:
+            found = await discover(self._fetcher, issuer)
+            asks = check_endpoint(found.authorization_endpoint, "authorization_endpoint", issuer)
+            gives = check_endpoint(found.token_endpoint, "token_endpoint", issuer)
+        except InvalidInput as error:
+            raise IdentityUnavailable(error.message) from error
+        return asks, gives
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._fetcher.close()
+
+
+def _refused() -> CellgateError:
+    return InvalidToken(f"{PROVIDER} does not confirm this sign-in: begin again", cause="oidc")

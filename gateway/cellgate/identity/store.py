@@ -1,0 +1,347 @@
+"""The file of users, tokens and secrets in the data folder: an SQLite database.
+
+Commands write it while a gateway serves or not; a gateway only reads it (``directory``). Each change is one
+transaction together with an entry of the acts, which the gateway copies into the record's audit trail. Tokens
+are kept as digests and secrets encrypted: the file lets nobody in. Blocking; use one instance from one thread
+at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cellgate.errors import Conflict, NotFound, StorageError
+from cellgate.identity.principal import Permission, Reach, Role
+from cellgate.identity.secrets import MOST_SECRETS, Box
+from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
+from cellgate.record.store.sqlite.transactions import transaction
+from cellgate_kernels.base.errors import InvalidInput, in_words
+
+PRINCIPALS = "principals.sqlite"
+"""Its name in the data folder."""
+BUSY_SECONDS = 5.0
+RESERVED = "default"
+MOST_TOKENS = 1000
+"""Tokens that one user may have; revoked and expired ones are forgotten when there are more."""
+
+_SCRIPTS = (
+    """
+CREATE TABLE users (
+    name TEXT PRIMARY KEY, role TEXT NOT NULL, disabled INTEGER NOT NULL, created_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY, user TEXT NOT NULL REFERENCES users ON DELETE CASCADE, digest BLOB NOT NULL UNIQUE,
+    scopes TEXT, session TEXT NOT NULL, exact INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL,
+    revoked_at REAL
+) WITHOUT ROWID;
+CREATE INDEX tokens_of_user ON tokens (user, created_at);
+CREATE TABLE acts (seq INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, body BLOB NOT NULL);
+""",
+    """
+CREATE TABLE secrets (
+    user TEXT NOT NULL, name TEXT NOT NULL, box BLOB NOT NULL, former BLOB, set_at REAL NOT NULL,
+    PRIMARY KEY (user, name)
+) WITHOUT ROWID;
+""",
+)
+"""From an empty file to the newest version."""
+VERSION = len(_SCRIPTS)
+
+_TOKENS = """
+SELECT id, user, digest, scopes, session, exact, created_at, expires_at, revoked_at FROM tokens
+WHERE :user IS NULL OR user = :user ORDER BY created_at, id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user. `created_at`: seconds since the epoch."""
+
+    name: str
+    role: Role
+    disabled: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token without its secret. Times in seconds since the epoch. `scopes` None: what the role grants."""
+
+    id: str
+    user: str
+    digest: bytes
+    scopes: frozenset[Permission] | None
+    reach: Reach
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A change of users or tokens, as it goes into the audit trail."""
+
+    seq: int
+    at: float
+    fields: Mapping[str, Any]
+
+
+class PrincipalStore:
+    """The open file."""
+
+    def __init__(self, path: Path, *, create: bool, clock: Callable[[], float] = time.time) -> None:
+        """Open it; with `create`, make it if it is missing. Raises StorageError, NotFound."""
+        self.path = path
+        self._clock = clock
+        if not create and not path.exists():
+            raise NotFound(f"There are no users yet ({path} does not exist); cellgate user add makes one")
+        with self._failures("opened"):
+            if create:
+                # Made before SQLite opens it: readable by its owner only, whatever the umask.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            self._db = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute("PRAGMA trusted_schema = OFF")
+        # Removed values are overwritten, not only unlinked.
+        self._db.execute("PRAGMA secure_delete = ON")
+        with transaction(self._db):
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            for number, script in enumerate(_SCRIPTS[version:], version + 1):
+                for statement in filter(str.strip, script.split(";")):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {number}")
+        if version > VERSION:
+            raise StorageError(f"{self.path} was made by a newer version of Cellgate; use that one")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # Reading
+
+    def version(self) -> int:
+        """A number that changes when another process has committed a change."""
+        with self._failures("read"):
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def users(self) -> list[User]:
+        """All users, by name."""
+        with self._failures("read"):
+            rows = self._db.execute("SELECT name, role, disabled, created_at FROM users ORDER BY name")
+            return [User(name, Role(role), bool(disabled), at) for name, role, disabled, at in rows]
+
+    def tokens(self, user: str | None = None) -> list[Token]:
+        """All tokens, or a user's, oldest first. Raises NotFound if there is no such user."""
+        if user is not None:
+            self.user(user)
+        with self._failures("read"):
+            return [_token(row) for row in self._db.execute(_TOKENS, {"user": user})]
+
+    def user(self, name: str) -> User:
+        """One user. Raises NotFound."""
+        with self._failures("read"):
+            row = self._db.execute(
+                "SELECT name, role, disabled, created_at FROM users WHERE name = ?", (name,)
+            ).fetchone()
+        if row is None:
+            raise NotFound(f"There is no user {name[:40]!r}; cellgate user list shows who there is")
+        return User(row[0], Role(row[1]), bool(row[2]), row[3])
+
+    def acts(self, after: int, limit: int = 1000) -> list[Act]:
+        """The acts after this number, in order."""
+        with self._failures("read"):
+            rows = self._db.execute(
+                "SELECT seq, at, body FROM acts WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
+            )
+            return [Act(seq, at, msgspec.json.decode(body, type=dict[str, Any])) for seq, at, body in rows]
+
+    def count_acts(self, after: int) -> int:
+        """The number of acts after this one."""
+        with self._failures("read"):
+            (count,) = self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()
+            return int(count)
+
+    # Changing
+
+    def add_user(self, name: str, role: Role) -> User:
+        """Add a user. Raises Conflict if there is one of this name, InvalidInput for a bad name."""
+        if check_name(name) == RESERVED:
+            raise InvalidInput(f"{RESERVED!r} is the name of the administrator with the gateway's own token")
+        user = User(name, role, False, self._clock())
+        with self._change("user_added", user=name, role=role):
+            if self._db.execute("SELECT 1 FROM users WHERE name = ?", (name,)).fetchone():
+                raise Conflict(
+                    f"There is a user {name!r} already; cellgate user role gives them another role"
+                )
+            self._db.execute("INSERT INTO users VALUES (?, ?, 0, ?)", (name, role, user.created_at))
+        return user
+
+    def set_disabled(self, name: str, *, disabled: bool) -> None:
+        """Disable a user, whose tokens then open nothing, or enable one again. Raises NotFound."""
+        with self._change("user_disabled" if disabled else "user_enabled", user=name):
+            self.user(name)
+            self._db.execute("UPDATE users SET disabled = ? WHERE name = ?", (disabled, name))
+
+    def set_role(self, name: str, role: Role) -> None:
+        """Give a user another role, which their tokens then have too. Raises NotFound."""
+        with self._change("user_role_changed", user=name, role=role):
+            self.user(name)
+            self._db.execute("UPDATE users SET role = ? WHERE name = ?", (role, name))
+
+    def remove_user(self, name: str) -> None:
+        """Remove a user and all their tokens. Raises NotFound."""
+        with self._change("user_removed", user=name):
+            self.user(name)
+            self._db.execute("DELETE FROM users WHERE name = ?", (name,))
+            self._db.execute("DELETE FROM secrets WHERE user = ?", (name,))
+
+    def create_token(
+        self,
+        user: str,
+        *,
+        expires_at: float | None = None,
+        scopes: frozenset[Permission] | None = None,
+        reach: Reach,
+    ) -> tuple[Token, str]:
+        """A new token of the user, and its text, which is kept nowhere. Raises NotFound, Conflict."""
+        name, text = new_token()
+        token = Token(name, user, digest(text), scopes, reach, self._clock(), expires_at, None)
+        limits: dict[str, Any] = {"expires_at": expires_at, "scopes": _scopes(scopes)}
+        if reach.prefix:
+            limits["session" if reach.exact else "sessions"] = reach.prefix
+        with self._change("token_created", user=user, token=name, **limits):
+            if self.user(user).disabled:
+                raise Conflict(f"User {user!r} is disabled; cellgate user enable {user} lets them in again")
+            self._forget_useless(user)
+            self._db.execute(
+                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
+                (
+                    name,
+                    user,
+                    token.digest,
+                    _scopes(scopes),
+                    reach.prefix,
+                    reach.exact,
+                    token.created_at,
+                    expires_at,
+                ),
+            )
+        return token, text
+
+    def _forget_useless(self, user: str) -> None:
+        """Make room for a token: revoked and expired ones go first. Raises Conflict if all are in use."""
+        (count,) = self._db.execute("SELECT count(*) FROM tokens WHERE user = ?", (user,)).fetchone()
+        if count < MOST_TOKENS:
+            return
+        gone = self._db.execute(
+            "DELETE FROM tokens WHERE user = ? AND (revoked_at IS NOT NULL OR expires_at <= ?)",
+            (user, self._clock()),
+        )
+        if not gone.rowcount:
+            raise Conflict(f"User {user!r} has {count} tokens; cellgate token revoke ID makes room")
+
+    def revoke_token(self, name: str) -> Token:
+        """Revoke a token by its id. Raises NotFound; revoking one again changes nothing."""
+        known = next((token for token in self.tokens() if token.id == name), None)
+        if known is None:
+            raise NotFound(f"There is no token {name[:40]!r}; cellgate token list shows the ids")
+        if known.revoked_at is None:
+            with self._change("token_revoked", user=known.user, token=name):
+                self._db.execute("UPDATE tokens SET revoked_at = ? WHERE id = ?", (self._clock(), name))
+        return known
+
+    def secrets(self, user: str | None = None) -> list[Box]:
+        """All secrets, or a user's, by name, encrypted. Raises NotFound if there is no such user."""
+        if user is not None:
+            self.check_owner(user)
+        query = (
+            "SELECT user, name, box, former, set_at FROM secrets WHERE ?1 IS NULL OR user = ?1 ORDER BY 1, 2"
+        )
+        with self._failures("read"):
+            return [Box(*row) for row in self._db.execute(query, (user,))]
+
+    def set_secret(self, user: str, name: str, box: bytes) -> None:
+        """Keep a user's secret. The value that it had before is kept too, until the next change.
+
+        Raises NotFound, Conflict.
+        """
+        with self._change("secret_set", user=user, secret=name):
+            self.check_owner(user)
+            query = "SELECT count(*) FROM secrets WHERE user = ? AND name <> ?"
+            (others,) = self._db.execute(query, (user, name)).fetchone()
+            if others >= MOST_SECRETS:
+                raise Conflict(
+                    f"User {user!r} has {others} secrets;"
+                    f" cellgate secret remove NAME --user {user} makes room"
+                )
+            self._db.execute(
+                """INSERT INTO secrets VALUES (?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
+                SET former = box, box = excluded.box, set_at = excluded.set_at""",
+                (user, name, box, self._clock()),
+            )
+
+    def remove_secret(self, user: str, name: str) -> None:
+        """Remove a user's secret with all its values. Raises NotFound."""
+        with self._change("secret_removed", user=user, secret=name):
+            self.check_owner(user)
+            gone = self._db.execute("DELETE FROM secrets WHERE user = ? AND name = ?", (user, name))
+            if not gone.rowcount:
+                raise NotFound(
+                    f"User {user!r} has no secret {name[:40]!r};"
+                    f" cellgate secret list --user {user} shows theirs"
+                )
+
+    def check_owner(self, name: str) -> None:
+        """Raises NotFound unless there can be sessions of this name."""
+        if name != RESERVED:
+            self.user(name)
+
+    @contextmanager
+    def _change(self, act: str, **fields: Any) -> Iterator[None]:
+        with self._failures("changed"), transaction(self._db):
+            yield
+            body = msgspec.json.encode({"act": act, **fields, "by_uid": os.getuid()})
+            self._db.execute("INSERT INTO acts (at, body) VALUES (?, ?)", (self._clock(), body))
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError, msgspec.MsgspecError) as error:
+            raise StorageError(f"{self.path} can't be {what}: {in_words(error, file=False)}") from error
+
+
+def _scopes(scopes: frozenset[Permission] | None) -> str | None:
+    return None if scopes is None else scopes_text(scopes)
+
+
+def _token(row: tuple[Any, ...]) -> Token:
+    """A row of `_TOKENS`."""
+    name, user, value, scopes, session, exact, *times = row
+    chosen = None if scopes is None else frozenset(Permission(each) for each in scopes.split(",") if each)
+    return Token(name, user, value, chosen, Reach(session, exact=bool(exact)), *times)
+
+
+@contextmanager
+def opened(path: Path, *, create: bool = False) -> Iterator[PrincipalStore]:
+    """The file, open while the context lasts. Raises StorageError, NotFound."""
+    with closing(PrincipalStore(path, create=create)) as store:
+        yield store

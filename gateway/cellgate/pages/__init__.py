@@ -1,0 +1,1 @@
+"""HTML that comes from elsewhere: cleaned, and framed for a page."""

@@ -1,1 +1,0 @@
-"""Who uses the gateway: principals, their tokens and what each may do."""

@@ -1,0 +1,495 @@
+"""What each principal uses now, compared with its quotas before anything is begun.
+
+Whatever has a quota is reserved in one step without waiting, so a hundred requests at once can't exceed it,
+and is released exactly once. An `Account` is one principal's; `Usage` has those of everybody who uses
+something. It knows names and amounts, no sessions and no requests, and refuses nobody who has no quota.
+
+Cells above the quota `running` wait in line. Each session has at most one cell in line, so that sessions take
+turns, in the order in which their cells came to be the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from heapq import nsmallest
+from itertools import chain
+from typing import Final
+
+from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
+from cellgate.fairness.minute import Minute
+from cellgate.fairness.pace import Pace
+from cellgate.fairness.reservation import Reservation
+from cellgate.quotas.quotas import NO_QUOTAS, Policy, Quotas
+from cellgate_kernels.base.resources import ResourceLimits
+
+COUNTED: Final = (
+    "sessions",
+    "running",
+    "queued",
+    "memory",
+    "cpus",
+    "disk",
+    "record",
+    "requests_per_minute",
+    "bytes_per_minute",
+    "network_bytes_per_minute",
+)
+"""The quotas of which something is used; the others are limits of single requests."""
+
+PASSED = "bytes were sent and received in the last minute"
+QUEUE_RETRY_SECONDS = 1.0
+FIRST_SWEEP = 1024
+"""Accounts above which idle ones are looked for."""
+TINY = 1e-9
+"""Processors by which sums of fractions may differ."""
+
+Clock = Callable[[], float]
+Refused = Callable[[str], None]
+
+
+def _nobody(_: str) -> None:
+    """Nobody counts refusals."""
+
+
+def role_of_name(name: str) -> str:
+    """The role of a principal while there are no others than the one of the token."""
+    return "admin" if name == "default" else "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How much of one quota is used. `limit` None: without limit; `used` None: nobody measures it."""
+
+    limit: float | None
+    used: float | None
+
+
+class _State(Enum):
+    QUEUED = auto()
+    IN_LINE = auto()
+    RUNNING = auto()
+    OVER = auto()
+
+
+class CellPlace:
+    """One cell's place among those of its principal: queued, then in line, then running, then over.
+
+    `leave` it when the cell has ended, however it ended.
+    """
+
+    __slots__ = ("_account", "_state", "_turn")
+
+    def __init__(self, account: Account, state: _State) -> None:
+        self._account = account
+        self._state = state
+        self._turn: Callable[[], None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it may run."""
+        return self._state is _State.RUNNING
+
+    def begin(self, turn: Callable[[], None]) -> bool:
+        """Whether the cell may run now. If not, it stands in line, and `turn` is called when it may."""
+        if self._state is _State.QUEUED:
+            self._turn = turn
+            self._account._stand_in_line(self)
+        return self._state is _State.RUNNING
+
+    def leave(self) -> None:
+        """The cell has ended; called again, it does nothing."""
+        self._account._leave(self)
+
+
+class Account:
+    """What one principal uses: never more than its quotas, unless one was lowered, or after a restart."""
+
+    def __init__(self, name: str, quotas: Quotas, clock: Clock, refused: Refused) -> None:
+        self.name = name
+        self.quotas = quotas
+        self.record: int | None = None
+        """Bytes of its record, if they are measured; `Usage` keeps them when the account is forgotten."""
+        self._clock = clock
+        self._refused = refused
+        self._sessions = 0
+        self._running = 0
+        self._queued = 0
+        self._memory = 0
+        self._cpus = 0.0
+        self._disk = 0
+        self._requests = Minute()
+        self._bytes = Minute()
+        self._network = Minute()
+        self._network_pace = Pace()
+        # Any of them may leave, not only the first.
+        self._line: OrderedDict[CellPlace, None] = OrderedDict()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it would be the same if it were made anew."""
+        now = self._clock()
+        used = self._sessions or self._running or self._queued
+        lately = self._requests.used(now) or self._bytes.used(now) or self._network.used(now)
+        limit = self.quotas.network_bytes_per_minute
+        return not (used or lately) and (limit is None or self._network_pace.is_behind(limit, now))
+
+    def uses(self) -> dict[str, Use]:
+        """All that is counted."""
+        now = self._clock()
+        used: Mapping[str, float | None] = {
+            "sessions": self._sessions,
+            "running": self._running,
+            "queued": self._queued,
+            "memory": self._memory,
+            "cpus": round(self._cpus, 6),
+            "disk": self._disk,
+            "record": self.record,
+            "requests_per_minute": self._requests.used(now),
+            "bytes_per_minute": self._bytes.used(now),
+            "network_bytes_per_minute": self._network.used(now),
+        }
+        return {name: Use(getattr(self.quotas, name), used[name]) for name in COUNTED}
+
+    # Sessions
+
+    def reserve_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
+        """Room for a session with these limits. Raises PrincipalQuotaExceeded, and then reserves nothing.
+
+        `without_disk`: its disk is another session's, and reserved already.
+        """
+        quotas = self.quotas
+        self._check_sum("sessions", self._sessions, 1, quotas.sessions, "end a session first")
+        self._check_sum(
+            "memory", self._memory, limits.memory, quotas.memory, "end a session, or ask for less"
+        )
+        self._check_sum("cpus", self._cpus, limits.cpus, quotas.cpus, "end a session, or ask for less")
+        disk = 0 if without_disk else limits.disk
+        self._check_sum("disk", self._disk, disk, quotas.disk, "end a session, or ask for less")
+        self.check_record()
+        return self.adopt_session(limits, without_disk=without_disk)
+
+    def reserve_disk(self, count: int) -> Reservation:
+        """Bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
+        advice = "end a session, which frees its own and what its checkpoints have reserved"
+        self._check_sum("disk", self._disk, count, self.quotas.disk, advice, "its checkpoints need")
+        return self.adopt_disk(count)
+
+    def adopt_disk(self, count: int) -> Reservation:
+        """Count bytes of disk that are in use already, whatever the quotas are."""
+        self._add_disk(count)
+        return Reservation(lambda: self._add_disk(-count))
+
+    def _add_disk(self, count: int) -> None:
+        self._disk += count
+
+    def replace_session(
+        self, former: Reservation, limits: ResourceLimits, *, without_disk: bool = False
+    ) -> Reservation:
+        """Room with other limits than those of `former`, which is released. Raises as `reserve_session`."""
+        former.release()
+        return self.reserve_session(limits, without_disk=without_disk)
+
+    def adopt_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
+        """Count a session that exists already, whatever the quotas are."""
+        disk = 0 if without_disk else limits.disk
+        self._count(limits, disk, 1)
+        return Reservation(lambda: self._count(limits, disk, -1))
+
+    def _count(self, limits: ResourceLimits, disk: int, sign: int) -> None:
+        self._sessions += sign
+        self._memory += sign * limits.memory
+        self._disk += sign * disk
+        # Without sessions exactly nothing: sums of fractions may leave a rest.
+        self._cpus = self._cpus + sign * limits.cpus if self._sessions else 0.0
+
+    def _check_sum(
+        self,
+        quota: str,
+        used: float,
+        more: float,
+        limit: float | None,
+        advice: str,
+        needs: str = "this session asks for",
+    ) -> None:
+        if limit is not None and used + more > limit + TINY:
+            asked = "" if quota == "sessions" else f", and {needs} {_plain(more)}"
+            raise self._exceeded(quota, limit, used, f"are used by live sessions{asked}: {advice}")
+
+    # The record
+
+    def check_record(self) -> None:
+        """Raises PrincipalQuotaExceeded when the record is full."""
+        limit = self.quotas.record
+        if limit is not None and self.record is not None and self.record >= limit:
+            advice = "nothing more is recorded until an administrator purges some of its sessions"
+            raise self._exceeded("record", limit, self.record, f"are taken by its record: {advice}")
+
+    # Cells
+
+    def enter(self, *, at_once: bool) -> CellPlace:
+        """A place for a new cell: running if it could begin `at_once` and may, or else queued.
+
+        Raises PrincipalQuotaExceededForNow when it would have to wait and too many do already.
+        """
+        if at_once and self._has_turn():
+            self._running += 1
+            return CellPlace(self, _State.RUNNING)
+        limit = self.quotas.queued
+        if limit is not None and self._queued >= limit:
+            said = "executions wait already: send the next when one has finished"
+            raise self._for_now("queued", limit, self._queued, said, QUEUE_RETRY_SECONDS)
+        self._queued += 1
+        return CellPlace(self, _State.QUEUED)
+
+    def adopt_cell(self) -> CellPlace:
+        """The place of a cell that runs already, whatever the quotas are."""
+        self._running += 1
+        return CellPlace(self, _State.RUNNING)
+
+    def _has_turn(self) -> bool:
+        # Others in line come first; there are none unless all turns are taken.
+        limit = self.quotas.running
+        return limit is None or self._running < limit
+
+    def _stand_in_line(self, place: CellPlace) -> None:
+        if self._has_turn():
+            self._run(place)
+        else:
+            place._state = _State.IN_LINE
+            self._line[place] = None
+
+    def _run(self, place: CellPlace) -> None:
+        place._state = _State.RUNNING
+        self._queued -= 1
+        self._running += 1
+
+    def _leave(self, place: CellPlace) -> None:
+        state = place._state
+        place._state = _State.OVER
+        place._turn = None
+        if state is _State.RUNNING:
+            self._running -= 1
+            if self._line:
+                self.give_turns()
+        elif state is not _State.OVER:
+            self._queued -= 1
+            self._line.pop(place, None)
+
+    def give_turns(self) -> None:
+        """Let as many cells in line run as may."""
+        while self._line and self._has_turn():
+            place, _ = self._line.popitem(last=False)
+            self._run(place)
+            if place._turn is not None:
+                place._turn()
+
+    # Requests and bytes
+
+    def begin_request(self, length: int = 0) -> None:
+        """Count a request, which brings a body of `length` bytes, as far as that is known.
+
+        The bytes are counted by `pass_bytes` as they come. Raises PrincipalQuotaExceededForNow; a refused
+        request does not count.
+        """
+        now = self._clock()
+        limit = self.quotas.requests_per_minute
+        if limit is not None and (used := self._requests.used(now)) >= limit:
+            wait = self._requests.seconds_until(limit - 1, now)
+            raise self._for_now("requests_per_minute", limit, used, "requests came in the last minute", wait)
+        self._check_bytes(length, now)
+        self._requests.add(1, now)
+
+    def pass_bytes(self, count: int) -> None:
+        """Count bytes of a body, a message or an answer."""
+        self._bytes.add(count, self._clock())
+
+    def receive(self, count: int) -> None:
+        """Count bytes of a body. Raises PrincipalQuotaExceededForNow when there are more than may come."""
+        now = self._clock()
+        self._bytes.add(count, now)
+        limit = self.quotas.bytes_per_minute
+        if limit is not None and (used := self._bytes.used(now)) > limit:
+            wait = self._bytes.seconds_until(limit - 1, now)
+            raise self._for_now("bytes_per_minute", limit, used, PASSED, wait)
+
+    # The network of sessions
+
+    def take_network(self, count: int) -> float:
+        """Bytes between a session and a host are to pass; the seconds for which they have to wait."""
+        limit = self.quotas.network_bytes_per_minute
+        return 0.0 if limit is None else self._network_pace.take(count, limit, self._clock())
+
+    def give_back_network(self, count: int) -> None:
+        """They will not pass after all."""
+        self._network_pace.give_back(count)
+
+    def pass_network(self, count: int) -> None:
+        """Count bytes that pass."""
+        self._network.add(count, self._clock())
+
+    def _check_bytes(self, more: int, now: float) -> None:
+        limit = self.quotas.bytes_per_minute
+        if limit is None:
+            return
+        used = self._bytes.used(now)
+        if more > limit:
+            raise self._exceeded("bytes_per_minute", limit, used, f"{PASSED}; this body alone has {more}")
+        if used + max(more, 1) > limit:
+            wait = self._bytes.seconds_until(limit - max(more, 1), now)
+            raise self._for_now("bytes_per_minute", limit, used, PASSED, wait)
+
+    # Refusals
+
+    def _exceeded(self, quota: str, limit: float, used: float, said: str) -> PrincipalQuotaExceeded:
+        self._refused(quota)
+        return PrincipalQuotaExceeded(_message(quota, limit, used, said), quota=quota, limit=limit, used=used)
+
+    def _for_now(
+        self, quota: str, limit: float, used: float, said: str, wait: float
+    ) -> PrincipalQuotaExceededForNow:
+        self._refused(quota)
+        return PrincipalQuotaExceededForNow(
+            _message(quota, limit, used, said),
+            quota=quota,
+            limit=limit,
+            used=used,
+            retry_after=max(1.0, wait),
+        )
+
+
+def _message(quota: str, limit: float, used: float, said: str) -> str:
+    return f"The principal's quota {quota} is {_plain(limit)}, and {_plain(used)} {said}"
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
+
+
+class Usage:
+    """The accounts of all principals who use something now; idle ones are forgotten.
+
+    `role_of`: the role of a principal whose name is all that is known. `refused` is called with the quota's
+    name at each refusal.
+    """
+
+    def __init__(
+        self,
+        policy: Policy = NO_QUOTAS,
+        role_of: Callable[[str], str] = role_of_name,
+        *,
+        clock: Clock = time.monotonic,
+        refused: Refused = _nobody,
+    ) -> None:
+        self._policy = policy
+        self._role_of = role_of
+        self._clock = clock
+        self._refused = refused
+        self._accounts: dict[str, Account] = {}
+        self._records: dict[str, int] = {}
+        self.measures_records = False
+        """Whether the sizes of records are known, and are to be kept up to date by `recorded`."""
+        self._sweep_at = FIRST_SWEEP
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def account(self, name: str) -> Account:
+        """The principal's account. Keep it only as long as something is reserved in it."""
+        account = self._accounts.get(name)
+        if account is None:
+            if len(self._accounts) >= self._sweep_at:
+                self._sweep()
+            account = self._accounts[name] = self._new(name)
+        return account
+
+    def _new(self, name: str) -> Account:
+        account = Account(name, self._policy.of(name, self._role_of(name)), self._clock, self._refused)
+        account.record = self._record_of(name)
+        return account
+
+    def _sweep(self) -> None:
+        for name, account in tuple(self._accounts.items()):
+            if account.idle:
+                del self._accounts[name]
+        # The next one when as many have come again: each costs a look at all of them.
+        self._sweep_at = max(FIRST_SWEEP, 2 * len(self._accounts))
+
+    def page(self, after: str, limit: int) -> tuple[list[Account], bool]:
+        """The accounts of those who use something now or have a record, by name, behind the name `after`; and
+        whether more follow.
+        """
+        using = (name for name, account in self._accounts.items() if not account.idle)
+        names = {name for name in chain(using, self._records) if name > after}
+        found = nsmallest(limit + 1, names)
+        return [self._accounts.get(name) or self._new(name) for name in found[:limit]], len(found) > limit
+
+    def role(self, name: str) -> str:
+        """The principal's role."""
+        return self._role_of(name)
+
+    def quotas(self, name: str) -> Quotas:
+        """The principal's quotas."""
+        return self.account(name).quotas
+
+    def change(self, policy: Policy) -> None:
+        """Apply another policy. What is above a lowered quota stays; cells in line may have a turn now."""
+        self._policy = policy
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look up everybody's quotas again, because roles or quotas have changed."""
+        for name, account in self._accounts.items():
+            account.quotas = self._policy.of(name, self._role_of(name))
+        for account in tuple(self._accounts.values()):
+            account.give_turns()
+
+    def refresh_account(self, name: str) -> None:
+        """Look up the principal's quotas again, because its role has changed."""
+        account = self._accounts.get(name)
+        if account is not None:
+            account.quotas = self._policy.of(name, self._role_of(name))
+            account.give_turns()
+
+    def pass_bytes(self, name: str, count: int) -> None:
+        """Count bytes that the principal sent or was sent; its account may be forgotten in between."""
+        self.account(name).pass_bytes(count)
+
+    async def pass_network(self, name: str, count: int) -> None:
+        """Wait until bytes between a session of the principal's and a host may pass, and count them."""
+        wait = self.account(name).take_network(count)
+        if wait:
+            try:
+                await asyncio.sleep(wait)
+            except asyncio.CancelledError:
+                self.account(name).give_back_network(count)
+                raise
+        self.account(name).pass_network(count)
+
+    # The record, whose size lasts longer than an account
+
+    def load_records(self, sizes: Mapping[str, int]) -> None:
+        """Take the sizes of records that exist, by principal."""
+        self._records = dict(sizes)
+        self.measures_records = True
+        for name, account in self._accounts.items():
+            account.record = self._record_of(name)
+
+    def _record_of(self, name: str) -> int | None:
+        return self._records.get(name, 0) if self.measures_records else None
+
+    def recorded(self, name: str, size: int) -> None:
+        """So many bytes were added to the principal's record, or are gone from it if negative."""
+        if not self.measures_records:
+            return
+        total = max(0, self._records.get(name, 0) + size)
+        if total:
+            self._records[name] = total
+        else:
+            self._records.pop(name, None)
+        if (account := self._accounts.get(name)) is not None:
+            account.record = total

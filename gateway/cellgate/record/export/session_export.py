@@ -1,0 +1,209 @@
+"""Sessions leaving the gateway: notebooks, audit trails and bundles, streamed from the record.
+
+Each export is made by a thread with a separate connection (``Journal.long_read``), at the gateway's own pace
+and into a spill; its client reads from there. So a client that reads slowly occupies no thread, connection,
+turn, database lock or memory. This module finds out how far the record goes and whether an export may be made
+now, then lets ``steps`` and ``bundle`` write. ``sessions.reader`` has checked whose session it is.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from cellgate.errors import RecordGone, StorageError
+from cellgate.fairness.turns import Turns
+from cellgate.record.chain import Verification
+from cellgate.record.events import now
+from cellgate.record.export import steps as export
+from cellgate.record.export.bundle import Contents, bundle_parts
+from cellgate.record.export.notebook import NOTEBOOK_CAP, Export
+from cellgate.record.export.steps import Reading
+from cellgate.record.keys import SigningKey
+from cellgate.record.rows import NO_BRANCH, Lineage, SessionRow
+from cellgate.record.seal import head_statement
+from cellgate.record.spill import Spill, Spills
+from cellgate.record.store.sqlite.journal import Journal
+from cellgate.wire.answers import ChainCheck
+from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.resources import GIB
+from cellgate_kernels.base.tasks import Supervisor
+
+Parts = AsyncGenerator[bytes, None]
+Making = Callable[[Reading], Iterator[bytes]]
+
+# Exports that are complete and only being sent count for none of these.
+MOST_AT_ONCE = 4
+"""Exports and checks that are made at once."""
+MOST_WAITING = 32
+"""Those that may wait for a turn."""
+PATIENCE = 60.0
+"""Seconds that each of these waits at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A session, how far its record goes (up to row `rows`, whose hash is `head`), and what it continues."""
+
+    session: SessionRow
+    rows: int
+    head: bytes
+    lineage: Lineage = NO_BRANCH
+
+    @property
+    def tag(self) -> str:
+        """Different for different rows, also of ancestors: some of those may have been purged."""
+        shown = "" if self.session.branched_from is None else f"-{len(self.lineage.ancestors)}"
+        return f"{self.head.hex()}{shown}"
+
+    def reading(self, db: sqlite3.Connection, going_on: Callable[[], None]) -> Reading:
+        """The rows up to here."""
+        ancestors = [
+            Reading(db, each.row, each.until.seq, bytes.fromhex(each.until.head), going_on)
+            for each in self.lineage.ancestors
+        ]
+        return Reading(db, self.session, self.rows, self.head, going_on, ancestors)
+
+    def told(self, *, inherited: bool) -> dict[str, Any]:
+        """What an `Export` of it says of its ancestors."""
+        lineage = self.lineage
+        ancestors = tuple(each.until for each in lineage.ancestors)
+        return {"inherited": inherited, "ancestors": ancestors, "absence": lineage.absence}
+
+
+class Exports:
+    """Makes exports of moments, signed with `key` if there is one. `close` it before the journal."""
+
+    def __init__(self, journal: Journal, version: str, key: SigningKey | None, spills: Spills) -> None:
+        self._journal = journal
+        self._version = version
+        self._key = key
+        self._spills = spills
+        self._turns = Turns(
+            MOST_AT_ONCE, MOST_WAITING, PATIENCE, "Too many exports are being made; try again later"
+        )
+        self._makers = Supervisor(dict)
+
+    async def close(self) -> None:
+        """Cancel the exports that are being made; return when all that were read are gone from the disk."""
+        await self._makers.cancel()
+        await self._spills.finished()
+
+    async def moment(self, session: SessionRow, covers: Callable[[str], bool] | None = None) -> Moment:
+        """The record of a session as it is now. Raises RecordGone.
+
+        `covers`: which ancestors may be shown, by key; by default all.
+        """
+        await self._journal.commit()
+        last = await self._journal.last_event(session.id)
+        if last is None:
+            raise RecordGone("The record of this session was purged")
+        if session.branched_from is None:
+            return Moment(session, *last)
+        return Moment(session, *last, await self._journal.lineage(session, covers or _all))
+
+    def notebook(
+        self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
+    ) -> Parts:
+        """The notebook's bytes. `inherited`: whether a branch's shows the cells before it too.
+
+        `undone`: whether it shows cells that a rollback undid.
+        """
+        options = self._told(moment, outputs=outputs, cap=NOTEBOOK_CAP, inherited=inherited)
+        options = replace(options, undone=undone)
+        shown = moment if inherited else replace(moment, lineage=NO_BRANCH)
+        return self._parts(shown, lambda reading: export.notebook_parts(reading, options, self._key))
+
+    def bundle(self, moment: Moment, workspace: Path | None) -> Parts:
+        """The archive's bytes. Workspace files are as they are when the archive gets to them."""
+        options = self._told(moment, outputs=True, cap=None)
+        return self._parts(moment, lambda reading: self._bundle(reading, options, workspace))
+
+    def _bundle(self, reading: Reading, options: Export, workspace: Path | None) -> Iterator[bytes]:
+        notebook = export.read_notebook(reading, options)
+        contents = Contents(
+            session=reading.session.key,
+            exported_at=options.exported_at,
+            environment=notebook.environment,
+            notebook=(part.encode() for part in notebook.write(self._key)),
+            rows=export.audit_parts(reading),
+            ancestors=[(each.session.key, export.audit_parts(each)) for each in reading.ancestors],
+            workspace=workspace,
+            most_bytes=int(reading.session.limits.get("disk", GIB)),
+            check_there=reading.check_there,
+        )
+        yield from export.in_parts(bundle_parts(contents, self._key), reading.going_on)
+
+    def audit(self, moment: Moment) -> Parts:
+        """The rows as NDJSON."""
+        return self._parts(moment, export.audit_parts)
+
+    async def verify(self, moment: Moment) -> ChainCheck:
+        """Whether the chain holds, as the wire's answer; its head is signed if there is a key."""
+        async with self._turns.turn(moment.session.principal):
+            found = await self._journal.long_read(partial(_check, moment))
+        answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
+        if found.first_bad is not None:
+            return structs.replace(answer, first_bad=found.first_bad)
+        if self._key is None:
+            return answer
+        session = moment.session
+        statement = head_statement(session.principal, session.key, found.rows, found.head.hex())
+        return structs.replace(answer, key=self._key.public, signature=self._key.sign(statement))
+
+    def _told(self, moment: Moment, *, outputs: bool, cap: int | None, inherited: bool = True) -> Export:
+        return Export(
+            gateway_version=self._version,
+            exported_at=now(),
+            outputs=outputs,
+            cap=cap,
+            **moment.told(inherited=inherited),
+        )
+
+    async def _parts(self, moment: Moment, make: Making) -> Parts:
+        """The parts that `make` yields. A reader that leaves early cancels the export."""
+        spill = self._spills.open(moment.session.principal)
+        making = self._makers.start(self._make(moment, make, spill), f"export {moment.session.key}")
+        try:
+            async with aclosing(spill.parts()) as parts:
+                async for part in parts:
+                    yield part
+        finally:
+            making.cancel()
+
+    async def _make(self, moment: Moment, make: Making, spill: Spill) -> None:
+        error: CellgateError | None = CellgateError("The export failed; the gateway's log says why")
+        try:
+            async with self._turns.turn(moment.session.principal):
+                await self._journal.long_read(partial(_write, moment, make, spill))
+            error = None
+        except CellgateError as known:
+            error = known
+        finally:
+            spill.end(error)
+
+
+def _write(
+    moment: Moment, make: Making, spill: Spill, db: sqlite3.Connection, going_on: Callable[[], None]
+) -> None:
+    try:
+        with spill.writing():
+            for part in make(moment.reading(db, going_on)):
+                spill.write(part)
+    except OSError as error:
+        raise StorageError(f"A file of the session can't be read: {in_words(error, file=False)}") from error
+
+
+def _all(_key: str) -> bool:
+    return True
+
+
+def _check(moment: Moment, db: sqlite3.Connection, going_on: Callable[[], None]) -> Verification:
+    return export.check(moment.reading(db, going_on))

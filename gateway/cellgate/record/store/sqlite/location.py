@@ -1,0 +1,79 @@
+"""Where a record really is.
+
+SQLite follows a link at a record's path and keeps its own log beside the target. So everything else that
+belongs to a record (redo log, lock, files set aside) is beside the target too, whether a journal, a check or
+a backup opens it. Each of them resolves the path here first, and then uses only that.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from cellgate.errors import StorageError
+from cellgate.record.store.sqlite.redo import beside, last_beside
+from cellgate_kernels.base.errors import in_words
+
+RECORD = "record.sqlite3"
+"""The record's name in a data folder."""
+
+
+def wal_beside(record: Path) -> Path:
+    """Where SQLite's own log of the record is."""
+    return record.with_name(record.name + "-wal")
+
+
+def resolved(record: Path) -> Path:
+    """The record's own file, also where there is a link at its path.
+
+    Raises StorageError for a dangling link, because a new record would replace one whose disk is missing, and
+    for files that were left beside the link when the record was moved.
+    """
+    try:
+        if not record.is_symlink():
+            return record
+    except OSError as error:
+        raise _unreadable(record, error) from error
+    try:
+        target = record.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise StorageError(
+            f"The record {record} is a link to {record.readlink()}, which is not there; mount its disk, or"
+            " remove the link"
+        ) from error
+    for place in (wal_beside, beside, last_beside):
+        stray = place(record)
+        if stray.is_file() and not stray.is_symlink():
+            raise StorageError(
+                f"The record {record} is a link to {target}, but {stray.name} lies beside the link. It holds"
+                f" what was committed last: move it to {place(target)}"
+            )
+    return target
+
+
+def existing(record: Path, what: str = "record at") -> Path:
+    """As `resolved`, of a record that is there.
+
+    Raises StorageError also if it is not, or if nobody may look. `what` it is called then.
+    """
+    record = resolved(record)
+    if not stat.S_ISREG(mode_of(record)):
+        raise StorageError(f"There is no {what} {record}")
+    return record
+
+
+def mode_of(path: Path) -> int:
+    """The kind and permissions of what is at a path, 0 if nothing is.
+
+    Raises StorageError if nobody may look.
+    """
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path} can't be read: {in_words(error, file=False)}")

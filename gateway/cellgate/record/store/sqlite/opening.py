@@ -1,0 +1,137 @@
+"""Opens a record for writing: makes the tables of a new one, and takes in the rows of its redo log.
+
+Both happen in one transaction. So a log that this version can't read stops the start before anything is
+changed, and the version that wrote it can still be started. The SQL is in ``schema`` and ``migrations``.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cellgate.errors import RecordDamaged, StorageError, not_written
+from cellgate.record.store.sqlite import purge, salvage, schema
+from cellgate.record.store.sqlite.migrations import create, version_of
+from cellgate.record.store.sqlite.schema import Sync
+from cellgate.record.store.sqlite.transactions import transaction
+from cellgate_kernels.base.errors import in_words
+
+WAL_PAGES = 4000
+WAL_BYTES = 64 * 1024 * 1024
+
+
+def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
+    """Return a connection for writing, to a file that only its owner can read.
+
+    The rows of a redo log are then in its tables. Raises StorageError for a file that is not a record, has
+    another schema, or is too damaged to be opened.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+    except OSError as error:
+        raise StorageError(f"The record {path} can't be opened: {in_words(error, file=False)}") from error
+    try:
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StorageError(f"The record {path} can't be opened: {error}") from error
+    try:
+        with damage_told(f"The record {path}"):
+            bring_up_to_date(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {sync}")
+        db.execute("PRAGMA foreign_keys = ON")
+        # Purged bytes are overwritten in the file, not only unlinked from its tables.
+        db.execute("PRAGMA secure_delete = ON")
+        db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+    except sqlite3.Error as error:
+        db.close()
+        raise schema.storage_error(error, path) from error
+    except OSError as error:
+        db.close()
+        full = f"There is no space left to bring the record {path} up to date; free some on its disk"
+        raise not_written(error, full, f"The files beside {path} can't be written") from error
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """Where a record stands when it is opened.
+
+    `number`: that of the last commit. `last_session`: the highest id a session ever had. `refused`: sessions
+    whose acknowledged rows could not all be stored, and why. `purges`: those begun but not finished.
+    `last_activity`: when any session was last used, as rows have it; None without sessions.
+    """
+
+    number: int
+    last_session: int
+    refused: dict[int, str]
+    purges: list[int]
+    last_activity: str | None
+
+
+def beginnings(db: sqlite3.Connection) -> Beginnings:
+    """Read where the record stands. Raises StorageError for a damaged one."""
+    with damage_told("The record"):
+        refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
+        return Beginnings(
+            schema.applied(db),
+            schema.last_session_id(db),
+            refused,
+            purge.begun(db),
+            schema.last_activity(db),
+        )
+
+
+@contextmanager
+def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
+    """Turn errors from values that no sound record has into RecordDamaged, which explains `verified`."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise RecordDamaged(record, error, verified=verified) from error
+
+
+def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
+    """Make missing tables and take in the redo log. Raises StorageError, sqlite3.Error and OSError."""
+    empty = not version_of(db, path)
+    seed = None if empty else schema.expected_log(db)
+    found = salvage.look(path, seed)
+    waits = found.there or found.last is not None or seed is not None
+    if not (empty or waits):
+        return
+    with transaction(db):
+        if empty:
+            create(db)
+        if waits:
+            salvage.take_in(db, path, found, expected=seed is not None)
+            schema.expect_log(db, None)
+    salvage.put_away(path)
+
+
+def open_copy(path: Path) -> sqlite3.Connection:
+    """A record that nobody else has open, brought up to date, in a single file without any log."""
+    with closing(open_writer(path, "full")):
+        pass
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = DELETE").fetchone()
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA secure_delete = ON")
+    except BaseException:
+        db.close()
+        raise
+    return db

@@ -1,0 +1,168 @@
+"""Recovers what a gateway that did not end in order left in its redo log, and finds what is missing.
+
+A separate file holds the last number that the log took, and the tables note whether there must be a log, and
+which one (its seed). So a number that is neither in the tables nor in a whole frame is missing: it is counted
+and noted in the audit trail, and the damaged log is kept under another name. The rest is used as far as
+possible: all frames up to the first gap, and after it the rows of those sessions whose chain they continue.
+``redo`` writes the log, ``opening`` decides when it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cellgate.errors import StorageError
+from cellgate.record.store.sqlite import schema, trail
+from cellgate.record.store.sqlite.backlog import Group
+from cellgate.record.store.sqlite.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
+from cellgate_kernels.base.errors import in_words
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files beside a record. `last`: the last number according to them, None if they don't say."""
+
+    frames: Frames
+    last: int | None
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Of the numbers `first` to `last`, how many are `missing`; `certain`: and no others are."""
+
+    first: int
+    last: int
+    missing: int
+    certain: bool
+    why: str
+
+    def __str__(self) -> str:
+        if not self.missing:
+            return f"commits after number {self.first - 1} may be missing: {self.why}"
+        least = "" if self.certain else "at least "
+        verb = "is" if self.missing == 1 else "are"
+        where = f"of the numbers {self.first} to {self.last}"
+        return f"{least}{self.missing} of the record's commits {verb} missing, {where}: {self.why}"
+
+
+def look(record: Path, seed: bytes | None) -> Found:
+    """Read the files beside `record`, whose tables expect a log with this seed.
+
+    For a record in use, look here first and at the tables afterwards: then no row is missed that moves from
+    one to the other. Raises StorageError for files that can't be read and for rows of another version.
+    """
+    try:
+        told = read_last(last_beside(record))
+        data = read_beside(beside(record))
+    except OSError as error:
+        raise StorageError(
+            f"The redo log of {record} can't be read: {in_words(error, file=False)}"
+        ) from error
+    there = data is not None
+    seeds: set[bytes] = set()
+    if seed:
+        seeds.add(seed)
+    last = None
+    if told is not None:
+        told_seed, told_last = told
+        if told_seed:
+            seeds.add(told_seed)
+        if seed in {None, told_seed}:
+            last = told_last
+    if data is None or not seeds:
+        # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
+        data = b""
+    return Found(find_frames(data, seeds), last, there)
+
+
+def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
+    """What is missing when the tables have all commits up to `applied`; None when nothing is.
+
+    `expected`: the tables say that a gateway was using a log.
+    """
+    highest = max(found.last or 0, found.frames.highest, applied)
+    whole = sum(applied < number <= highest for number in found.frames.groups)
+    missing = highest - applied - whole
+    unknown = found.last is None and (expected or found.frames.damaged)
+    if not missing and not unknown:
+        return None
+    if not found.there:
+        why = "the redo log is gone"
+    elif found.last is None and expected:
+        why = "the file with the last commit's number is gone or damaged"
+    elif found.frames.damaged:
+        why = "the redo log is damaged"
+    else:
+        why = "the tables and the redo log don't follow on each other"
+    return Loss(applied + 1, highest, missing, not unknown, why)
+
+
+def runs(found: Found, applied: int) -> Iterator[Group]:
+    """The commits that are not in the tables, consecutive ones together."""
+    run = Group(number=applied)
+    for number in sorted(number for number in found.frames.groups if number > applied):
+        if number != run.number + 1:
+            yield run
+            run = Group(number=number - 1)
+        run.absorb(found.frames.groups[number])
+    yield run
+
+
+def take_in(db: sqlite3.Connection, record: Path, found: Found, *, expected: bool) -> int:
+    """Put what was found into the tables, and note what is missing; inside a transaction.
+
+    Returns the number of the last commit. The files stay where they are until `put_away`; a damaged log also
+    gets a second name, which the trail holds.
+    """
+    applied = schema.applied(db)
+    lost = loss(found, applied, expected=expected)
+    refused: dict[int, str] = {}
+    events = 0
+    first, *later = runs(found, applied)
+    refused |= schema.put_apart(db, first, {})
+    events += len(first.events)
+    for run in later:
+        unconnected = schema.not_following(db, run)
+        refused |= schema.put_apart(db, run, unconnected | refused)
+        events += len(run.events)
+    if lost is not None:
+        kept = _keep(beside(record)) if found.there else None
+        numbers = {"first": lost.first, "last": lost.last, "missing": lost.missing}
+        trail.damaged(db, {**numbers, "certain": lost.certain, "told": str(lost), "kept": kept})
+        logger.error("%s%s", lost, f". The log is kept as {kept}" if kept else "")
+    if events:
+        logger.info("%d events were in the redo log", events)
+    for session_id, reason in refused.items():
+        logger.error("The record refused rows of session %d from the redo log: %s", session_id, reason)
+    last = max(applied, found.last or 0, found.frames.highest)
+    schema.set_applied(db, last)
+    return last
+
+
+def _keep(path: Path) -> str:
+    """Give the log a second name; returns it."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    kept = path.with_name(f"{path.name}.damaged-{stamp}")
+    try:
+        os.link(path, kept)
+    except OSError:
+        # A file system without hard links.
+        shutil.copyfile(path, kept)
+        kept.chmod(0o600)
+    return kept.name
+
+
+def put_away(record: Path) -> None:
+    """Remove the files: their rows are in the tables."""
+    beside(record).unlink(missing_ok=True)
+    last_beside(record).unlink(missing_ok=True)

@@ -1,0 +1,122 @@
+"""The installation's audit trail: one chain of events that concern more than a session.
+
+An entry says that a session's record was begun, or when, by whom and at which head it was purged. So a record
+can't disappear without contradicting its entry, nor an entry without breaking the chain. Damage that cost
+commits is an entry too. Other entries say what administrators did and who was refused (``trail_writer``).
+Events inside a session are in that session's own chain. This runs inside transactions of ``schema``,
+``migrations``, ``salvage`` and ``purge``; `add` has one of its own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.store.sqlite.transactions import transaction
+from cellgate_kernels.base.resources import MIB
+
+BEGUN = "record_begun"
+PURGED = "record_purged"
+DAMAGED = "record_damaged"
+ACT = "act"
+"""A change of users or tokens. `number` and `done_at`: the act's own, in the file of users and tokens."""
+ACCESS = "access"
+"""Somebody who may do so asked for another principal's sessions."""
+REFUSED = "refused"
+"""Requests that were refused for want of a token, a permission or an allowed Host or Origin."""
+LOST = "entries_lost"
+"""Entries that there was no room for."""
+OF_NO_RECORD = frozenset({DAMAGED, ACT, ACCESS, REFUSED, LOST})
+"""Types of entries that say nothing about whether there is a session's record."""
+
+PAGE_BYTES = MIB
+
+_PAGE = "SELECT seq, type, body, hash FROM trail WHERE seq > ? ORDER BY seq LIMIT ?"
+_ACTS = "SELECT seq, body FROM trail WHERE type = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class TrailRow:
+    """One entry. `body`: its JSON as it is hashed and stored."""
+
+    seq: int
+    type: str
+    body: bytes
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry before it is in the trail. `fields`: what its body says besides number, type and time."""
+
+    type: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def append(db: sqlite3.Connection, event_type: str, fields: Mapping[str, Any]) -> None:
+    """Add an entry; call it inside a transaction."""
+    last = db.execute("SELECT seq, hash FROM trail ORDER BY seq DESC LIMIT 1").fetchone()
+    seq, head = last or (0, GENESIS)
+    moment = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    body = msgspec.json.encode({"seq": seq + 1, "type": event_type, "at": moment, **fields})
+    db.execute("INSERT INTO trail VALUES (?, ?, ?, ?)", (seq + 1, event_type, body, link(head, body)))
+
+
+def add(db: sqlite3.Connection, entries: Iterable[Entry]) -> None:
+    """Add these entries, or none of them."""
+    with transaction(db):
+        for entry in entries:
+            append(db, entry.type, entry.fields)
+
+
+def begun(db: sqlite3.Connection, session_id: int, principal: str, key: str) -> None:
+    """Note that this session's record was begun; call it inside a transaction."""
+    append(db, BEGUN, {"session_id": session_id, "principal": principal, "session": key})
+
+
+def damaged(db: sqlite3.Connection, fields: Mapping[str, Any]) -> None:
+    """Note that commits were lost, or may have been; call it inside a transaction."""
+    append(db, DAMAGED, fields)
+
+
+def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:
+    """All entries, in order."""
+    for values in db.execute("SELECT seq, type, body, hash FROM trail ORDER BY seq"):
+        yield TrailRow(*values)
+
+
+def page(db: sqlite3.Connection, after: int, limit: int) -> tuple[list[TrailRow], bool]:
+    """At most `limit` entries after the one with this number, in order, fewer if they are long.
+
+    Also whether there are more after them.
+    """
+    found: list[TrailRow] = []
+    size = 0
+    for values in db.execute(_PAGE, (after, limit + 1)):
+        row = TrailRow(*values)
+        size += len(row.body)
+        if len(found) == limit or (found and size > PAGE_BYTES):
+            return found, True
+        found.append(row)
+    return found, False
+
+
+def tombstones(db: sqlite3.Connection, session_id: int) -> Iterator[dict[str, Any]]:
+    """What the entries say that tell of this session's purge."""
+    for (body,) in db.execute("SELECT body FROM trail WHERE type = ?", (PURGED,)):
+        told = _decode(body)
+        if told["session_id"] == session_id:
+            yield told
+
+
+def acts(db: sqlite3.Connection, before: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
+    """The newest acts before the entry with this number, newest first: each entry's number and body."""
+    return [(seq, _decode(body)) for seq, body in db.execute(_ACTS, (ACT, before, limit))]

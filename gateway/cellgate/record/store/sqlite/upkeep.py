@@ -1,0 +1,204 @@
+"""The record as a store: how large it is, which session's record is to go next, and how to compact the file.
+
+``purge`` removes a session's record and leaves a tombstone; ``sessions.retention`` decides when. This is SQL
+for threads of ``journal``, or for a command that has the file to itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cellgate.record.rows import SessionRow
+from cellgate.record.store.sqlite import blobs, purge, schema, trail
+from cellgate.record.store.sqlite.location import existing
+from cellgate.record.store.sqlite.lock import RecordLock
+from cellgate.record.store.sqlite.opening import open_writer
+from cellgate.record.store.sqlite.transactions import transaction
+
+_BATCH = 256
+_PAGES = ("page_count", "freelist_count", "page_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Sizes of a record. `event_bytes`: rows as stored, without `blob_bytes`; `free_bytes`: in the file."""
+
+    sessions: int
+    open_sessions: int
+    executions: int
+    events: int
+    event_bytes: int
+    blobs: int
+    blob_bytes: int
+    purged: int
+    trail_entries: int
+    file_bytes: int
+    free_bytes: int
+
+
+def statistics(db: sqlite3.Connection) -> Statistics:
+    """The statistics of the record; reads all of it."""
+
+    def one(query: str) -> int:
+        (value,) = db.execute(query).fetchone()
+        return int(value or 0)
+
+    page = one("PRAGMA page_size")
+    return Statistics(
+        sessions=one("SELECT count(*) FROM sessions"),
+        open_sessions=one("SELECT count(*) FROM sessions WHERE state <> 'ended'"),
+        executions=one("SELECT count(*) FROM executions"),
+        events=one("SELECT count(*) FROM events"),
+        event_bytes=one("SELECT sum(length(body)) FROM events"),
+        blobs=one("SELECT count(*) FROM blobs"),
+        blob_bytes=one("SELECT sum(length(body)) FROM blobs"),
+        purged=one("SELECT count(*) FROM trail WHERE type = 'record_purged'"),
+        trail_entries=one("SELECT count(*) FROM trail"),
+        file_bytes=one("PRAGMA page_count") * page,
+        free_bytes=one("PRAGMA freelist_count") * page,
+    )
+
+
+def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
+    """Bytes of all events of each principal, as they were before equal parts were stored once.
+
+    It looks at every row, but reads no body.
+    """
+    principals = dict(db.execute("SELECT id, principal FROM sessions"))
+    blob_sizes = dict(db.execute("SELECT id, length(body) FROM blobs"))
+    sizes: dict[str, int] = {}
+    for session_id, size in db.execute(
+        "SELECT session_id, sum(length(body)) FROM events GROUP BY session_id"
+    ):
+        if (principal := principals.get(session_id)) is not None:
+            sizes[principal] = sizes.get(principal, 0) + size
+    for session_id, uses in db.execute("SELECT session_id, blobs FROM events WHERE blobs IS NOT NULL"):
+        if (principal := principals.get(session_id)) is not None:
+            sizes[principal] += blobs.size_of(uses, blob_sizes)
+    return sizes
+
+
+def record_size(db: sqlite3.Connection, session_id: int) -> int:
+    """As `record_sizes`, of one session."""
+    query = "SELECT sum(length(body)) FROM events WHERE session_id = ?"
+    (size,) = db.execute(query, (session_id,)).fetchone()
+    query = """SELECT blob_id, length(body) FROM blob_uses JOIN blobs ON blobs.id = blob_id
+        WHERE session_id = ?"""
+    blob_sizes = dict(db.execute(query, (session_id,)))
+    query = "SELECT blobs FROM events WHERE session_id = ? AND blobs IS NOT NULL"
+    taken_out = sum(blobs.size_of(uses, blob_sizes) for (uses,) in db.execute(query, (session_id,)))
+    return (size or 0) + taken_out
+
+
+def overdue(
+    db: sqlite3.Connection, before: str | None, most_bytes: int | None
+) -> tuple[SessionRow, str] | None:
+    """The ended session whose record should go first, and why; None when all may stay.
+
+    That is the session unused for longest, if it was last used `before` a time, or if the record uses more
+    than `most_bytes` of the file.
+    """
+    found = schema.longest_ended(db)
+    if found is None:
+        return None
+    if before is not None and found.last_activity < before:
+        return found, "retention_age"
+    pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in _PAGES)
+    if most_bytes is not None and (pages - free) * size > most_bytes:
+        return found, "retention_size"
+    return None
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a record, which no gateway can use in that time. Raises StorageError when one does."""
+    existing(path)
+    held = RecordLock(path)
+    try:
+        with closing(open_writer(held.record, "full")) as db:
+            purge.finish_all(db)
+            yield db
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, held.record) from error
+    finally:
+        held.release()
+
+
+def statistics_of(path: Path) -> Statistics:
+    """The statistics of a record, which a gateway may be using. Raises StorageError."""
+    path = existing(path)
+    try:
+        with closing(schema.open_reader(path)) as db:
+            return statistics(db)
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
+
+
+def trail_of(path: Path, after: int = 0) -> Iterator[trail.TrailRow]:
+    """The entries after this number of a record's audit trail, which a gateway may be using.
+
+    Raises StorageError.
+    """
+    path = existing(path)
+    try:
+        with closing(schema.open_reader(path)) as db:
+            more = True
+            while more:
+                rows, more = trail.page(db, after, _BATCH)
+                yield from rows
+                after = rows[-1].seq if rows else after
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
+
+
+def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
+    """What the entries say that tell of acts, newest first, of a record that a gateway may be using.
+
+    Raises StorageError.
+    """
+    path = existing(path)
+    try:
+        with closing(schema.open_reader(path)) as db:
+            before = schema.LAST
+            while found := trail.acts(db, before, _BATCH):
+                for before, entry in found:  # noqa: B007 - it is used after the loop
+                    yield entry
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
+
+
+def compact(db: sqlite3.Connection) -> int:
+    """Store the long parts of old rows apart, then release free space; returns how many rows changed.
+
+    Earlier versions kept all of a row in its place, or all but its long runs. It temporarily needs free space
+    of about the record's size.
+    """
+    changed = 0
+    after = (-1, -1)
+    while rows := _long(db, after):
+        with transaction(db):
+            for session_id, seq in rows:
+                key = (session_id, seq)
+                former = db.execute(
+                    "SELECT body, blobs FROM events WHERE session_id = ? AND seq = ?", key
+                ).fetchone()
+                with suppress(ValueError):  # `verify` reports a row whose parts are gone
+                    kept, uses = blobs.take_out(db, session_id, blobs.put_back(db, *former))
+                    changed += 1
+                    query = "UPDATE events SET body = ?, blobs = ? WHERE session_id = ? AND seq = ?"
+                    db.execute(query, (kept, uses, *key))
+        after = rows[-1]
+    db.execute("VACUUM")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return changed
+
+
+def _long(db: sqlite3.Connection, after: tuple[int, int]) -> list[tuple[int, int]]:
+    query = """SELECT session_id, seq FROM events WHERE (session_id, seq) > (?, ?)
+        AND length(body) + ifnull(length(blobs), 0) >= ? ORDER BY session_id, seq LIMIT ?"""
+    return db.execute(query, (*after, blobs.LEAST, _BATCH)).fetchall()

@@ -1,0 +1,1 @@
+"""Checks of exported notebooks, of bundles and of whole data folders."""

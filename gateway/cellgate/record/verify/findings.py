@@ -1,0 +1,93 @@
+"""The findings of a check, and words for bad rows and cells; ``notebooks`` and ``stores`` check. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.rows import EventRow
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of checking one thing. `problem` is None when it is valid, otherwise the first one found.
+
+    `key`: the public key that signed it, if one did and the signature is valid. `sealed` is False for a file
+    without a seal: then nothing could be checked, and `problem` says so.
+    """
+
+    subject: str
+    checked: str
+    problem: str | None = None
+    key: str | None = None
+    sealed: bool = True
+
+    @property
+    def valid(self) -> bool:
+        """Whether it was checked and nothing was found."""
+        return self.problem is None
+
+
+class Broken(Exception):
+    """A check failed; the message names the first bad row or cell."""
+
+
+class NoSeal(Exception):
+    """A notebook has nothing to be checked against; the message says why."""
+
+
+class Told(msgspec.Struct):
+    """What the body of each row says about the row."""
+
+    seq: int
+    session: str
+    execution: str | None
+    type: str
+
+
+_told = msgspec.json.Decoder(Told).decode
+
+
+def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
+    """The rows one by one, each after it was checked against the rows before it. Raises Broken."""
+    head = GENESIS
+    for number, row in enumerate(rows, 1):
+        if row.seq != number:
+            raise Broken(f"row {number} was removed: row {row.seq} follows row {number - 1}")
+        head = link(head, row.body)
+        try:
+            content = _told(row.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise Broken(f"row {number} was changed: its body is no event") from None
+        if head != row.hash:
+            moved = "" if content.seq == number else f", or moved: it says it is row {content.seq}"
+            raise Broken(f"row {number} was changed{moved}: its hash is not that of its bytes")
+        if content.type != row.type or content.execution != row.execution:
+            raise Broken(f"row {number} was changed: its type or execution is not what its body says")
+        if content.seq != number or content.session != session:
+            raise Broken(
+                f"row {number} was moved there: it says it is row {content.seq} of {content.session}"
+            )
+        yield row
+
+
+def differing(kind: str, names: Sequence[str], recorded: Sequence[Any], found: Sequence[Any]) -> str | None:
+    """How `found` first differs from `recorded`, as a sentence; None when it does not."""
+    for index, (was, now) in enumerate(zip(recorded, found, strict=False)):
+        if was == now:
+            continue
+        name = f"{kind} {index + 1} ({names[index]})"
+        if now in recorded and was in found:
+            return f"{name} was moved there from place {recorded.index(now) + 1}"
+        if now in recorded:
+            return f"{kind} {index + 1} was removed: what was {kind} {recorded.index(now) + 1} stands there"
+        return f"{name} was added" if was in found else f"{name} was changed"
+    if len(found) < len(recorded):
+        return f"{kind} {len(found) + 1} was removed: there are {len(found)} of {len(recorded)}"
+    if len(found) > len(recorded):
+        return f"{kind} {len(recorded) + 1} ({names[len(recorded)]}) was added"
+    return None

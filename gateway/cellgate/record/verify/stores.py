@@ -1,0 +1,270 @@
+"""Checks a whole data folder: every session's chain, the tables that repeat its facts, and the audit trail.
+
+It reads one snapshot through a read-only connection, so a gateway may run at the same time. Rows are read
+once, in order. ``notebooks`` checks exported files.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cellgate.errors import RecordDamaged, StorageError
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
+from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.record.store.sqlite import blobs, purge, salvage, schema, trail
+from cellgate.record.store.sqlite.lineage import check_origin
+from cellgate.record.store.sqlite.location import existing
+from cellgate.record.store.sqlite.migrations import version_of
+from cellgate.record.store.sqlite.opening import damage_told
+from cellgate.record.verify.findings import Broken, Finding, chained
+from cellgate_kernels.codec.decoding import json_decoder
+
+ATTEMPTS = 20
+_FACTS = frozenset({"session", "queued", "finished"})
+
+_decode = json_decoder(dict[str, Any]).decode
+
+
+def check_record(path: Path) -> Iterator[Finding]:
+    """Check the record at `path`: yields a finding for each session and one for the audit trail; also for
+    rows that are not in the tables yet, because a gateway was killed or is running, for missing commits, and
+    for unfinished purges.
+
+    Raises StorageError for a file that can't be read or has another schema.
+    """
+    path = existing(path)
+    with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}", verified=True):
+        try:
+            if not version_of(db, path):
+                raise StorageError(f"{path} is no record")
+            found, seed = _look(db, path)
+            yield from _findings(db)
+            yield from _check_log(found, schema.applied(db), expected=seed is not None)
+            # Pages that no row above is read through, such as those of an index that only writing uses.
+            (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if structure != "ok":
+                raise RecordDamaged(f"The record {path}", structure, verified=True)
+        except sqlite3.Error as error:
+            raise schema.storage_error(error, path, verified=True) from error
+
+
+def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:
+    """Read the files beside the record, then begin a snapshot of its tables: no row is missed that moves."""
+    for _ in range(ATTEMPTS):
+        seed = schema.expected_log(db)
+        found = salvage.look(path, seed)
+        db.execute("BEGIN")
+        if schema.expected_log(db) == seed:
+            return found, seed
+        # A gateway has started or ended in between.
+        db.execute("ROLLBACK")
+    raise StorageError(f"Gateways keep starting and stopping with {path}; check it when one runs")
+
+
+def _check_log(found: salvage.Found, applied: int, *, expected: bool) -> Iterator[Finding]:
+    waiting = sum(len(group.events) for number, group in found.frames.groups.items() if number > applied)
+    lost = salvage.loss(found, applied, expected=expected)
+    if waiting or lost is not None:
+        told = f"{waiting} rows that a gateway adds when it starts"
+        yield Finding("redo log", told, None if lost is None else str(lost))
+
+
+def _findings(db: sqlite3.Connection) -> Iterator[Finding]:
+    there: dict[int, tuple[str, str]] = {}
+    refused = schema.refused_sessions(db)
+    after = 0
+    while sessions := schema.sessions(db, None, None, 256, after):
+        after = sessions[-1].id
+        for session in sessions:
+            there[session.id] = session.principal, session.key
+            yield check_session(db, session, refused.pop(session.id, None))
+    yield _check_trail(db, there)
+    for session_id, (why, count) in refused.items():
+        yield Finding(f"session {session_id}", "no rows", _told(why, count))
+    for row in trail.rows(db):
+        if row.type == trail.DAMAGED:
+            yield _check_damage(row)
+    if purges := purge.begun(db):
+        yield Finding("purges", f"{len(purges)} that a gateway carries on with")
+
+
+def _check_damage(row: trail.TrailRow) -> Finding:
+    try:
+        event = _decode(row.body)
+        told = f"{event['told']} (found at {event['at']})"
+    except (KeyError, msgspec.MsgspecError) as error:
+        told = f"commits are missing, and the entry that tells of them can't be read: {error!r}"
+    return Finding("redo log", f"entry {row.seq} of the audit trail", told)
+
+
+def _told(why: str, events: int) -> str:
+    return f"{events} rows that were acknowledged could not be stored and are kept apart: {why}"
+
+
+def check_session(
+    db: sqlite3.Connection, session: SessionRow, refused: tuple[str, int] | None = None
+) -> Finding:
+    """Check that the session's rows form a chain, and that its own row and its executions' agree with it.
+
+    `refused`: why, and how many, of its rows could not be stored, if any.
+    """
+    subject = f"session {session.key} of {session.principal}"
+    checked = f"{session.head_seq} rows"
+    try:
+        facts = _check_rows(db, session)
+        _check_session_row(session, facts)
+        _check_executions(db, session, facts)
+        origin = check_origin(db, session)
+        if origin.problem is not None:
+            raise Broken(origin.problem)
+        if origin.purged and session.branched_from is not None:
+            checked += f", a branch of session {session.branched_from.session}, which was purged"
+    except Broken as broken:
+        return Finding(subject, checked, str(broken))
+    except sqlite3.DatabaseError as error:
+        return Finding(subject, checked, str(error))
+    except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return Finding(subject, checked, f"a row can't be read: {error!r}")
+    return Finding(subject, checked, None if refused is None else _told(*refused))
+
+
+def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
+    facts = SessionFacts()
+    last = 0
+    head = GENESIS
+    rows = schema.StoredRows(db, session.id).read(-schema.LAST, schema.LAST)
+    for row in chained(rows, session.key):
+        if row.type in _FACTS:
+            facts.apply(decode_fact(row.type, row.body))
+        else:
+            facts.touch(row.execution, row.seq)
+        last = row.seq
+        head = row.hash
+    if last < session.head_seq:
+        raise Broken(f"row {last + 1} was removed: there were {session.head_seq}")
+    if last > session.head_seq:
+        raise Broken(f"row {session.head_seq + 1} was added: there were {session.head_seq}")
+    if head != session.head:
+        raise Broken(f"row {last} was changed: the session's head is another")
+    return facts
+
+
+def _check_session_row(session: SessionRow, facts: SessionFacts) -> None:
+    for name, expected in facts.fields.items():
+        if (stored := getattr(session, name)) != expected:
+            raise Broken(
+                f"the session's own row was changed: {name} is {stored!r}, its rows say {expected!r}"
+            )
+
+
+def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: SessionFacts) -> None:
+    known = iter(facts.executions.values())
+    after = -schema.LAST
+    while rows := schema.executions(db, session.id, 256, after):
+        after = rows[-1].number
+        for row in rows:
+            if (expected := next(known, None)) is None:
+                raise Broken(f"execution {row.number} ({row.id}) was added: no row tells of it")
+            _check_execution(row, expected)
+    if (missing := next(known, None)) is not None:
+        raise Broken(f"execution {missing.number} ({missing.id}) was removed")
+
+
+def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
+    ended = facts.status is not None
+    key, request = facts.idempotency or (None, None)
+    pairs: list[tuple[str, object, object]] = [
+        ("number", row.number, facts.number),
+        ("id", row.id, facts.id),
+        ("msg_id", row.msg_id, facts.msg_id),
+        ("first_seq", row.first_seq, facts.first_seq),
+        ("last_seq", row.last_seq, facts.last_seq if ended else facts.first_seq),
+        ("status", row.status, facts.status),
+        ("created_at", row.created_at, facts.created_at),
+        ("idempotency_key", row.idempotency_key, key),
+        ("request_hash", row.request_hash, request),
+    ]
+    for name, stored, expected in pairs:
+        if stored != expected:
+            where = f"execution {facts.number} ({facts.id})"
+            raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {expected!r}")
+
+
+# ---- the audit trail --------------------------------------------------------------------------------------
+
+
+def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> Finding:
+    count = 0
+    try:
+        begun: dict[int, tuple[str, str]] = {}
+        for count, event in enumerate(_trail(db), 1):
+            if event["type"] in trail.OF_NO_RECORD:
+                continue
+            if event["type"] not in {trail.BEGUN, trail.PURGED}:
+                raise Broken(f"entry {count} is of a type that this version does not know")
+            session_id = event["session_id"]
+            if event["type"] == trail.BEGUN:
+                begun[session_id] = event["principal"], event["session"]
+            elif begun.pop(session_id, None) is None:
+                raise Broken(f"entry {count} was added: there was no record {session_id} to purge")
+        _compare(begun, there)
+        _check_orphans(db)
+    except Broken as broken:
+        return Finding("audit trail", _entries(count), str(broken))
+    except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return Finding("audit trail", _entries(count), f"an entry can't be read: {error!r}")
+    return Finding("audit trail", _entries(count))
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
+def _trail(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    head = GENESIS
+    for number, row in enumerate(trail.rows(db), 1):
+        head = link(head, row.body)
+        if row.seq != number:
+            raise Broken(f"entry {number} was removed")
+        if head != row.hash:
+            raise Broken(f"entry {number} was changed, moved or added: its hash is not that of its bytes")
+        event = _decode(row.body)
+        if (event["seq"], event["type"]) != (row.seq, row.type):
+            raise Broken(f"entry {number} was changed: its columns are not what its body says")
+        yield event
+
+
+def _compare(begun: dict[int, tuple[str, str]], there: dict[int, tuple[str, str]]) -> None:
+    for session_id in sorted(begun.keys() | there.keys()):
+        entered = begun.get(session_id)
+        found = there.get(session_id)
+        if entered is None:
+            assert found is not None
+            raise Broken(f"the record of session {found[1]} of {found[0]} is not in the trail: it was added")
+        if found is None:
+            raise Broken(
+                f"the record of session {entered[1]} of {entered[0]} was removed without a tombstone"
+            )
+        if entered != found:
+            raise Broken(
+                f"the record of session {entered[1]} of {entered[0]} is now {found[1]}'s of {found[0]}"
+            )
+
+
+def _check_orphans(db: sqlite3.Connection) -> None:
+    for blob in blobs.damaged(db):
+        raise Broken(f"the stored part {blob} of rows was changed")
+    for table in ("events", "executions"):
+        found = db.execute(
+            f"""SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions)
+                AND session_id NOT IN (SELECT session_id FROM purges) LIMIT 1"""  # noqa: S608
+        ).fetchone()
+        if found is not None:
+            raise Broken(f"{table} were added, or moved, to session {found[0]}, which there is not")

@@ -1,0 +1,210 @@
+"""The file of users and tokens: what commands change, and what a gateway finds in it."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+import pytest
+
+from cellgate.errors import Conflict, NotFound, StorageError
+from cellgate.identity import store as store_module
+from cellgate.identity.principal import Permission, Reach, Role
+from cellgate.identity.store import PRINCIPALS, PrincipalStore, opened
+from cellgate_kernels.base.errors import InvalidInput
+
+SCOPES = frozenset({Permission.RUN, Permission.READ})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / PRINCIPALS
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[PrincipalStore]:
+    with opened(path, create=True) as store:
+        yield store
+
+
+def test_only_its_owner_can_read_the_file(store: PrincipalStore, path: Path) -> None:
+    store.add_user("ada", Role.USER)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_token_is_kept_as_a_digest_only(store: PrincipalStore, path: Path) -> None:
+    store.add_user("ada", Role.USER)
+    token, text = store.create_token("ada", reach=Reach())
+    assert token.id in text
+    content = path.read_bytes()
+    assert text.encode() not in content
+    assert text.split("_", 2)[2].encode() not in content
+
+
+def test_a_token_comes_back_as_it_was_made(store: PrincipalStore) -> None:
+    store.add_user("ada", Role.USER)
+    made, _ = store.create_token("ada", expires_at=9e9, scopes=SCOPES, reach=Reach("a-"))
+    only, _ = store.create_token("ada", reach=Reach("one", exact=True))
+    assert store.tokens("ada") == sorted([made, only], key=lambda token: (token.created_at, token.id))
+
+
+def test_names_are_taken_once(store: PrincipalStore) -> None:
+    store.add_user("ada", Role.USER)
+    with pytest.raises(Conflict):
+        store.add_user("ada", Role.ADMIN)
+    assert store.user("ada").role is Role.USER
+
+
+def test_nobody_can_be_the_gateways_own_administrator(store: PrincipalStore) -> None:
+    with pytest.raises(InvalidInput, match="gateway's own token"):
+        store.add_user("default", Role.USER)
+
+
+@pytest.mark.parametrize("name", ["nobody", "", "'; DROP TABLE users; --"])
+def test_who_is_not_there_is_not_found(store: PrincipalStore, name: str) -> None:
+    for change in (
+        lambda: store.user(name),
+        lambda: store.tokens(name),
+        lambda: store.remove_user(name),
+        lambda: store.set_disabled(name, disabled=True),
+        lambda: store.set_role(name, Role.ADMIN),
+        lambda: store.create_token(name, reach=Reach()),
+        lambda: store.revoke_token(name),
+    ):
+        with pytest.raises(NotFound):
+            change()
+    assert store.acts(0) == []
+
+
+def test_another_role_changes_nothing_else(store: PrincipalStore) -> None:
+    before = store.add_user("ada", Role.ADMIN)
+    token, _ = store.create_token("ada", scopes=SCOPES, reach=Reach("a-"))
+    store.set_disabled("ada", disabled=True)
+    store.set_role("ada", Role.AUDITOR)
+    assert store.user("ada") == replace(before, role=Role.AUDITOR, disabled=True)
+    assert store.tokens() == [token]
+
+
+def test_a_disabled_user_gets_no_tokens(store: PrincipalStore) -> None:
+    store.add_user("ada", Role.USER)
+    store.set_disabled("ada", disabled=True)
+    with pytest.raises(Conflict, match="disabled"):
+        store.create_token("ada", reach=Reach())
+    store.set_disabled("ada", disabled=False)
+    assert store.create_token("ada", reach=Reach())
+
+
+def test_the_tokens_of_a_removed_user_go_too(store: PrincipalStore) -> None:
+    store.add_user("ada", Role.USER)
+    store.create_token("ada", reach=Reach())
+    store.remove_user("ada")
+    assert store.tokens() == []
+    assert store.users() == []
+
+
+def test_revoking_again_changes_nothing(store: PrincipalStore) -> None:
+    store.add_user("ada", Role.USER)
+    token, _ = store.create_token("ada", reach=Reach())
+    store.revoke_token(token.id)
+    first = store.tokens()
+    store.revoke_token(token.id)
+    assert store.tokens() == first
+    assert first[0].revoked_at is not None
+
+
+def test_every_change_is_an_act_without_secrets(store: PrincipalStore) -> None:
+    store.add_user("ada", Role.AUDITOR)
+    token, text = store.create_token("ada", scopes=SCOPES, reach=Reach("a-"))
+    store.revoke_token(token.id)
+    store.set_disabled("ada", disabled=True)
+    store.set_disabled("ada", disabled=False)
+    store.set_role("ada", Role.USER)
+    store.remove_user("ada")
+    acts = store.acts(0)
+    assert [act.fields["act"] for act in acts] == [
+        "user_added",
+        "token_created",
+        "token_revoked",
+        "user_disabled",
+        "user_enabled",
+        "user_role_changed",
+        "user_removed",
+    ]
+    assert acts[5].fields["role"] == "user"
+    assert {act.fields["user"] for act in acts} == {"ada"}
+    assert acts[1].fields["token"] == token.id
+    assert text not in repr(acts)
+    assert store.acts(acts[3].seq) == acts[4:]
+
+
+def test_useless_tokens_make_room_and_used_ones_do_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MOST_TOKENS", 2)
+    time = 1000.0
+    with closing(PrincipalStore(path, create=True, clock=lambda: time)) as store:
+        store.add_user("ada", Role.USER)
+        store.create_token("ada", reach=Reach(), expires_at=1001.0)
+        store.create_token("ada", reach=Reach())
+        with pytest.raises(Conflict, match="token revoke"):
+            store.create_token("ada", reach=Reach())
+        time = 1002.0
+        store.create_token("ada", reach=Reach())
+        assert [token.expires_at for token in store.tokens()] == [None, None]
+
+
+def test_another_process_sees_a_new_version(store: PrincipalStore, path: Path) -> None:
+    with opened(path) as reader:
+        before = reader.version()
+        assert reader.version() == before
+        store.add_user("ada", Role.USER)
+        assert reader.version() != before
+
+
+def test_commands_at_once_lose_nothing(path: Path) -> None:
+    with opened(path, create=True):
+        pass
+
+    def add(number: int) -> None:
+        with opened(path) as store:
+            store.add_user(f"user-{number}", Role.USER)
+
+    with ThreadPool(8) as pool:
+        pool.map(add, range(40))
+    with opened(path) as store:
+        assert len(store.users()) == 40
+        assert len(store.acts(0)) == 40
+
+
+def test_a_file_that_is_not_there_is_not_made_by_reading(path: Path) -> None:
+    with pytest.raises(NotFound, match="cellgate user add"), opened(path):
+        pass
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough", b"SQLite format 3\0" + b"\xff" * 200]
+)
+def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=PRINCIPALS), opened(path):
+        pass
+
+
+def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="newer version"), opened(path):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError), opened(path, create=True):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
