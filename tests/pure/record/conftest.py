@@ -96,16 +96,6 @@ def another_connection(path: Path) -> Iterator[sqlite3.Connection]:
         yield db
 
 
-@pytest.fixture(scope="module")
-def templates_compiled_once() -> Iterator[None]:
-    from tests.support.templates import (
-        compiled_once,
-    )  # nbconvert takes a while to load, and most tests need none
-
-    with compiled_once():
-        yield
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "record.sqlite"
