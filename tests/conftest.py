@@ -24,10 +24,10 @@ from docker.api.client import APIClient
 from tornado.ioloop import IOLoop
 
 from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.provisioners.container import ContainerSettings
 from cellgate_kernels.provisioners.docker import check_engine
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.settings import ContainerSettings
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.threads import Lane
 from tests import long

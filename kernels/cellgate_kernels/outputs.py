@@ -19,6 +19,7 @@ import msgspec
 
 from cellgate_kernels.hypertext import HtmlReader
 from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.options import BYTES, option
 from cellgate_kernels.telling import tell
 
 COMM_EVENTS = frozenset(("comm_open", "comm_msg", "comm_close"))
@@ -309,7 +310,7 @@ class OutputCaps:
     for prompts; `data` for displays and results.
     """
 
-    text: int = 10 * MIB
+    text: int = option(10 * MIB, "Text output kept of one cell.", name="text_cap", unit=BYTES)
     data: int = 50 * MIB
 
 

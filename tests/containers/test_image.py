@@ -8,9 +8,10 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.provisioners.container import IMAGE, INSTANCE_LABEL
-from cellgate_kernels.provisioners.engine import SOCKET, Engine
+from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.image import built_of
+from cellgate_kernels.settings import IMAGE, SOCKET
 from tests.conftest import StartGateway
 from tests.gateway.server.test_environment import test_it_is_what_a_cell_finds
 from tests.support.server import GatewayProcess

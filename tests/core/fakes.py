@@ -22,7 +22,8 @@ from cellgate.record.eraser import Purge
 from cellgate.record.journal import Journal
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.parts import SessionSettings, SharedParts
-from cellgate.sessions.registry import ManagerSettings, SessionManager
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.settings import ManagerSettings
 from cellgate_kernels import trees
 from cellgate_kernels.budget import Owner
 from cellgate_kernels.connection import Listener

@@ -39,14 +39,16 @@ from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.verify_store import check_record
 from cellgate.server.observing import Observer
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
-from cellgate.sessions.registry import ManagerSettings, SessionManager
+from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
+from cellgate.sessions.settings import ManagerSettings
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError, GatewayFault
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.messages import Channel, new_message
 from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import Attempt, FakeKernel, FakeLauncher, Start, VirtualTimeLoop, at_once
 from cellgate_kernels.threads import Lane
 from cellgate_kernels.websocket import Subprotocol
@@ -246,7 +248,7 @@ class World:
 
     def connect(self, session: Session, name: str) -> None:
         """A Jupyter client of this name opens a WebSocket that takes whatever comes."""
-        client = session.door.connect(name, FrameFormat(Subprotocol.V1, deflated=False))
+        client = session.door.connect(name, FrameFormat(Subprotocol.V1))
         client.attach(Taker())
         self.clients[session.row.key, name] = client
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cellgate_kernels.errors import BackendUnavailable, ImageMissing
-from cellgate_kernels.provisioners.container import ContainerSettings
 from cellgate_kernels.provisioners.docker import check_engine
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.process import ProcessProvisioner
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.settings import ContainerSettings
 
 NOT_ISOLATED = "KERNELS ARE NOT ISOLATED: code can read and change all your files."
 

@@ -18,8 +18,7 @@ from traitlets import Enum, Unicode
 
 from cellgate.cli.actions import check_options
 from cellgate.cli.base import BaseApp, UsageError, expanded
-from cellgate_kernels.provisioners.container import IMAGE
-from cellgate_kernels.provisioners.engine import SOCKET
+from cellgate_kernels.settings import IMAGE, SOCKET
 from cellgate_kernels.specs.environments import OWN, Environment, environment_of
 
 CHECK_TIMEOUT = 120.0
@@ -136,9 +135,9 @@ class ImageApp(BaseApp):
         return Environment(name or Environment.STANDARD).lock
 
     async def _check(self, console: Console) -> None:
-        from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
         from cellgate_kernels.provisioners.docker import check_engine  # noqa: PLC0415
         from cellgate_kernels.provisioners.engine import Engine  # noqa: PLC0415
+        from cellgate_kernels.settings import ContainerSettings  # noqa: PLC0415
 
         settings = ContainerSettings(self.image, self.runtime)
         engine = Engine(self.docker_url)

@@ -13,7 +13,8 @@ from functools import partial
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.jwks import Key
-from cellgate.principals.jwt import Header, JwtLogin, OidcSettings, Verifier, is_jwt, read_header
+from cellgate.principals.jwt import Header, JwtLogin, Verifier, is_jwt, read_header
+from cellgate.principals.oidc_settings import OidcSettings
 from cellgate.principals.principal import Ask, Login
 from cellgate.principals.provider import ProviderKeys
 from cellgate.principals.verified_logins import VerifiedLogins

@@ -25,7 +25,8 @@ import msgspec
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.fetching import Fetcher
-from cellgate.principals.jwt import JwtLogin, OidcSettings, Verifier, read_header
+from cellgate.principals.jwt import JwtLogin, Verifier, read_header
+from cellgate.principals.oidc_settings import OidcSettings
 from cellgate.principals.provider import PROVIDER, ProviderKeys, check_endpoint, discover
 from cellgate.principals.shares import Shares
 from cellgate.principals.tokens import digest

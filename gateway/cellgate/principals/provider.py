@@ -20,7 +20,7 @@ from cellgate.errors import IdentityUnavailable, ShuttingDown
 from cellgate.principals.addresses import check_url, is_local
 from cellgate.principals.fetching import Fetcher
 from cellgate.principals.jwks import MOST_BYTES, KeySet, parse_keys
-from cellgate.principals.jwt import OidcSettings
+from cellgate.principals.oidc_settings import OidcSettings
 from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
 from cellgate_kernels.regular import read_regular
 from cellgate_kernels.tasks import Supervisor, outcome

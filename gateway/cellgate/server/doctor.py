@@ -26,11 +26,11 @@ from cellgate.record.space import free
 from cellgate.server import machine
 from cellgate_kernels.errors import CellgateError, in_words
 from cellgate_kernels.provisioners.cgroups import hierarchies
-from cellgate_kernels.provisioners.container import ContainerSettings
 from cellgate_kernels.provisioners.control_group import CONTROLLERS as SLEEPING
 from cellgate_kernels.provisioners.docker import check_engine
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.settings import ContainerSettings
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 MIB = 1024 * 1024

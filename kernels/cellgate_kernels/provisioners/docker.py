@@ -31,18 +31,17 @@ from cellgate_kernels.errors import BackendUnavailable, ImageMissing, InvalidInp
 from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, KernelView, Launch
 from cellgate_kernels.provisioners.container import (
-    IMAGE,
     IMAGE_USER,
     INSTANCE_LABEL,
     KERNEL_LABEL,
     PRINCIPAL_LABEL,
     VIEW,
     WORKSPACE,
-    ContainerSettings,
     container_config,
+    mounts_in_workspace,
     shared_config,
 )
-from cellgate_kernels.provisioners.engine import SOCKET, Container, Engine
+from cellgate_kernels.provisioners.engine import Container, Engine
 from cellgate_kernels.provisioners.folders import LaunchFolders
 from cellgate_kernels.provisioners.fork_server import can_fork
 from cellgate_kernels.provisioners.names import NameMaking, Names, NamesRequest
@@ -56,6 +55,7 @@ from cellgate_kernels.provisioners.shared_containers import (
     SharedChild,
 )
 from cellgate_kernels.provisioners.zygote_messages import NotForked
+from cellgate_kernels.settings import IMAGE, SOCKET, ContainerSettings
 from cellgate_kernels.tasks import guarded
 
 _LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processor time"}
@@ -300,7 +300,7 @@ class DockerProvisioner(CellgateProvisioner):
             os.geteuid() == 0
             and not engine.rootless
             and self._settings.isolation == "container"
-            and not self._settings.mounts_in_workspace
+            and not mounts_in_workspace(self._settings)
         )
 
     async def make_names(self, folder: str, forked: int) -> Names | None:

@@ -41,12 +41,12 @@ from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.engine_client import connect
 from cellgate_kernels.provisioners.engine_events import EngineEvents
+from cellgate_kernels.settings import SOCKET
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.trees import NO_OPEN_FILES
 
 logger = logging.getLogger(__name__)
 
-SOCKET = "unix:///var/run/docker.sock"
 CALL_TIMEOUT = 60.0
 THREADS = 4
 LOG_TAIL_BYTES = 8 * 1024

@@ -12,7 +12,8 @@ from cellgate_kernels.branching import BranchSpec, BranchWorkspace, Obstacle, Ob
 from cellgate_kernels.errors import CannotBranch, KernelBusy, KernelDied, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.messages import Channel
-from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.pool import KernelPool, PoolStatistics
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import FakeKernel, FakeLauncher
 
 PYTHON3 = KernelProfile("python3")

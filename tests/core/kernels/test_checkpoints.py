@@ -20,7 +20,8 @@ from cellgate_kernels.errors import (
 )
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.messages import Channel
-from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.pool import KernelPool, PoolStatistics
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import FakeHeldFork, FakeKernel, FakeLauncher
 from tests.core.kernels.test_pool import until
 

@@ -16,7 +16,8 @@ import pytest
 from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.pool import ANYBODY, KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.pool import ANYBODY, KernelPool, PoolStatistics
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import (
     Attempt,
     FakeKernel,

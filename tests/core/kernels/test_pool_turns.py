@@ -13,7 +13,8 @@ from cellgate_kernels import pool as pool_module
 from cellgate_kernels.errors import DeadlinePassed, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.pool import KernelPool, Moved, PoolSettings
+from cellgate_kernels.pool import KernelPool, Moved
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import Attempt, FakeLauncher, Gate, virtual_time
 from cellgate_kernels.turns import Claimant
 

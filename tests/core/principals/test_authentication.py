@@ -14,8 +14,8 @@ from cellgate.principals import verified_logins
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.jwks import KeySet, parse_keys
-from cellgate.principals.jwt import OidcSettings
 from cellgate.principals.oidc import OidcAuthenticator
+from cellgate.principals.oidc_settings import OidcSettings
 from cellgate.principals.principal import DEFAULT, Login, Principal, Reach, Role
 from cellgate.principals.provider import KEEP_SECONDS, FileKeys, ProviderKeys, open_keys
 from cellgate.principals.store import PrincipalStore

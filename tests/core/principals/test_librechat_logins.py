@@ -14,9 +14,9 @@ from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.jwks import MOST_BYTES, KeySet, parse_keys
-from cellgate.principals.jwt import OidcSettings
 from cellgate.principals.librechat import LibreChatAuthenticator, open_librechat
 from cellgate.principals.oidc import OidcAuthenticator
+from cellgate.principals.oidc_settings import OidcSettings
 from cellgate.principals.principal import Login, Permission, Principal, Role
 from cellgate.principals.provider import FileKeys, ProviderKeys
 from cellgate.principals.store import opened

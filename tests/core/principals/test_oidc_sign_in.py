@@ -11,7 +11,7 @@ import pytest
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.fetching import Answer, Fetcher
-from cellgate.principals.jwt import OidcSettings
+from cellgate.principals.oidc_settings import OidcSettings
 from cellgate.principals.oidc_sign_in import (
     DISCOVERY_SECONDS,
     MOST_AT_ONCE,

@@ -31,8 +31,8 @@ from cellgate.server.doctor import (
     try_sandbox,
 )
 from cellgate_kernels.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
-from cellgate_kernels.provisioners.container import ContainerSettings
 from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.settings import ContainerSettings
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 MOUNTS = """\

@@ -28,7 +28,8 @@ from cellgate.server.log import (
 )
 from cellgate_kernels.errors import KernelStartFailed
 from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import Attempt, FakeLauncher
 
 HOSTILE = (

@@ -30,8 +30,9 @@ from cellgate.sessions.state import SessionState
 from cellgate_kernels.errors import KernelspecNotFound, PoolExhausted
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import KernelProfile
-from cellgate_kernels.pool import ClaimEnd, KernelPool, PoolSettings
+from cellgate_kernels.pool import ClaimEnd, KernelPool
 from cellgate_kernels.provisioners.memory import Use, resident, uses
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import FakeLauncher, virtual_time
 from cellgate_kernels.threads import Lane
 from tests.core.world import World

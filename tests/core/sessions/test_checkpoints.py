@@ -25,7 +25,8 @@ from cellgate_kernels.branching import Obstacle, ObstacleKind
 from cellgate_kernels.errors import CannotBranch, InvalidInput, KernelDied, KernelStartFailed
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.limits import MIB
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import FakeHeldFork, FakeKernel, FakeLauncher, virtual_time
 from cellgate_kernels.turns import Claimant
 

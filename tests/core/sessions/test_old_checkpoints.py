@@ -16,7 +16,8 @@ from cellgate.sessions.checkpoints import Position
 from cellgate.sessions.undo import SessionUndo, UndoParts
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.settings import PoolSettings
 from cellgate_kernels.testing import FakeHeldFork, FakeLauncher
 from cellgate_kernels.turns import Claimant
 

@@ -9,8 +9,9 @@ import pytest
 
 from cellgate_kernels.errors import PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelProfile, SharedBackend
-from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.provisioners.fork_server import ForkServer
+from cellgate_kernels.settings import PoolSettings
 from tests.core.kernels.test_pool import DEADLINE, NOTHING, PYTHON3, WITH_ENV, claim, until
 from tests.gateway.kernels.test_kernel import NewLauncher, folders, new_launcher, one_backend, printed
 from tests.support.kernels import FORK

@@ -15,12 +15,13 @@ from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStar
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.provisioners import names
 from cellgate_kernels.provisioners.base import Launch, egress_environment
-from cellgate_kernels.provisioners.container import ContainerSettings, container_config, shared_config
+from cellgate_kernels.provisioners.container import container_config, shared_config
 from cellgate_kernels.provisioners.disk import Folder, usage
 from cellgate_kernels.provisioners.docker import DockerProvisioner, check_engine, kernel_user
 from cellgate_kernels.provisioners.engine import Engine, _remove
 from cellgate_kernels.provisioners.engine_profile import engine_profile, gvisor_profile
 from cellgate_kernels.provisioners.folders import LaunchFolders
+from cellgate_kernels.settings import ContainerSettings
 
 
 def config(settings: ContainerSettings, **limits: Any) -> dict[str, Any]:

@@ -15,12 +15,11 @@ from cellgate.principals.jwt import (
     LEEWAY_SECONDS,
     MOST_TOKEN,
     JwtLogin,
-    OidcSettings,
     Verifier,
     is_jwt,
-    parse_roles,
     read_header,
 )
+from cellgate.principals.oidc_settings import OidcSettings, parse_roles
 from cellgate.principals.principal import EVERYWHERE, Permission, Principal, Role
 from cellgate_kernels.errors import InvalidInput
 from tests.support.identity import AUDIENCE, CLAIMS, ISSUER, NOW, forged, key_set, part, signer
