@@ -196,7 +196,9 @@ def test_a_figure_with_sizes_has_them(sheet: Any, outputs: Outputs) -> None:
     assert seen(sheet, outputs("sized"), 200, 700, 250) == [204, 704, 254]
 
 
-@pytest.mark.parametrize(("height", "has"), [(-200, 454), ("much", 454), (None, 454), ("120", 124)])
+@pytest.mark.parametrize(
+    ("height", "has"), [(-200, 454), at_night("much", 454), at_night(None, 454), ("120", 124)]
+)
 def test_a_height_that_is_none_is_the_usual_one(sheet: Any, height: object, has: int) -> None:
     figure = {"data": [{"type": "bar", "y": [1, 2]}], "layout": {"height": height}}
     mount(sheet, display({PLOTLY: figure}))

@@ -29,15 +29,14 @@ def shown(gateway: GatewayProcess, session: str, code: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def drawing(gateway: GatewayProcess) -> Iterator[str]:
-    """A session for tests that change nothing in it: the libraries take longer to load than to draw."""
+    """A session for tests that leave it as it is: its libraries take longer to load than to draw."""
     yield "drawing"
     gateway.delete("/v1/sessions/drawing")
 
 
 def test_a_session_that_has_shown_charts_has_no_process_more_and_branches(
-    gateway: GatewayProcess, drawing: str
+    gateway: GatewayProcess, session: str
 ) -> None:
-    session = drawing
     before = gateway.execute(session, CHILDREN)["text"]
     assert SVG in shown(gateway, session, PLOTLY)
     assert SVG in shown(gateway, session, ALTAIR)
