@@ -21,6 +21,7 @@ import hypothesis
 import psutil
 import pytest
 from docker.api.client import APIClient
+from hypothesis import strategies
 from tornado.ioloop import IOLoop
 
 from cellgate_kernels.errors import BackendUnavailable
@@ -123,8 +124,14 @@ def fuzz(request: pytest.FixtureRequest) -> Fuzz:
     return Fuzz(request.config.getoption("--fuzz-seconds"))
 
 
-def pytest_collection_finish() -> None:
-    """All that was imported and collected stays to the end: no later collection of garbage looks at it."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """All that was imported and collected stays to the end: no later collection of garbage looks at it.
+
+    Where only that is done, it is for the processes that are forked of this one: they find the table of all
+    letters, too, which Hypothesis takes seconds to make.
+    """
+    if session.config.option.collectonly:
+        strategies.text().validate()
     gc.collect()
     gc.freeze()
 
