@@ -125,11 +125,8 @@ def fuzz(request: pytest.FixtureRequest) -> Fuzz:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All that was imported and collected stays to the end: no later collection of garbage looks at it.
-
-    Where only that is done, it is for the processes that are forked of this one: they find the table of all
-    letters, too, which Hypothesis takes seconds to make.
-    """
+    """All that was imported and collected stays to the end: no later collection of garbage looks at it."""
+    # The forks of the importer have Hypothesis' table of all letters, too: making it takes seconds.
     if session.config.option.collectonly:
         strategies.text().validate()
     gc.collect()

@@ -44,10 +44,7 @@ AT_EACH_CHANGE = frozenset(
 """Of the tests that are imported from where they run on this machine's own backends; the rest is nightly."""
 
 
-ONE_CASE = {
-    "test_all_that_was_printed_is_there": "kill",
-    "test_what_a_kernel_keeps_is_bounded": "deleted files",
-}
+ONE_CASE = {"test_all_that_was_printed_is_there": "kill", "test_what_a_kernel_keeps_is_bounded": "files"}
 """The case of an imported test that is tried at each change: how the others differ has nothing to do with
 containers.
 """

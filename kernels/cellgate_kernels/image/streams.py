@@ -313,6 +313,6 @@ class Pipe:
 
 
 def identity(descriptor):
-    """What tells a file from others, and is the same for both ends of a pipe. Raises OSError."""
+    """Tell a file from others; both ends of a pipe have the same identity. Raises OSError."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino

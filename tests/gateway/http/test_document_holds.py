@@ -22,7 +22,6 @@ from schemathesis.checks import (
 from cellgate.http.openapi import build_document
 from cellgate.http.routes import TABLE
 from tests.conftest import serving
-from tests.support.examples import SHARE
 from tests.support.nightly import mostly_nightly
 from tests.support.server import TOKEN, GatewayProcess
 
@@ -88,7 +87,7 @@ def ask(gateway: GatewayProcess, case: Case, there: dict[str, object]) -> None:
 
 def asked(gateway: GatewayProcess, label: str, mode: GenerationMode, there: dict[str, object]) -> None:
     """Ask for this operation again and again."""
-    examples = 3 if label in SLOW else 8 if SHARE >= 1 else 4
+    examples = 3 if label in SLOW else 8
 
     @settings(
         max_examples=examples,

@@ -291,7 +291,6 @@ def reason(answer: Response) -> str:
 
 
 def refused(world: World, row: Row, status: int, *tokens: str | None, query: str = "") -> None:
-    """Whoever has one of these tokens is refused, and nothing changes."""
     before = world.state()
     for token in tokens:
         answer = world.ask(row, token, query=query)
@@ -308,7 +307,6 @@ OF_SESSIONS = [pytest.param(row, id=named(row)) for row in [*ROWS, *JUPYTER_ROWS
 
 @pytest.mark.parametrize("row", ALL)
 def test_without_a_token_that_is_valid(world: World, row: Row) -> None:
-    """None, one that was guessed, one that was revoked, one that has expired."""
     refused(
         world, row, 401, None, "cg_0123456789ab_guessed", world.tokens["revoked"], world.tokens["expired"]
     )
@@ -321,7 +319,6 @@ def test_with_a_token_whose_scopes_lack_what_it_needs(world: World, row: Row) ->
 
 @pytest.mark.parametrize("row", OF_SESSIONS)
 def test_a_token_for_other_sessions_of_the_same_user(world: World, row: Row) -> None:
-    """For those with a beginning of their own, and for one."""
     refused(world, row, 404, world.tokens["elsewhere"], world.tokens["one"])
 
 

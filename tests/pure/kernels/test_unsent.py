@@ -203,11 +203,9 @@ def test_both_files_fit_into_what_is_allowed_for_them(kernel: Writer) -> None:
 def test_a_fork_sees_whether_its_request_is_the_latest(kernel: Writer) -> None:
     kernel.file.count_request()
     fork = copy.copy(kernel.file)
-    kernel.print("text")
     assert fork.is_of_latest_request()
     kernel.file.count_request()
     assert not fork.is_of_latest_request()
-    assert kernel.left() == [("stdout", "text")]
 
 
 def test_a_kernel_without_a_place_for_it_prints_all_the_same(tmp_path: Path) -> None:
