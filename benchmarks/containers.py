@@ -26,7 +26,8 @@ from benchmarks.options import Options, say
 from benchmarks.servers import KERNELSPECS, Server, cellgate, jupyter_kernel_gateway
 from benchmarks.sessions import Session
 from benchmarks.starts import COLD
-from cellgate_kernels.engine.container import IMAGE, INSTANCE_LABEL
+from cellgate_kernels.base.settings import IMAGE
+from cellgate_kernels.engine.container import INSTANCE_LABEL
 
 SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin"
 CELLS = 50

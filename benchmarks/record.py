@@ -243,7 +243,6 @@ async def _session(journal: Journal, number: int, folder: Path, lane: Lane) -> S
         replay_seconds=0,
         replay_bytes=0,
         max_queue=1,
-        cell_timeout=None,
         lane=lane,
     )
     settings = SessionSettings(ExecutionSettings(OutputCaps(MIB, MIB)), channels)

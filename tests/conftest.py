@@ -21,13 +21,14 @@ import hypothesis
 import psutil
 import pytest
 from docker.api.client import APIClient
+from hypothesis import strategies
 from tornado.ioloop import IOLoop
 
 from cellgate_kernels.backends.docker import check_engine
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable
+from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.base.threads import Lane
-from cellgate_kernels.engine.container import ContainerSettings
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.specs.catalog import data_folder
 from tests import long
@@ -123,8 +124,11 @@ def fuzz(request: pytest.FixtureRequest) -> Fuzz:
     return Fuzz(request.config.getoption("--fuzz-seconds"))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """All that was imported and collected stays to the end: no later collection of garbage looks at it."""
+    # The forks of the importer have Hypothesis' table of all letters, too: making it takes seconds.
+    if session.config.option.collectonly:
+        strategies.text().validate()
     gc.collect()
     gc.freeze()
 

@@ -8,8 +8,9 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate_kernels.base.errors import BackendUnavailable
-from cellgate_kernels.engine.container import IMAGE, INSTANCE_LABEL
-from cellgate_kernels.engine.engine import SOCKET, Engine
+from cellgate_kernels.base.settings import IMAGE, SOCKET
+from cellgate_kernels.engine.container import INSTANCE_LABEL
+from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.engine.image import built_of
 from tests.conftest import StartGateway
 from tests.gateway.server.test_environment import test_it_is_what_a_cell_finds

@@ -22,7 +22,8 @@ from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.sqlite.eraser import Purge
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.parts import SessionSettings, SharedParts
-from cellgate.sessions.registry import ManagerSettings, SessionManager
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.settings import ManagerSettings
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.budget import Owner
 from cellgate_kernels.base.errors import KernelspecNotFound

@@ -39,13 +39,15 @@ from cellgate.record.store.sqlite.schema import storage_error
 from cellgate.record.verify.stores import check_record
 from cellgate.server.observing import Observer
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
-from cellgate.sessions.registry import ManagerSettings, SessionManager
+from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
+from cellgate.sessions.settings import ManagerSettings
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.threads import Lane
-from cellgate_kernels.pool.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
 from cellgate_kernels.protocol.websocket import Subprotocol
@@ -246,7 +248,7 @@ class World:
 
     def connect(self, session: Session, name: str) -> None:
         """A Jupyter client of this name opens a WebSocket that takes whatever comes."""
-        client = session.door.connect(name, FrameFormat(Subprotocol.V1, deflated=False))
+        client = session.door.connect(name, FrameFormat(Subprotocol.V1))
         client.attach(Taker())
         self.clients[session.row.key, name] = client
 

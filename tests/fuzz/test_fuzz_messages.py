@@ -213,7 +213,7 @@ class Played:
             partial(SpillLedger(folder, 0).open, "ada"),
         )
         for protocol in Subprotocol:
-            self.door.connect(f"client {protocol}", FrameFormat(protocol, deflated=True))
+            self.door.connect(f"client {protocol}", FrameFormat(protocol))
         self.widgets = WidgetMessages(self.log)
         self.connection.listen(self.door.receive)
         self.connection.listen(self.widgets, room=self.widgets.room, types=COMM_EVENTS)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nightly import mostly_nightly
+
 ROOT = Path(__file__).parents[2]
 TESTS = '''
 import os
@@ -160,7 +162,7 @@ def test_arguments_hold_at_each_try(suite: Suite) -> None:
     assert not (ran.folder / "tries" / "three").exists()
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", mostly_nightly([0, 2], [2]))
 def test_one_that_stops_at_the_first_failure_tries_nothing_again(suite: Suite, processes: int) -> None:
     text = function("one", 2) + "".join(function(f"later_{number}", 1) for number in range(20))
     ran = suite(text, processes=processes, arguments=("-x", "-p", "no:randomly"))
@@ -191,16 +193,12 @@ def test_a_part_without_tests_is_none_s_fault_and_a_run_without_is(suite: Suite)
     assert suite(*parts, arguments=("-k", "nothing")).code == 5
 
 
-def test_a_make_that_a_test_calls_gets_nothing_of_this_run(suite: Suite) -> None:
-    told = "\ndef test_it(): assert not {'ARGS', 'MAKEFLAGS', 'MAKELEVEL'} & set(os.environ)\n"
-    ran = suite(told)
-    assert ran.code == 0, ran.text
-
-
 def test_it_makes_its_folder_anew_and_leaves_reports_for_programs(suite: Suite, tmp_path: Path) -> None:
+    """A make that a test calls gets nothing of this run."""
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "old.txt").touch()
-    assert suite(function("one", 1)).code == 0
+    ran = suite("\ndef test_it(): assert not {'ARGS', 'MAKEFLAGS', 'MAKELEVEL'} & set(os.environ)\n")
+    assert ran.code == 0, ran.text
     assert (tmp_path / "reports" / "part-1.xml").read_text().count("<testcase") == 1
     assert not (tmp_path / "reports" / "old.txt").exists()
 

@@ -62,7 +62,8 @@ PAGES = [
     ROOT / "docs" / "how-to" / "back-up-and-restore.md",
     ROOT / "docs" / "how-to" / "give-sessions-packages.md",
 ]
-AT_NIGHT = ("analyst", "branches", "give-sessions-packages", "operator", "serve-many-users", "use-the-shell")
+AT_NIGHT = ["analyst", "back-up-and-restore", "branches", "give-sessions-packages", "operator"]
+AT_NIGHT += ["serve-many-users", "set-up-with-a-coding-agent", "use-the-shell"]
 AT_EACH_CHANGE = [page for page in PAGES if page.stem not in AT_NIGHT]
 PATIENCE = 60.0
 NODE = (20, 18)

@@ -132,7 +132,6 @@ async def channels(
     session_id: str | None = None,
     v1: bool = False,
     headers: dict[str, str] | None = None,
-    compression: bool = False,
 ) -> AsyncIterator[Channels]:
     """An open WebSocket to a kernel."""
     query = f"?session_id={session_id}" if session_id else ""
@@ -144,7 +143,6 @@ async def channels(
         request,
         subprotocols=[V1] if v1 else None,
         max_message_size=1 << 30,
-        compression_options={} if compression else None,
     ) as opened:
         assert opened.selected_subprotocol == (V1 if v1 else None)
         yield Channels(opened, v1=v1)

@@ -55,6 +55,7 @@ IMPORTED = [
 ]
 """What the fork server imports, with all that these import."""
 FORK_SERVER = "tests.support.fork_server"
+CONSTANTS = "tests.support.constants"
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -75,10 +76,14 @@ class Forked:
         stdin: Path = Path(os.devnull),
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        constants: Mapping[str, object] | None = None,
     ) -> None:
-        """`output` gets stdout, and stderr too unless `errors` is given; both are appended to."""
+        """`output` gets stdout, and stderr too unless `errors` is given; both are appended to.
+
+        `constants`: values of a gateway that are no options, see ``constants``.
+        """
         context: ForkServerContext = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*IMPORTED, __name__, FORK_SERVER])
+        context.set_forkserver_preload([*IMPORTED, __name__, FORK_SERVER, CONSTANTS])
         self._process = context.Process(
             target=_run,
             args=(
@@ -86,6 +91,7 @@ class Forked:
                 (stdin, output, errors),
                 Path.cwd() if cwd is None else cwd,
                 environment() if env is None else dict(env),
+                constants,
             ),
         )
         self._process.start()
@@ -183,7 +189,11 @@ def cellgate(
 
 
 def _run(
-    words: list[str], streams: tuple[Path, Path, Path | None], folder: Path, variables: dict[str, str]
+    words: list[str],
+    streams: tuple[Path, Path, Path | None],
+    folder: Path,
+    variables: dict[str, str],
+    constants: Mapping[str, object] | None,
 ) -> None:
     """In the forked process: become what the installed program is before its first line, and be it."""
     os.setsid()
@@ -202,6 +212,8 @@ def _run(
     os.environ.update(variables)
     sys.argv = [str(INSTALLED), *words]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # see `FORK_SERVER`
+    if constants:
+        import_module(CONSTANTS).use(constants)
     try:
         sys.exit(import_module("cellgate.cli.main").main())
     finally:

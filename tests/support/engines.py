@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from docker.api.client import APIClient
 
-from cellgate_kernels.engine.container import IMAGE
+from cellgate_kernels.base.settings import IMAGE
 from tests.support.requirements import require
 from tests.support.server import until
 

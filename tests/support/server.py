@@ -12,6 +12,7 @@ import json
 import signal
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 
 from cellgate.client import Trust
 from tests.support.commands import Forked, environment
+from tests.support.constants import CONSTANTS
 
 T = TypeVar("T")
 
@@ -31,6 +33,8 @@ TOKEN = "a-token-for-tests"
 START_DEADLINE = 120.0
 STOP_DEADLINE = 90.0
 PATIENCE = 120.0
+PROGRAM = Path(__file__).with_name("constants.py")
+"""Starts an installed gateway with other constants."""
 LAST_WORDS = b"Stop:  Ctrl-C\n"
 """Of what a gateway says when it serves."""
 IN_TIME = 8.0
@@ -65,6 +69,7 @@ class Response:
 class GatewayProcess:
     """A running ``cellgate serve``. Every option is a keyword: pool_size=1 becomes --ServeApp.pool_size=1.
 
+    So is what is a constant for users, by the names in ``constants``.
     Without `pool_size` and `burst_size` no kernel is started before it is asked for.
     `command`: an installed ``cellgate``, to start it instead of forking; `cwd`: the folder to start in.
     """
@@ -87,6 +92,7 @@ class GatewayProcess:
         # On demand, each kernel that a test does not use is one too many.
         # Many tests show wrong tokens to a gateway that they share.
         options = {"pool_size": 0, "burst_size": 0, "login_attempts": 0} | options
+        constants = {name: options.pop(name) for name in [*options] if name in CONSTANTS}
         words = [
             "serve",
             "--port=0",
@@ -97,11 +103,12 @@ class GatewayProcess:
         ]
         self.process: Forked | subprocess.Popen[bytes]
         if command is None:
-            self.process = Forked(words, output=self.log, cwd=cwd)
+            self.process = Forked(words, output=self.log, cwd=cwd, constants=constants)
         else:
+            changing = [sys.executable, PROGRAM, json.dumps(constants)]
             with self.log.open("ab") as output:
                 self.process = subprocess.Popen(
-                    [command, *words],
+                    [*(changing if constants else [command]), *words],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -46,7 +46,7 @@ def load(path: str) -> ModuleType:
 
 
 tables = load("kernels/cellgate_kernels/inside/tables.py")
-frames = load("gateway/cellgate/client/frames.py")
+client_tables = load("gateway/cellgate/client/tables.py")
 
 
 def written(table: Any, rows: int = 1000) -> Any:
@@ -339,7 +339,7 @@ def check_trips(count: int) -> None:
         found = written(table)
         assert isinstance(found, dict), found
         assert all(len(row) == len(found["schema"]["fields"]) for row in found["data"])
-        same(frames.to_frame(found), table)
+        same(client_tables.to_frame(found), table)
 
     comes_back()
 
@@ -352,7 +352,7 @@ def check_columns(count: int) -> None:
     def comes_back(data: st.DataObject, rows: int) -> None:
         array = data.draw(COLUMNS[name](rows))
         table = pd.DataFrame({name: pd.Series(array, dtype=array.dtype)})
-        same(frames.to_frame(written(table)), table)
+        same(client_tables.to_frame(written(table)), table)
 
     for name in COLUMNS:
         try:
@@ -447,7 +447,7 @@ def check_forms(_: int) -> None:
 
 def refusal(table: dict[str, Any]) -> str:
     try:
-        frames.to_frame(table)
+        client_tables.to_frame(table)
     except ValueError as error:
         return str(error)
     return ""
@@ -477,7 +477,7 @@ def check_refused(_: int) -> None:
     nothing, why = written(pd.DataFrame(np.zeros((1000, 1000))))
     assert (nothing, why) == (None, {"problem": "it has too many values: ask for fewer rows"})
     good = written(pd.DataFrame({"x": [1.5], "t": pd.to_timedelta(["1s"])}))
-    assert frames.to_frame(good).shape == (1, 2)
+    assert client_tables.to_frame(good).shape == (1, 2)
     for wrong in (
         {},
         {**good, "data": [{}]},

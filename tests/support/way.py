@@ -28,13 +28,15 @@ import cellgate_kernels
 from cellgate.channels.client import ChannelSettings
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.http.v1.executions import ExecuteHandler
+from cellgate.quotas.quotas_file import QuotaSettings
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.server.assembly import GatewaySettings, running
+from cellgate.server.assembly import running
+from cellgate.server.settings import FrontSettings, GatewaySettings, KernelSettings, PeopleSettings
 from cellgate.sessions.parts import SessionSettings
-from cellgate.sessions.registry import ManagerSettings
+from cellgate.sessions.settings import ManagerSettings
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.channels.sockets import LocalSocket
-from cellgate_kernels.pool.pool import PoolSettings
 from cellgate_kernels.protocol.outputs import OutputCaps
 
 TOKEN = "way"
@@ -129,13 +131,11 @@ def settings_of(data: Path) -> GatewaySettings:
     )
     return GatewaySettings(
         data_dir=data,
-        manager=ManagerSettings(session),
-        backend="process",
-        isolation="none",
         version="",
-        port=0,
-        token=TOKEN,
-        pool=PoolSettings(size=1, max_kernels=2),
+        manager=ManagerSettings(session),
+        kernels=KernelSettings("process", "none", pool=PoolSettings(size=1, max_kernels=2)),
+        people=PeopleSettings(TOKEN, QuotaSettings()),
+        front=FrontSettings(port=0),
     )
 
 

@@ -33,9 +33,8 @@ class ChannelSettings:
     """Limits of the Jupyter door. Durations in seconds, sizes in bytes.
 
     `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that reconnects. `max_queue`:
-    queued cells per session. `cell_timeout`: None lets cells run forever. `compression`: offer
-    permessage-deflate. `silence`: how long a client's system may leave data unacknowledged. `lane`: threads
-    for frames that wait on disk.
+    queued cells per session. `silence`: how long a client's system may leave data unacknowledged. `lane`:
+    threads for frames that wait on disk.
     """
 
     folder: Path
@@ -45,8 +44,6 @@ class ChannelSettings:
     replay_bytes: int = 16 * MIB
     max_queue: int = 1000
     max_clients: int = 512
-    cell_timeout: float | None = None
-    compression: bool = False
     silence: float = 180.0
 
 

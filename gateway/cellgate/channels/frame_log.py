@@ -12,18 +12,17 @@ It knows no socket and no message; ``outbox`` is the reader.
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from cellgate.channels.frames import FrameFormat
 from cellgate.errors import is_full
+from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import Opener
+from cellgate.record.unnamed_file import UnnamedFile
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import GIB, MIB
 from cellgate_kernels.base.tasks import Supervisor
@@ -69,7 +68,7 @@ class Reader(Protocol):
 class _File:
     """A part of a log: from `start` to `end`. `ends`: the addresses at which its chunks of frames end."""
 
-    file: BinaryIO
+    file: UnnamedFile
     start: int
     ends: list[int] = field(default_factory=list)
 
@@ -97,6 +96,7 @@ class FrameLog:
         self._tail_size = 0
         self._written = self._end = 0
         self._last: bytes | None = None
+        self._ends = SpillEnds(frames.lane)
         self._tasks = Supervisor()
         self._writing: asyncio.Task[None] | None = None
         self._uncrowded = asyncio.Event()
@@ -154,7 +154,7 @@ class FrameLog:
             return None
         file = next(file for file in self._files if file.end > start)
         end = min(end, file.ends[bisect_right(file.ends, start)])
-        return await self._lane.run(_read, file.file, start - file.start, end - start)
+        return await self._lane.run(file.file.read, end - start, start - file.start)
 
     # Space
 
@@ -186,23 +186,11 @@ class FrameLog:
         first = min(positions, default=self._end)
         # The last file is written to, so it goes only with everything else.
         while self._files and self._files[0].end <= first and self._may_go(first):
-            self._remove(self._files.popleft())
+            gone = self._files.popleft()
+            self._ends.free(gone.file.close, self._space, gone.size)
 
     def _may_go(self, first: int) -> bool:
         return len(self._files) > 1 or (self._writing is None and first == self._end)
-
-    def _remove(self, file: _File) -> None:
-        self._space.leave(file.size)
-        self._tasks.start(self._close(file), "end of frames")
-
-    async def _close(self, file: _File) -> None:
-        # The system may take long to free a large file: those whose it is wait for it, not those for whom it
-        # gave way.
-        work_for(self._space.principal)
-        try:
-            await self._lane.run(file.file.close)
-        finally:
-            self._space.gone(file.size)
 
     # Writing
 
@@ -238,7 +226,7 @@ class FrameLog:
         written = False
         try:
             file = await self._file_for(size)
-            await self._lane.run(_write, file.file, chunks, file.size)
+            await self._lane.run(file.file.write, chunks, file.size)
             written = True
         finally:
             if not written:
@@ -255,7 +243,7 @@ class FrameLog:
         last = self._files[-1] if self._files else None
         # What nobody wanted any more was not written: the next file begins behind it.
         if last is None or last.end != start or (last.size and last.size + size > most):
-            last = _File(await self._lane.run(_unlinked, self._folder), start)
+            last = _File(await self._lane.run(UnnamedFile, self._folder), start)
             self._files.append(last)
         return last
 
@@ -275,7 +263,7 @@ class FrameLog:
         self.tidy()
         await self._tasks.finished()
         self.tidy()
-        await self._tasks.finished()
+        await self._ends.finished()
         self._space.close()
 
 
@@ -331,26 +319,3 @@ def joined(frames: deque[bytes]) -> bytes:
         size += len(frames[0])
         chunk.append(frames.popleft())
     return b"".join(chunk)
-
-
-def _unlinked(folder: Path) -> BinaryIO:
-    return tempfile.TemporaryFile(dir=folder, prefix="outbox-", buffering=0)
-
-
-def _read(file: BinaryIO, offset: int, size: int) -> bytes:
-    found = os.pread(file.fileno(), size, offset)
-    if len(found) < size:
-        raise OSError("the file became shorter")
-    return found
-
-
-def _write(file: BinaryIO, chunks: Sequence[bytes], offset: int) -> None:
-    """Write all chunks in one call: each call would wait for the GIL again while the loop handles a flood."""
-    views = [memoryview(chunk) for chunk in chunks]
-    while views:
-        count = os.pwritev(file.fileno(), views, offset)
-        offset += count
-        while views and count >= len(views[0]):
-            count -= len(views.pop(0))
-        if views:
-            views[0] = views[0][count:]

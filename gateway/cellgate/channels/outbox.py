@@ -144,7 +144,9 @@ class Outbox:
         try:
             chunk = await self._log.read(start, end)
         except OSError as error:
-            self.lose(f"What waited for this client can't be read: {in_words(error, file=False)}")
+            # What it reads was removed if it has been lost meanwhile.
+            if self.lost is None:
+                self.lose(f"What waited for this client can't be read: {in_words(error, file=False)}")
             return None
         if chunk is None or self.lost is not None:
             return None

@@ -1,14 +1,13 @@
 """Validation of settings, with errors in the user's terms: which setting, what is expected, what was given.
 
-traitlets' own errors are about traits and instances. It also turns options into the values of settings. It
-knows no commands and reads no settings: ``base`` does.
+traitlets' own errors are about traits and instances. It knows no commands and reads no settings: ``base``
+does.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any, TypeVar
+from typing import Any
 
 from traitlets import Bool, Enum, Float, HasTraits, Integer, List, TraitError, TraitType, Unicode
 from traitlets.config import Config
@@ -51,35 +50,6 @@ class Duration(Float[float | None, float | int | None]):
         if seconds is None or not 0 < seconds < math.inf:
             self.error(obj, value)
         return seconds
-
-
-T = TypeVar("T")
-
-
-def settings_of_kind(kind: type[T], options: HasTraits, **given: Any) -> T:
-    """A dataclass of settings, with fields as `given`, and others from the options of the same name.
-
-    A size becomes a number of bytes, a list a tuple; a field whose option is empty keeps its default.
-    """
-    known = options.traits(config=True)
-    values = dict(given)
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name not in values and field.name in known:
-            value = plain(options, field.name)
-            if value is not None:
-                values[field.name] = value
-    return kind(**values)
-
-
-def plain(options: HasTraits, name: str) -> Any:
-    """An option's value: a size as bytes, or None if it is empty, and a list as a tuple."""
-    trait = options.traits()[name]
-    value = getattr(options, name)
-    if isinstance(trait, Size):
-        if not value:
-            return None
-        return 0 if trait.zero and value == "0" else parse_size(value, name=name)
-    return tuple(value) if isinstance(trait, List) else value
 
 
 def unfit(obj: HasTraits, name: str, value: Any) -> str | None:

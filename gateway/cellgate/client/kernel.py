@@ -1,7 +1,7 @@
 """Requests to a session's kernel other than cells: completions, whether code is complete, its language.
 
 They go over the session's Jupyter WebSocket, one or several at a time, each with a timeout. Cells do not:
-they belong to ``api.Gateway``. As a helper for prompts, it returns None, not an error, without an answer.
+they belong to ``api.Session``. As a helper for prompts, it returns None, not an error, without an answer.
 """
 
 from __future__ import annotations

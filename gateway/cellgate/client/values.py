@@ -13,9 +13,9 @@ import msgspec
 
 from cellgate.client.display import display_bundle
 from cellgate.client.errors import CellFailed, gateway_error
-from cellgate.client.frames import to_frame
 from cellgate.client.images import Image, images_in
 from cellgate.client.loss import describe_loss
+from cellgate.client.tables import to_frame
 from cellgate.wire import answers
 from cellgate.wire.events import BY_TYPE, Event
 from cellgate.wire.problems import StreamProblem

@@ -15,6 +15,7 @@ from typing import Any
 from cellgate.quotas.quotas import Quotas
 from cellgate.wire.models import LimitsBody
 from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.options import SECONDS, option
 from cellgate_kernels.base.resources import MOST_BYTES, ResourceLimits, parse_size
 
 MAX_SECONDS = 30 * 24 * 3600.0
@@ -25,9 +26,15 @@ class SessionLimits:
     """A session's limits: its kernel's resources, and times in seconds."""
 
     resources: ResourceLimits = field(default_factory=ResourceLimits)
-    cell_timeout: float = 60.0
-    idle_timeout: float = 1800.0
-    lifetime: float = 86400.0
+    cell_timeout: float = option(
+        60.0, "Seconds a cell may run unless its request says otherwise.", unit=SECONDS, least=0.01
+    )
+    idle_timeout: float = option(
+        1800.0, "Seconds without use after which a session ends.", unit=SECONDS, least=0.1
+    )
+    lifetime: float = option(
+        86400.0, "Seconds after which a session ends, used or not.", unit=SECONDS, least=1
+    )
 
     def to_wire(self) -> dict[str, Any]:
         """The flat object on the wire; sizes in bytes."""
@@ -69,11 +76,7 @@ class Ceilings:
 
     def to_wire(self) -> dict[str, Any]:
         """The flat object on the wire."""
-        return {
-            **asdict(self.resources),
-            "cell_timeout": self.cell_timeout,
-            "lifetime": self.lifetime,
-        }
+        return {**asdict(self.resources), "cell_timeout": self.cell_timeout, "lifetime": self.lifetime}
 
     def lowered_by(self, quotas: Quotas) -> Ceilings:
         """Of these and the principal's own, the lower ones."""

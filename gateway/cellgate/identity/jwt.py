@@ -16,8 +16,8 @@ import msgspec
 from jwt import PyJWS, PyJWTError
 
 from cellgate.errors import Forbidden, InvalidToken
-from cellgate.identity.addresses import check_url
 from cellgate.identity.jwks import Algorithm, Key
+from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.principal import Login, Permission, Principal, Role
 from cellgate.identity.tokens import check_name
 from cellgate_kernels.base.errors import InvalidInput
@@ -27,62 +27,13 @@ MOST_TOKEN = 16 * 1024
 LEEWAY_SECONDS = 30.0
 """How far a provider's clock may be ahead of ours."""
 SIGNED_PARTS = 3
-OPENID = "openid"
 SCOPE = "cellgate:"
 """What the words of the claim `scope` begin with that are about this gateway."""
-ROLES = (("cellgate-admin", Role.ADMIN), ("cellgate-auditor", Role.AUDITOR), ("cellgate-user", Role.USER))
-"""The default of `OidcSettings.roles`."""
 
 _TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 _LATEST = 1 << 40  # some 34,000 years: any later time is a mistake
 
 _UNREADABLE = "This token can't be read as a JSON Web Token"
-
-
-@dataclass(frozen=True, slots=True)
-class OidcSettings:
-    """Whose tokens are accepted, and what their claims mean. Raises InvalidInput for what can't be.
-
-    `jwks`: a URL or a file of keys; empty: as the issuer's discovery document says. `role_claim`: the claim
-    with roles, a path such as `realm_access.roles`; empty: everybody is a user. `roles`: which of its values
-    means which role; the first that a token has counts. `client_id`: ours, if browsers sign in at the
-    provider; `scopes`: what they ask for there.
-    """
-
-    issuer: str
-    audience: str
-    jwks: str = ""
-    principal_claim: str = "sub"
-    role_claim: str = ""
-    roles: tuple[tuple[str, Role], ...] = ROLES
-    client_id: str = ""
-    scopes: str = OPENID
-
-    def __post_init__(self) -> None:
-        check_url(self.issuer, "The issuer")
-        if "?" in self.issuer:
-            raise InvalidInput("The issuer's URL has no query")
-        if not self.audience:
-            raise InvalidInput("The audience is missing: the name that the provider gives this gateway")
-        if not self.principal_claim:
-            raise InvalidInput("The principal's claim has no name")
-        if self.role_claim and not self.roles:
-            raise InvalidInput("No value of the role's claim means a role")
-        if OPENID not in self.scopes.split():
-            raise InvalidInput(f"The scopes of a sign-in must include {OPENID}")
-
-
-def parse_roles(words: tuple[str, ...]) -> tuple[tuple[str, Role], ...]:
-    """The pairs of words such as `engineers=user`. Raises InvalidInput."""
-    pairs = []
-    for word in words:
-        value, _, role = word.rpartition("=")
-        if not value or role not in set(Role):
-            raise InvalidInput(
-                f"{word[:80]!r} maps no value to a role: write VALUE=ROLE, of {', '.join(Role)}"
-            )
-        pairs.append((value, Role(role)))
-    return tuple(pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from functools import partial
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.identity.jwks import Key
-from cellgate.identity.jwt import Header, JwtLogin, OidcSettings, Verifier, is_jwt, read_header
+from cellgate.identity.jwt import Header, JwtLogin, Verifier, is_jwt, read_header
+from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.principal import Ask, Login
 from cellgate.identity.provider import ProviderKeys
 from cellgate.identity.verified_logins import VerifiedLogins

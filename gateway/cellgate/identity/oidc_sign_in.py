@@ -26,7 +26,8 @@ import msgspec
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.fairness.shares import Shares
 from cellgate.identity.fetching import Fetcher
-from cellgate.identity.jwt import JwtLogin, OidcSettings, Verifier, read_header
+from cellgate.identity.jwt import JwtLogin, Verifier, read_header
+from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.provider import PROVIDER, ProviderKeys, check_endpoint, discover
 from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import CellgateError, InvalidInput

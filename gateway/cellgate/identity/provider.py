@@ -20,7 +20,7 @@ from cellgate.errors import IdentityUnavailable, ShuttingDown
 from cellgate.identity.addresses import check_url, is_local
 from cellgate.identity.fetching import Fetcher
 from cellgate.identity.jwks import MOST_BYTES, KeySet, parse_keys
-from cellgate.identity.jwt import OidcSettings
+from cellgate.identity.oidc_settings import OidcSettings
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.tasks import Supervisor, outcome

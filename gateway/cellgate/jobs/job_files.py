@@ -8,20 +8,18 @@ knows no jobs; ``jobs`` runs them.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Self
 
 from cellgate.errors import StorageError, StorageFull, not_written
-from cellgate.record.spill import STALLED, write_all
+from cellgate.record.spill import STALLED
 from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import Opener
+from cellgate.record.unnamed_file import UnnamedFile
 from cellgate_kernels.base.errors import in_words
 
 PART = 512 * 1024
@@ -29,9 +27,9 @@ GIVEN_WAY = "Others got the room on the gateway's disk that this had; try again 
 
 
 class JobFile:
-    """A job's stdin, which is written in order and then finished, or its stdout, which the job writes.
+    """A job's stdin, which is written in order, or its stdout, which the job writes.
 
-    A context manager that closes the file. `open_space`: for what it takes on the disk, which is its
+    A context manager that closes the `file`. `open_space`: for what it takes on the disk, which is its
     principal's. `ends`: closes it; the threads there read and write it, too.
     """
 
@@ -39,12 +37,10 @@ class JobFile:
         self._space = open_space(self)
         self._lane = ends.lane
         self._ends = ends
-        self._using = Lock()
         self._gave_way = False
         self._last_read: float | None = None
         try:
-            # Without a buffer, which could not be written any more when the disk is full.
-            self.file: BinaryIO = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - `_close`
+            self.file = UnnamedFile(folder)
         except OSError as error:
             raise self.explained(error) from error
 
@@ -57,29 +53,7 @@ class JobFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._ends.end(self._close, self._space)
-
-    # In threads: a call whose caller was cancelled runs on, and the file's descriptor may be another's then.
-
-    def _close(self) -> None:
-        with self._using:
-            self.file.close()
-
-    def _write(self, part: bytes) -> None:
-        self._space.take(len(part))
-        with self._using:
-            if not self.file.closed:
-                write_all(self.file, part)
-
-    def _rewind(self) -> None:
-        with self._using:
-            if not self.file.closed:
-                self.file.seek(0)
-
-    def _empty(self) -> None:
-        with self._using:
-            if not self.file.closed:
-                self.file.truncate(0)
+        self._ends.end(self.file.close, self._space)
 
     # The ledger
 
@@ -96,7 +70,7 @@ class JobFile:
         if self._gave_way or not self._space.held or (to_own and self.stalled_since() is None):
             return False
         self._gave_way = True
-        self._ends.empty(self._empty, self._space)
+        self._ends.free(self.file.empty, self._space, self._space.held)
         return True
 
     def check(self) -> None:
@@ -109,7 +83,7 @@ class JobFile:
     @property
     def size(self) -> int:
         """Its size in bytes."""
-        return os.fstat(self.file.fileno()).st_size
+        return self.file.size
 
     @property
     def room(self) -> int:
@@ -125,6 +99,10 @@ class JobFile:
             raise self.explained(error) from error
         self.check()
 
+    def _write(self, part: bytes) -> None:
+        self._space.take(len(part))
+        self.file.write([part])
+
     async def count(self) -> None:
         """Count what a job has written. Raises StorageError."""
         self.check()
@@ -139,21 +117,13 @@ class JobFile:
             async for part in parts:
                 await self.write(part)
 
-    async def finish(self) -> None:
-        """Make it ready to be read from the start. Raises StorageError."""
-        self.check()
-        try:
-            await self._lane.run(self._rewind)
-        except OSError as error:
-            raise self.explained(error) from error
-
     async def parts(self) -> AsyncGenerator[bytes, None]:
         """Its content in parts of 512 KiB. Raises StorageError."""
-        offset = 0
+        self.check()
+        size = self.size
         self._last_read = time.monotonic()
-        while part := await self._read(PART, offset):
-            yield part
-            offset += len(part)
+        for offset in range(0, size, PART):
+            yield await self._read(min(PART, size - offset), offset)
             self._last_read = time.monotonic()
 
     async def read(self) -> bytes:
@@ -163,12 +133,13 @@ class JobFile:
     async def _read(self, count: int, offset: int) -> bytes:
         self.check()
         try:
-            part = await self._lane.run(os.pread, self.file.fileno(), count, offset)
+            part = await self._lane.run(self.file.read, count, offset)
         except OSError as error:
+            self.check()
             raise StorageError(
                 f"A copy of this session can't be read: {in_words(error, file=False)}"
             ) from error
-        # It may be shorter by now.
+        # It may have been emptied after that.
         self.check()
         return part
 

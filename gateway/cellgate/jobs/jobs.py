@@ -65,7 +65,7 @@ class Jobs:
         A job that finds no room for its output exits with EX_IOERR.
         """
         async with self._turns.turn(principal):
-            await given.finish()
+            given.check()
             await self._run(module, arguments, given, made)
 
     async def _run(self, module: str, arguments: tuple[str, ...], given: JobFile, made: JobFile) -> None:
@@ -113,8 +113,8 @@ class Jobs:
             "-m",
             module,
             *arguments,
-            stdin=given.file,
-            stdout=made.file,
+            stdin=given.file.fileno(),
+            stdout=made.file.fileno(),
             stderr=asyncio.subprocess.PIPE,
             # Not the gateway's environment, which may contain its token; only the path to our modules.
             env={

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from packaging.utils import canonicalize_name
 
 from cellgate.errors import PackagesNotAllowed
 from cellgate_kernels.base.errors import nearest
+from cellgate_kernels.base.options import BYTES, SECONDS, option
 from cellgate_kernels.base.resources import GIB
 
 EVERYTHING = "*"
@@ -22,19 +24,28 @@ OUT_OF_SCOPE = "This token's scopes do not include packages"
 class PackageSettings:
     """The policy. Sizes in bytes, durations in seconds.
 
-    `allowed`: names that may be requested, ``*`` for all, empty for no packages at all; their dependencies
-    are always allowed. `index`: the URL of the index, empty for the one that pip is configured to use on this
-    machine. `links`: folders or pages with further wheels. `environment`: variables for the installer, such
-    as proxies. `timeout` limits one install, `disk` a session's packages, `cache` all cached wheels.
+    `allowed`: their dependencies are allowed, too. `lock_life`: how long a list of requirements is not
+    resolved again. `environment`: variables for the installer, such as proxies.
     """
 
-    allowed: frozenset[str] = frozenset()
-    index: str = ""
-    links: tuple[str, ...] = ()
-    timeout: float = 300.0
-    most: int = 100
-    disk: int = 2 * GIB
-    cache: int = 4 * GIB
+    PREFIX: ClassVar[str] = "package_"
+
+    allowed: frozenset[str] = option(
+        frozenset(),
+        "Names of packages that sessions may install, * for all; default: none.",
+        name="packages",
+        metavar="NAME",
+    )
+    index: str = option(
+        "",
+        "The address of the package index; default: what pip is configured to use on this machine.",
+        metavar="URL",
+    )
+    links: tuple[str, ...] = option((), "Folders or pages with additional wheels.", metavar="PLACE")
+    timeout: float = option(300.0, "Seconds that one step of an install may take.", unit=SECONDS, least=0.1)
+    most: int = option(100, "The most packages a session may have.", name="package_count", least=1)
+    disk: int = option(2 * GIB, "Size of a session's packages, unpacked.", unit=BYTES)
+    cache: int = option(4 * GIB, "Size of the cache of packages for all sessions.", unit=BYTES)
     lock_life: float = 86400.0
     environment: Mapping[str, str] = field(default_factory=dict)
 

@@ -10,18 +10,16 @@ silent for too long.
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO
 
 from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.spill_ends import SpillEnds
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.unnamed_file import UnnamedFile
 from cellgate_kernels.base.errors import CellgateError, in_words
 from cellgate_kernels.base.threads import Lane
 
@@ -68,7 +66,7 @@ class Spill:
         self._news = asyncio.Event()
         self._lock = Lock()
         self._memory = bytearray()
-        self._file: BinaryIO | None = None
+        self._file: UnnamedFile | None = None
         self._size = 0
         self._ended = False
         self._gone = False
@@ -81,7 +79,8 @@ class Spill:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Keep the spill for the thread that writes, even if its reader leaves."""
-        self._stay()
+        with self._lock:
+            self._users += 1
         try:
             yield
         finally:
@@ -105,10 +104,10 @@ class Spill:
 
     def _write(self, part: bytes) -> None:
         if self._file is None:
-            file = tempfile.TemporaryFile(dir=self._spills.folder, buffering=0)  # noqa: SIM115
+            file = UnnamedFile(self._spills.folder)
             try:
                 self._space.take(len(self._memory))
-                write_all(file, self._memory)
+                file.write([self._memory])
             except BaseException:
                 file.close()
                 raise
@@ -116,7 +115,7 @@ class Spill:
                 self._file = file
                 self._memory = bytearray()
         self._space.take(len(part))
-        write_all(self._file, part)
+        self._file.write([part])
         with self._lock:
             self._size += len(part)
 
@@ -176,7 +175,7 @@ class Spill:
             if self._error is not None:
                 raise self._error
             if self._file is not None and (ended or self._size - offset >= PART):
-                return await self._spills.lane.run(self._read, offset)
+                return await self._spills.lane.run(self._read, self._file, offset)
             if ended:
                 # Handed over: from now on these bytes count as held for the client.
                 with self._lock:
@@ -185,28 +184,15 @@ class Spill:
                 return bytes(rest)
             await self._news.wait()
 
-    def _read(self, offset: int) -> bytes:
-        self._stay()
+    def _read(self, file: UnnamedFile, offset: int) -> bytes:
         try:
-            if self._error is not None:
-                raise self._error
-            if self._file is None or self._gone:
-                raise StorageError("This export can't be read: it was discarded")
-            part = os.pread(self._file.fileno(), min(PART, self._size - offset), offset)
+            return file.read(min(PART, self._size - offset), offset)
         except OSError as error:
-            raise StorageError(f"This export can't be read: {in_words(error, file=False)}") from error
-        finally:
-            self._leave()
-        if not part and offset < self._size:
-            raise StorageError("This export can't be read: its file became shorter")
-        return part
-
-    def _stay(self) -> None:
-        with self._lock:
-            self._users += 1
+            unread = StorageError(f"This export can't be read: {in_words(error, file=False)}")
+            raise self._error or unread from error
 
     def _leave(self) -> None:
-        """The last user ends the file: its descriptor may be reused after that."""
+        """The last user ends the file."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -220,11 +206,3 @@ class Spill:
                 return
             self._gone = True
         self._spills.ends.end(None if self._file is None else self._file.close, self._space)
-
-
-def write_all(file: BinaryIO, data: bytes | bytearray) -> None:
-    """Write all of it to a file without a buffer. Raises OSError."""
-    with memoryview(data) as whole:
-        done = 0
-        while done < len(whole):
-            done += file.write(whole[done:])

@@ -27,19 +27,20 @@ class SpillEnds:
             space.close()
         elif on_loop():
             space.leave(space.held)
-            self._tasks.start(self._run(close, space, space.close), "end of a spilled file")
+            self._start(close, space, space.close)
         else:
             try:
                 close()
             finally:
                 space.close()
 
-    def empty(self, truncate: Callable[[], object], space: Space) -> None:
-        """Call what frees all that the file has, which others may still have open. On the loop."""
-        count = space.held
+    def free(self, work: Callable[[], object], space: Space, count: int) -> None:
+        """Call what frees so many bytes of what the space has. On the loop."""
         space.leave(count)
-        gone = partial(space.gone, count)
-        self._tasks.start(self._run(truncate, space, gone), "emptying a spilled file")
+        self._start(work, space, partial(space.gone, count))
+
+    def _start(self, work: Callable[[], object], space: Space, done: Callable[[], None]) -> None:
+        self._tasks.start(self._run(work, space, done), "end of a spilled file")
 
     async def _run(self, work: Callable[[], object], space: Space, done: Callable[[], None]) -> None:
         # Those whose file it is wait for it, not those for whom it gave way.

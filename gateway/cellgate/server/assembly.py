@@ -22,11 +22,10 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 from tornado.netutil import bind_sockets
 from tornado.web import Application
@@ -43,7 +42,7 @@ from cellgate.http.access import AccessPolicy
 from cellgate.http.attempts import LoginAttempts
 from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
-from cellgate.http.listener.certificate import Certificate, TlsFiles
+from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.forwarded import TrustedProxies
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import BACKLOG, FEWEST_CONNECTIONS, ListenerSettings
@@ -54,8 +53,7 @@ from cellgate.http.tracing import Tracer
 from cellgate.identity.authentication import Authentication, Authenticator
 from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.directory import PrincipalDirectory
-from cellgate.identity.hub import HubAuthenticator, HubSettings
-from cellgate.identity.jwt import OidcSettings
+from cellgate.identity.hub import HubAuthenticator
 from cellgate.identity.librechat import open_librechat
 from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_sign_in import ProviderSignIn
@@ -64,7 +62,6 @@ from cellgate.identity.provider import open_keys
 from cellgate.identity.store import PRINCIPALS
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
-from cellgate.packages.settings import PackageSettings
 from cellgate.ports.origin import PortsOrigin
 from cellgate.ports.served import ServedPorts
 from cellgate.ports.tickets import PortTickets
@@ -77,7 +74,6 @@ from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger, SpillWatch
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD
-from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.server import tracing
@@ -85,24 +81,24 @@ from cellgate.server.acts import ActRecorder
 from cellgate.server.allocator import Trimmer
 from cellgate.server.log import log_program_request, log_request
 from cellgate.server.observing import Observer, Sampler
+from cellgate.server.settings import GatewaySettings, KernelSettings
 from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.proven_time import ProvenTime
 from cellgate.sessions.reader import Archive
-from cellgate.sessions.registry import ManagerSettings, SessionManager
-from cellgate.sessions.retention import Retention, RetentionSettings
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.retention import Retention
 from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import BackendUnavailable, CellgateError, InvalidInput, in_words
 from cellgate_kernels.base.leftovers import Leftovers, make_way
 from cellgate_kernels.base.regular import read_regular
-from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.base.threads import Lane, ThreadLanes
 from cellgate_kernels.channels.reception import Reception
-from cellgate_kernels.engine.container import ContainerSettings
-from cellgate_kernels.engine.engine import SOCKET, Engine
+from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.engine.sweep import sweep
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.forking.shared_containers import START_TIMEOUT, Roots, SharedContainers
@@ -115,7 +111,7 @@ from cellgate_kernels.kernel.kernel import (
 )
 from cellgate_kernels.kernel.stored import KernelStore, StoredKernel
 from cellgate_kernels.limits.cgroups import Cgroups
-from cellgate_kernels.pool.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.manifest import MOST_BYTES, decode_manifest
 from cellgate_kernels.walls.kernel_uids import KernelUids
@@ -137,58 +133,9 @@ MAX_REQUEST_BYTES = 1 << 50
 MAX_BUFFER_BYTES = 128 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-ContainerPer = Literal["session", "principal"]
-"""What each container is for."""
 
 SHARE_OF_OTHERS = 4
 """One in so many connections, and of their memory, is for each listener beside the gateway's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewaySettings:
-    """All settings of a gateway. Durations in seconds, sizes in bytes."""
-
-    data_dir: Path
-    manager: ManagerSettings
-    backend: str
-    isolation: str
-    version: str
-    container: ContainerSettings | None = None
-    docker_url: str = SOCKET
-    ip: str = "127.0.0.1"
-    port: int = 8888
-    ports_port: int | None = None
-    ports_origin: PortsOrigin | None = None
-    token: str | None = None
-    allowed_hosts: frozenset[str] = frozenset()
-    allowed_origins: frozenset[str] = frozenset()
-    base_url: str = ""
-    doors: tuple[str, ...] = ()
-    e2b_debug: bool = False
-    kernel_dirs: tuple[Path, ...] = ()
-    pool: PoolSettings = field(default_factory=PoolSettings)
-    warm_kernelspecs: tuple[str, ...] = ("python3",)
-    preload: tuple[str, ...] = ()
-    fork_server: bool = True
-    container_per: ContainerPer = "session"
-    start_timeout: float = 60.0
-    sleep_after: float = 0.0
-    shutdown_grace: float = 10.0
-    keep_alive: float = 15.0
-    login_attempts: int = 10
-    journal_sync: Sync = "normal"
-    storage_reserve: int = 64 * MIB
-    upload_space: int | None = None
-    listener: ListenerSettings = field(default_factory=ListenerSettings)
-    tls: TlsFiles | None = None
-    keep_kernels: bool = False
-    tracing: bool = False
-    packages: PackageSettings = field(default_factory=PackageSettings)
-    retention: RetentionSettings = field(default_factory=RetentionSettings)
-    quotas: QuotaSettings = field(default_factory=QuotaSettings)
-    oidc: OidcSettings | None = None
-    librechat_key: Path | None = None
-    hub: HubSettings | None = None
 
 
 class RunningGateway:
@@ -211,7 +158,7 @@ class RunningGateway:
         """Where browsers find programs' ports, in words; None if they are not served."""
         if self.services.ports is None:
             return None
-        return self.services.ports.origin.described(self._settings.ip)
+        return self.services.ports.origin.described(self._settings.front.ip)
 
     @property
     def ports_port(self) -> int | None:
@@ -228,8 +175,8 @@ class RunningGateway:
     async def shut_down(self) -> None:
         """Take no new work, give running cells their grace period, end all kernels unless they are kept."""
         self.refuse_work()
-        settings = self._settings
-        await self.services.manager.close(settings.shutdown_grace, keep_kernels=settings.keep_kernels)
+        kernels = self._settings.kernels
+        await self.services.manager.close(kernels.shutdown_grace, keep_kernels=kernels.keep_kernels)
         await self.services.explorer.close()
         for server in self._servers:
             await server.close_all_connections()
@@ -238,7 +185,7 @@ class RunningGateway:
     def abandon(self) -> None:
         """Do what must be done if the process ends without `shut_down`; blocking, from any thread."""
         engine = self.services.engine
-        if engine is not None and not self._settings.keep_kernels:
+        if engine is not None and not self._settings.kernels.keep_kernels:
             sweep(engine.url, engine.instance, SWEEP_SECONDS)
 
 
@@ -294,22 +241,21 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
 
 async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGateway:
     """Open what a gateway needs, in order, and serve. Raises CellgateError and OSError."""
-    lanes = ThreadLanes(settings.pool.max_kernels)
+    front, storage = settings.front, settings.storage
+    lanes = ThreadLanes(settings.kernels.pool.max_kernels)
     lanes.cells.be_default()
     stack.callback(lanes.close)
     stack.callback(settings.manager.session.channels.lane.close)
-    certificate = None if settings.tls is None else await Certificate.open(settings.tls, lanes.files)
+    certificate = None if front.tls is None else await Certificate.open(front.tls, lanes.files)
     data = settings.data_dir
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"Can't make the data folder {data}: {in_words(error, file=False)}") from error
-    journal = await Journal.open(data / RECORD, sync=settings.journal_sync, reserve=settings.storage_reserve)
+    journal = await Journal.open(data / RECORD, sync=storage.journal_sync, reserve=storage.reserve)
     stack.push_async_callback(journal.close)
-    sockets = _bind(settings.ip, settings.port, "--port")
-    ports_sockets = (
-        [] if settings.ports_port is None else _bind(settings.ip, settings.ports_port, "--ports-port")
-    )
+    sockets = _bind(front.ip, front.port, "--port")
+    ports_sockets = [] if front.ports_port is None else _bind(front.ip, front.ports_port, "--ports-port")
     store = KernelStore(data / "kernels")
     left = store.load()
     folders = _folders(settings, store, stack)
@@ -317,12 +263,12 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     engine = await _engine(settings, left, stack)
     launcher = await _launcher(settings, folders, engine, store, stack)
     directory, authentication, provider = await _authentication(settings, stack)
-    debug_sockets = _bind_debug() if settings.e2b_debug else []
+    debug_sockets = _bind_debug() if front.e2b_debug else []
     acts = ActRecorder(directory, journal)
     stack.push_async_callback(acts.close)
     services = _build(settings, journal, folders, launcher, engine, authentication, lanes, stack)
     services = replace(services, ports=_ports(settings, ports_sockets, authentication), provider=provider)
-    await _measure_records(services.usage, journal, settings.quotas)
+    await _measure_records(services.usage, journal, settings.people.quotas)
     stack.push_async_callback(services.trail.close)
     stack.push_async_callback(services.sign_ins.close)
     await folders.leftovers.sweep(data, folders.workspaces)
@@ -331,8 +277,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     bound = [each for each in (sockets, ports_sockets, debug_sockets) if each]
     for server, its_sockets in zip(servers, bound, strict=True):
         server.add_sockets(its_sockets)
-    url = _url(settings, sockets)
-    gateway = RunningGateway(url, services, servers, settings)
+    gateway = RunningGateway(_url(settings, sockets), services, servers, settings)
     stack.push_async_callback(gateway.shut_down)
     services.pool.start()
     services.manager.start()
@@ -341,7 +286,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     services.sign_ins.follow(changes.end_logins)
     acts.start()
     services.trail.start()
-    _watch_quotas(settings.quotas, services.usage, stack)
+    _watch_quotas(settings.people.quotas, services.usage, stack)
     _begin_upkeep(services, settings, stack)
     _announce(settings, gateway, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
@@ -355,25 +300,26 @@ async def _authentication(
     settings: GatewaySettings, stack: AsyncExitStack
 ) -> tuple[PrincipalDirectory, Authentication, ProviderSignIn | None]:
     """The users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
-    directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, settings.token)
+    people = settings.people
+    directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, people.token)
     others: list[Authenticator] = []
     provider = None
-    if settings.librechat_key is not None:
+    if people.librechat_key is not None:
         # Before the provider, which takes every other token of this form for its own.
-        others.append(await open_librechat(settings.librechat_key))
-    if settings.oidc is not None:
-        keys = await open_keys(settings.oidc)
-        others.append(OidcAuthenticator(settings.oidc, keys))
-        if settings.oidc.client_id:
-            provider = ProviderSignIn(settings.oidc, keys)
+        others.append(await open_librechat(people.librechat_key))
+    if people.oidc is not None:
+        keys = await open_keys(people.oidc)
+        others.append(OidcAuthenticator(people.oidc, keys))
+        if people.oidc.client_id:
+            provider = ProviderSignIn(people.oidc, keys)
             stack.push_async_callback(provider.close)
-    if settings.hub is not None:
+    if people.hub is not None:
         # The last: it asks the Hub about every token that nobody else knows.
-        others.append(HubAuthenticator(settings.hub))
+        others.append(HubAuthenticator(people.hub))
     authentication = Authentication(directory, tuple(others))
     stack.push_async_callback(authentication.close)
     await directory.refresh()
-    tokenless = "--no-auth" if directory.is_open else "--e2b-debug" if settings.e2b_debug else None
+    tokenless = "--no-auth" if directory.is_open else "--e2b-debug" if settings.front.e2b_debug else None
     if tokenless is not None and authentication.is_shared:
         whose = "This data folder has" if directory.has_users else "Others vouch for"
         raise InvalidInput(
@@ -391,7 +337,8 @@ def _announce(
     stack: AsyncExitStack,
 ) -> None:
     """Tell commands of the same user where the gateway is, as long as it takes work."""
-    found: dict[str, str | int] = {"url": gateway.url, "token": settings.token or "", "pid": os.getpid()}
+    token = settings.people.token or ""
+    found: dict[str, str | int] = {"url": gateway.url, "token": token, "pid": os.getpid()}
     if gateway.ports_url is not None and gateway.ports_port is not None:
         found |= {"ports_url": gateway.ports_url, "ports_port": gateway.ports_port}
     announcement = Announcement(settings.data_dir / RUNNING_FILE, found, certificate)
@@ -449,10 +396,11 @@ def _ports(
     """Where programs' ports are found, if they are served."""
     if not sockets:
         return None
-    scheme = "http" if settings.tls is None else "https"
+    front = settings.front
+    scheme = "http" if front.tls is None else "https"
     port = sockets[0].getsockname()[1]
     return ServedPorts(
-        settings.ports_origin or PortsOrigin(scheme, port), port, PortTickets(authentication.is_valid)
+        front.ports_origin or PortsOrigin(scheme, port), port, PortTickets(authentication.is_valid)
     )
 
 
@@ -482,10 +430,10 @@ async def _engine(
     settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
 ) -> Engine | None:
     """The container engine, which will remove what the previous gateway left there, except these kernels."""
-    if settings.backend != "docker":
+    if settings.kernels.backend != "docker":
         return None
     spared = [kernel.provisioner["container"] for kernel in left.values()]
-    engine = Engine(settings.docker_url, _instance(settings.data_dir / INSTANCE_FILE), spared=spared)
+    engine = Engine(settings.kernels.docker_url, _instance(settings.data_dir / INSTANCE_FILE), spared=spared)
     await engine.open()
     stack.push_async_callback(engine.close)
     return engine
@@ -528,12 +476,13 @@ async def _fork_server(
     settings: GatewaySettings, folders: KernelFolders, stack: AsyncExitStack
 ) -> ForkServer | None:
     """What forks kernels in sandboxes; None with other backends, and where that is not wanted."""
-    if not settings.fork_server or settings.backend != "sandbox":
+    kernels = settings.kernels
+    if not kernels.fork_server or kernels.backend != "sandbox":
         return None
     # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
     name = hashlib.sha256(os.fsencode(settings.data_dir.resolve())).hexdigest()[:16]
     try:
-        cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}", freezing=settings.sleep_after > 0)
+        cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}", freezing=kernels.sleep_after > 0)
     except BackendUnavailable as error:
         logger.warning(
             "Kernels get no cgroups of their own, so memory is limited for each process, processors are not:"
@@ -564,7 +513,7 @@ def why_unshared(container: ContainerSettings, *, fork_server: bool) -> str:
 
 
 def _shared_containers(
-    settings: GatewaySettings, folders: KernelFolders, engine: Engine | None, stack: AsyncExitStack
+    settings: KernelSettings, folders: KernelFolders, engine: Engine | None, stack: AsyncExitStack
 ) -> SharedContainers | None:
     """The containers of one principal each; None where each session has one, by the settings or because
     kernels can't share any here.
@@ -606,9 +555,10 @@ async def _launcher(
     store: KernelStore,
     stack: AsyncExitStack,
 ) -> KernelLauncher:
-    folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
-    config = {} if settings.container is None else asdict(settings.container)
-    catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
+    kernels = settings.kernels
+    folder = {"kernel_dirs": list(kernels.kernel_dirs)} if kernels.kernel_dirs else {}
+    config = {} if kernels.container is None else asdict(kernels.container)
+    catalog = KernelspecCatalog(backend=kernels.backend, provisioner_config=config, **folder)
     if engine is not None:
         await _read_manifests(engine, catalog)
     reception = Reception(settings.manager.session.execution.caps)
@@ -616,12 +566,12 @@ async def _launcher(
     return KernelLauncher(
         catalog,
         folders,
-        start_timeout=settings.start_timeout,
-        preload=settings.preload,
+        start_timeout=kernels.start_timeout,
+        preload=kernels.preload,
         shared=SharedBackend(
             engine,
             await _fork_server(settings, folders, stack),
-            _shared_containers(settings, folders, engine, stack),
+            _shared_containers(kernels, folders, engine, stack),
         ),
         # Kernels of the other backends end with the gateway.
         store=None if engine is None else store,
@@ -639,25 +589,27 @@ def _build(
     lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> Services:
+    front, kernels, storage = settings.front, settings.kernels, settings.storage
     catalog = launcher.catalog
     limits = settings.manager.limits.resources
-    warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
+    named = (settings.manager.default_kernel, *kernels.warm_kernels)
+    warm = [KernelProfile(catalog.resolve(name), limits) for name in named]
     metrics = Metrics()
     tracer = _tracer(settings, stack)
     observer = Observer(metrics, tracer)
-    pool = KernelPool(launcher, settings.pool, warm, observer=observer)
+    pool = KernelPool(launcher, kernels.pool, warm, observer=observer)
     stack.push_async_callback(pool.close)
-    workspaces = WorkspaceStore(folders.workspaces, folders.leftovers, reserve=settings.storage_reserve)
+    workspaces = WorkspaceStore(folders.workspaces, folders.leftovers, reserve=storage.reserve)
     installer = _installer(settings, catalog, folders.leftovers)
-    usage = Usage(settings.quotas.policy, authentication.role_of, refused=metrics.quota_refused)
+    usage = Usage(settings.people.quotas.policy, authentication.role_of, refused=metrics.quota_refused)
     egress = Egress(
         lanes.lookups,
         partial(_policy_of, usage),
-        unfit=_networked(settings),
+        unfit=_networked(kernels),
         pass_bytes=usage.pass_network,
     )
     stack.push_async_callback(egress.close)
-    spilled = SpillLedger(settings.data_dir, settings.storage_reserve)
+    spilled = SpillLedger(settings.data_dir, storage.reserve)
     watch = SpillWatch(spilled)
     stack.push_async_callback(watch.close)
     watch.start()
@@ -689,8 +641,8 @@ def _build(
         lanes,
         UploadSpace(
             staging,
-            reserve=settings.storage_reserve,
-            most=half_of_disk(staging) if settings.upload_space is None else settings.upload_space,
+            reserve=storage.reserve,
+            most=half_of_disk(staging) if storage.upload_space is None else storage.upload_space,
         ),
     )
     stack.push_async_callback(files.close)
@@ -698,11 +650,11 @@ def _build(
     stack.push_async_callback(jobs.finished)
     services = Services(
         version=settings.version,
-        backend=settings.backend,
-        isolation=settings.isolation,
-        open_network=_networked(settings) is not None,
+        backend=kernels.backend,
+        isolation=kernels.isolation,
+        open_network=_networked(kernels) is not None,
         access=_access(settings, authentication),
-        attempts=LoginAttempts(settings.login_attempts),
+        attempts=LoginAttempts(front.login_attempts),
         trail=TrailWriter(journal),
         catalog=catalog,
         pool=pool,
@@ -724,10 +676,10 @@ def _build(
         engine=engine,
         installer=installer,
         tracer=tracer,
-        keep_alive=settings.keep_alive,
-        base_url=settings.base_url,
+        keep_alive=front.keep_alive,
+        base_url=front.base_url,
         owner=_instance(settings.data_dir / INSTANCE_FILE),
-        doors=settings.doors,
+        doors=front.doors,
     )
     metrics.watch(lambda: _readings(services))
     return services
@@ -739,7 +691,7 @@ def _policy_of(usage: Usage, principal: str) -> EgressPolicy | None:
     return EgressPolicy(quotas.network, quotas.allow_private) if quotas.network else None
 
 
-def _networked(settings: GatewaySettings) -> str | None:
+def _networked(settings: KernelSettings) -> str | None:
     """Why kernels can't be kept to some hosts, if so: they have a network in any case."""
     if settings.backend == "process":
         return "kernels are processes of this machine, with its network"
@@ -754,8 +706,9 @@ def _installer(
     """The installer of packages; None if the operator allows no packages."""
     if not settings.packages.allowed:
         return None
+    token = settings.people.token
     try:
-        secrets = frozenset({settings.token} if settings.token else ())
+        secrets = frozenset({token} if token else ())
         return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, leftovers, secrets)
     except OSError as error:
         raise StorageError(
@@ -784,13 +737,13 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
     """Start what goes on beside the requests: old records, samples for metrics, free memory, sleep."""
     lanes = services.lanes
     clock = ProvenTime(settings.data_dir)
-    retention = Retention(services.journal, services.manager, settings.retention, clock, lanes.bulk)
+    retention = Retention(services.journal, services.manager, settings.storage.retention, clock, lanes.bulk)
     services.metrics.watch(lambda: {"cellgate_unproven_clock_leaps": {"": float(retention.unproven_leaps)}})
     for work in (
         retention,
         Sampler(services.metrics, settings.data_dir, services.pool.processes, lanes.bulk),
         Trimmer(lanes.bulk),
-        SleepWatch(services.manager.everybodys, settings.sleep_after, lanes.sleep),
+        SleepWatch(services.manager.everybodys, settings.kernels.sleep_after, lanes.sleep),
     ):
         stack.push_async_callback(work.close)
         work.start()
@@ -827,10 +780,11 @@ def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:
 
 
 def _access(settings: GatewaySettings, authentication: Authentication) -> AccessPolicy:
-    everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
-    own = frozenset() if everywhere else frozenset({settings.ip})
+    front = settings.front
+    everywhere = front.ip in {"", "0.0.0.0", "::"}  # noqa: S104
+    own = frozenset() if everywhere else frozenset({front.ip})
     return AccessPolicy(
-        authentication, settings.allowed_hosts | own, settings.allowed_origins, any_address=everywhere
+        authentication, front.allowed_hosts | own, front.allowed_origins, any_address=everywhere
     )
 
 
@@ -879,6 +833,7 @@ def _servers(
     """The gateway's own listener and, if they are served, those of programs' ports and of E2B's on this
     machine, which have nothing in common.
     """
+    limits = settings.front.listener
     own = Application(
         [*routes(services), *door_routes(services)],
         default_handler_class=NotFoundHandler,
@@ -890,11 +845,11 @@ def _servers(
         paths=paths() | door_paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
-    servers = [_listener(own, services, settings.listener, certificate)]
+    servers = [_listener(own, services, limits, certificate)]
     share = replace(
-        settings.listener,
-        connections=max(FEWEST_CONNECTIONS, settings.listener.connections // SHARE_OF_OTHERS),
-        memory=settings.listener.memory // SHARE_OF_OTHERS,
+        limits,
+        connections=max(FEWEST_CONNECTIONS, limits.connections // SHARE_OF_OTHERS),
+        memory=limits.memory // SHARE_OF_OTHERS,
     )
     if services.ports is not None:
         programs = Application(
@@ -905,7 +860,7 @@ def _servers(
             paths={ProgramHandler: "/{session}/{port}"},
         )
         servers.append(_listener(programs, services, share, certificate))
-    if settings.e2b_debug:
+    if settings.front.e2b_debug:
         debug = Application(
             debug_routes(services),
             log_function=log_request,
@@ -952,11 +907,12 @@ def _connections(servers: Sequence[Listener]) -> Mapping[str, Mapping[str, float
 
 
 def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
+    front = settings.front
     port = sockets[0].getsockname()[1]
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.ip, settings.ip)  # noqa: S104
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(front.ip, front.ip)  # noqa: S104
     name = f"[{host}]" if ":" in host else host
-    scheme = "http" if settings.tls is None else "https"
-    return f"{scheme}://{name}:{port}{settings.base_url}"
+    scheme = "http" if front.tls is None else "https"
+    return f"{scheme}://{name}:{port}{front.base_url}"
 
 
 class Announcement:

@@ -38,10 +38,11 @@ from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints
-from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
+from cellgate.sessions.parts import SessionSpec, SharedParts
 from cellgate.sessions.resumption import Past, Resumption, resume
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Moved, Session
+from cellgate.sessions.settings import ManagerSettings
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.models import SessionBody
@@ -66,16 +67,6 @@ PURGE_PATIENCE = 5.0
 """Seconds that a purge request waits for the last bytes to be gone."""
 _LIVES = 2
 """Of a session, that a request tries when it ends just then."""
-
-
-@dataclass(frozen=True, slots=True)
-class ManagerSettings:
-    """Defaults of sessions. `cull_interval` in seconds."""
-
-    session: SessionSettings
-    limits: SessionLimits = field(default_factory=SessionLimits)
-    default_kernel: str = "python3"
-    cull_interval: float = 5.0
 
 
 @dataclass(slots=True, eq=False)

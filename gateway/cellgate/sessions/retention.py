@@ -8,11 +8,11 @@ may be wrong for a minute. Without limits there is no task.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.settings import RetentionSettings
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
@@ -20,18 +20,6 @@ from cellgate_kernels.base.threads import Lane
 logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionSettings:
-    """`age` in seconds since a session was last used, `size` of the record in bytes; None: no limit.
-
-    `interval`: seconds between checks.
-    """
-
-    age: float | None = None
-    size: int | None = None
-    interval: float = 600.0
 
 
 class Retention:

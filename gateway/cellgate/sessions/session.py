@@ -881,12 +881,11 @@ class Session:
 
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
-        channels = self._settings.channels
         self.account.begin_request()
-        self._check_room(channels.max_queue)
+        self._check_room(self._settings.channels.max_queue)
         beside = beside and self.slot.alive and not self._holds
         place = self.account.enter(at_once=beside or not self._runs.busy)
-        run = self._make_run(request, self._capped(channels.cell_timeout), None, place)
+        run = self._make_run(request, self._capped(self._settings.ceilings.cell_timeout), None, place)
         if not beside or self.kernel is None or not place.running:
             return self._begin_or_queue(run)
         self._runs.begin_beside(run)

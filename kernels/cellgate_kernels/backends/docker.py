@@ -29,20 +29,20 @@ from traitlets import List, Unicode
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import BackendUnavailable, ImageMissing, InvalidInput
 from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.base.settings import IMAGE, SOCKET, ContainerSettings
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.engine.container import (
-    IMAGE,
     IMAGE_USER,
     INSTANCE_LABEL,
     KERNEL_LABEL,
     PRINCIPAL_LABEL,
     VIEW,
     WORKSPACE,
-    ContainerSettings,
     container_config,
+    mounts_in_workspace,
     shared_config,
 )
-from cellgate_kernels.engine.engine import SOCKET, Container, Engine
+from cellgate_kernels.engine.engine import Container, Engine
 from cellgate_kernels.forking.messages import NotForked
 from cellgate_kernels.forking.server import can_fork
 from cellgate_kernels.forking.shared_containers import (
@@ -300,7 +300,7 @@ class DockerProvisioner(CellgateProvisioner):
             os.geteuid() == 0
             and not engine.rootless
             and self._settings.isolation == "container"
-            and not self._settings.mounts_in_workspace
+            and not mounts_in_workspace(self._settings)
         )
 
     async def make_names(self, folder: str, forked: int) -> Names | None:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.options import BYTES, option
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -40,14 +41,20 @@ def parse_size(value: str | int, *, name: str = "size") -> int:
     return value
 
 
+def size_in_units(size: int) -> str:
+    """Return what `parse_size` takes for a number of bytes, in the largest unit that fits: ``512m``."""
+    unit = next((unit for unit in "tgmk" if size and not size % _UNITS[unit]), "")
+    return f"{size // _UNITS[unit]}{unit}"
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
     """The limits of one kernel. `memory` and `disk` in bytes, `cpus` in processors, `pids` in tasks."""
 
-    memory: int = GIB
-    cpus: float = 1.0
-    pids: int = 256
-    disk: int = GIB
+    memory: int = option(GIB, "Memory of a kernel.", unit=BYTES)
+    cpus: float = option(1.0, "Processors of a kernel.")
+    pids: int = option(256, "Processes and threads of a kernel.")
+    disk: int = option(GIB, "Disk space of a session, its largest file, and the size of /tmp.", unit=BYTES)
 
     def __post_init__(self) -> None:
         if self.memory < 64 * MIB:

@@ -7,19 +7,18 @@ sends it, ``docker`` decides on the launch. Everything that is not set here has 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.engine.profile import engine_profile, gvisor_profile
 from cellgate_kernels.launch.base import OOM_SCORE, KernelView, Launch
 from cellgate_kernels.protocol.unsent import FILES_BYTES
 from cellgate_kernels.walls.mounts import OTHER_NAMES
 from cellgate_kernels.walls.proc import hidden_names
 
-IMAGE = "cellgate/kernel:latest"
 VIEW = KernelView(
     "/run/kernel.json",
     "/run/kernel/k",
@@ -51,34 +50,10 @@ _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tr
 LOG_BYTES = 64 * 1024  # per file, of two
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerSettings:
-    """An operator's settings for containers of kernels; clients of the gateway can't change them.
-
-    An empty `runtime` is the engine's default. `mounts` are ``SOURCE:TARGET`` or ``SOURCE:TARGET:rw`` on the
-    engine's host. An empty `network` is none at all.
-    """
-
-    image: str = IMAGE
-    runtime: str = ""
-    network: str = ""
-    mounts: tuple[str, ...] = ()
-
-    @property
-    def isolation(self) -> str:
-        """What separates a kernel from the host: ``gvisor`` under runsc, else ``container``."""
-        return "gvisor" if "runsc" in self.runtime else "container"
-
-    @property
-    def mounts_in_workspace(self) -> bool:
-        """Whether one of the mounts is within the workspace, by the names that we know."""
-        targets = (Path(words.partition(":")[2].partition(":")[0]) for words in self.mounts)
-        return any(target.is_relative_to(name) for target in targets for name in (WORKSPACE, *OTHER_NAMES))
-
-    @property
-    def network_mode(self) -> str:
-        """The engine's network for a kernel."""
-        return self.network or "none"
+def mounts_in_workspace(settings: ContainerSettings) -> bool:
+    """Return whether one of the mounts is within the workspace, by the names that we know."""
+    targets = (Path(words.partition(":")[2].partition(":")[0]) for words in settings.mounts)
+    return any(target.is_relative_to(name) for target in targets for name in (WORKSPACE, *OTHER_NAMES))
 
 
 def container_config(

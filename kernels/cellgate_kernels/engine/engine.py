@@ -35,6 +35,7 @@ from cellgate_kernels.base.errors import (
     KernelStartFailed,
     in_words,
 )
+from cellgate_kernels.base.settings import SOCKET
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.trees import NO_OPEN_FILES
 from cellgate_kernels.engine.client import connect
@@ -46,7 +47,6 @@ from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
 
 logger = logging.getLogger(__name__)
 
-SOCKET = "unix:///var/run/docker.sock"
 CALL_TIMEOUT = 60.0
 THREADS = 4
 LOG_TAIL_BYTES = 8 * 1024

@@ -4,7 +4,8 @@ This replaces some methods of ipykernel's streams. Cells' children and C code wr
 each in a thread of its own, which may come too late: the answer of the cell that wrote is sent without it,
 and it is shown with the next one. It reads pieces of 1,000 bytes and decodes each for itself, so that a
 letter at the end of a piece becomes two wrong ones. What Python code writes goes through no pipe, but it is
-lost when the kernel dies before it is sent; ``unsent`` keeps it.
+lost when the kernel dies before it is sent; ``unsent`` keeps it. What a fork of a cell writes does go through
+the pipe, where ipykernel makes a connection for each piece: these come in any order, or after the answer.
 """
 
 import codecs
@@ -15,7 +16,10 @@ import sys
 import termios
 import threading
 import time
+from collections import defaultdict
+from contextlib import suppress
 from functools import partial
+from io import StringIO
 
 PIPES = "CELLGATE_PIPES"
 PIECE = 64 * 1024
@@ -37,11 +41,13 @@ def mend(stream_class):
     stream_class.unsent = None
     stream_class.pipe = None
     stream_class.written_for = None
-    names = ("_rotate_buffers", "_schedule_flush", "_is_master_process")
+    stream_class.fork = None
+    names = ("_rotate_buffers", "_schedule_flush", "_is_master_process", "set_parent")
     is_known = all(hasattr(stream_class, name) for name in names)
     if is_known:
         stream_class.write = write_and_keep(stream_class.write)
         stream_class._rotate_buffers = take_all(stream_class._rotate_buffers)
+        stream_class.set_parent = tell_forks(stream_class.set_parent)
     if hasattr(stream_class, "_watch_pipe_fd"):
         sends = is_known and watch_sender(sys.modules[stream_class.__module__])
         stream_class._watch_pipe_fd = watch
@@ -52,19 +58,17 @@ def mend(stream_class):
 def write_and_keep(write):
     """The method `write` of a stream, which also keeps the text in case that it can't be sent.
 
-    It does the rest as `write` does, but finds the place of the text by the request only when that changes.
+    It does the rest as `write` does, but finds the place of the text by the request only when that changes,
+    and writes what a fork of a cell says to the pipe.
     """
 
     def write_kept(self, text):
         unsent = self.unsent
-        if (
-            unsent is None
-            or os.getpid() != unsent.process
-            or not isinstance(text, str)
-            or self.pub_thread is None
-            or self.echo is not None
-        ):
+        if unsent is None or not isinstance(text, str) or self.pub_thread is None or self.echo is not None:
             return write(self, text)
+        if os.getpid() != unsent.process:
+            be_fork(self)
+            return len(text) if write_as_fork(self, text) else write(self, text)
         parent = self.parent_header
         with self._buffer_lock:
             if parent is not self.written_for:
@@ -91,6 +95,54 @@ def take_all(rotate):
             return rotate(self)
 
     return rotate_kept
+
+
+def tell_forks(set_parent):
+    """The method `set_parent` of a stream, which also tells forks of cells that another request came."""
+
+    def set_and_tell(self, parent):
+        if self.unsent is not None:
+            self.unsent.count_request()
+        set_parent(self, parent)
+
+    return set_and_tell
+
+
+def be_fork(stream):
+    """Leave to the parent what is the parent's, in a fork of a cell that writes for the first time.
+
+    That is the text that was not sent yet, a lock that one of its threads may hold, and the reading end: a
+    fork that held it would wait for ever for somebody to read.
+    """
+    if stream.fork == os.getpid():
+        return
+    stream.fork = os.getpid()
+    stream._buffer_lock = threading.RLock()
+    stream._buffers = defaultdict(StringIO)
+    stream._flush_pending = stream._subprocess_flush_pending = False
+    if stream.pipe is not None and stream.pipe.is_at(stream.pipe.descriptor):
+        os.close(stream.pipe.descriptor)
+
+
+def write_as_fork(stream, text):
+    """Write text of a fork to the pipe of its parent; returns whether it belongs there.
+
+    It does as long as the fork's cell is what the parent takes such text for, and the pipe where it was.
+    """
+    place = stream._original_stdstream_fd
+    if stream.pipe is None or not stream.pipe.is_at(place) or not stream.unsent.is_of_latest_request():
+        return False
+    latest = getattr(stream, "_parent_header_global", None)
+    if stream.parent_header != latest:
+        return False
+    rest = memoryview(text.encode(errors="backslashreplace"))
+    with suppress(BrokenPipeError):  # nobody is there any more
+        while rest:
+            try:
+                rest = rest[os.write(place, rest) :]
+            except BlockingIOError:  # another process made it so
+                select.select((), (place,), ())
+    return True
 
 
 def use_pipes(pairs):
@@ -167,8 +219,12 @@ def flush_with_pipe(flush, send):
 
     def flush_all(self):
         pipe = self.pipe
-        # In a fork, of a cell's or a branch, it is the parent's.
-        if pipe is None or pipe.thread is not self.watch_fd_thread or not self._is_master_process():
+        # In a fork it is the parent's; in a branch, too, until that has its own.
+        if not self._is_master_process():
+            be_fork(self)
+            flush(self)
+            return
+        if pipe is None or pipe.thread is not self.watch_fd_thread:
             flush(self)
             return
         pipe.drain()
@@ -201,12 +257,20 @@ class Pipe:
     def __init__(self, stream):
         self.stream = stream
         self.descriptor = stream._fid
+        self.identity = identity(self.descriptor)
         self.thread = threading.current_thread()
         # The bytes of half a letter wait for the rest, also for that of the next cell's.
         self.letters = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self.lock = threading.Lock()
         self.times = 0
         """How often it was read until it was empty, or long enough."""
+
+    def is_at(self, number):
+        """Whether this descriptor is still one of its ends."""
+        try:
+            return identity(number) == self.identity
+        except OSError:
+            return False
 
     def wait(self, milliseconds=None):
         """Whether there is something to read, or the end; without a number this waits for it."""
@@ -246,3 +310,9 @@ class Pipe:
         # thread writes, and the other thread then waits for that.
         if self.lock.acquire(timeout=PATIENCE):
             self.lock.release()
+
+
+def identity(descriptor):
+    """Tell a file from others; both ends of a pipe have the same identity. Raises OSError."""
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino

@@ -6,8 +6,9 @@ into memory, which costs a fraction of a print and outlives the process, and so 
 ``kernels/cellgate_kernels/protocol/unsent.py`` reads the file once the kernel has ended, with the same
 values.
 
-The file has two halves, written in turn, so that the latest text is always there. A kernel does without the
-file where it can't be made.
+The file has two halves, written in turn, so that the latest text is always there. Behind them it says how
+many requests came: forks of a cell see there whether it is still the latest. A kernel does without the file
+where it can't be made.
 """
 
 import errno
@@ -32,6 +33,8 @@ LENGTH = struct.Struct(">I")
 SENT = struct.Struct(">QH")
 """A message that was sent: how many bytes of text were written before it was made, and the length of its id.
 That id follows, then the id of the request that it answers."""
+COUNT = struct.Struct(">Q")
+"""Follows the halves: how many requests there were."""
 PARENT = 1
 TEXT = {"stdout": 2, "stderr": 3}
 SENDS = {"stdout": 4, "stderr": 5}
@@ -73,6 +76,7 @@ class Unsent:
         """How many bytes of text were written so far."""
         self.taken = {}
         """How many of them were there when a stream's text was last taken to be sent, by its name."""
+        self.requests = 0
         self.map = None
         with suppress(OSError, ValueError):
             self.map = make_file(prefix + SUFFIX)
@@ -113,6 +117,16 @@ class Unsent:
         if self.map is not None:
             with self.lock:
                 self.set_parent(parent)
+
+    def count_request(self):
+        """Say to forks that another request came."""
+        if self.map is not None and os.getpid() == self.process:
+            self.requests += 1
+            COUNT.pack_into(self.map, 2 * HALF, self.requests)
+
+    def is_of_latest_request(self):
+        """Whether this process was forked for the latest request of its parent."""
+        return self.map is not None and COUNT.unpack_from(self.map, 2 * HALF) == (self.requests,)
 
     def take(self, name):
         """Note that all text of a stream is now taken, to be sent."""
@@ -164,15 +178,16 @@ class Unsent:
 
 
 def make_file(path):
-    """Map a new file of two halves. Raises OSError, also where there is no room for it.
+    """Map a new file of two halves and a count. Raises OSError, also where there is no room for it.
 
     Without the room a later write to the memory would end the process.
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if os.write(file, bytes(2 * HALF)) < 2 * HALF:
+        size = 2 * HALF + COUNT.size
+        if os.write(file, bytes(size)) < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        return mmap.mmap(file, 2 * HALF)
+        return mmap.mmap(file, size)
     except BaseException:
         os.unlink(path)  # noqa: PTH108 - nothing more is imported
         raise

@@ -39,6 +39,7 @@ from cellgate_kernels.base.errors import (
     KernelStartFailed,
     PoolExhausted,
 )
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.turns import Claimant, Turns
 from cellgate_kernels.kernel.checkpoints import HeldFork
@@ -67,28 +68,6 @@ more would cost their memory, and the processor just when the sessions of a burs
 
 Moved = Callable[[int | None], None]
 """Is told how many claims are ahead in line; None once a kernel starts for this one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
-    """Limits of a pool. Durations in seconds.
-
-    `size`, `burst_size`: see the module.
-    `claim_timeout`: how long a claim waits in line until its kernel starts. `tell_interval`: see the module.
-    `refill_pause`: how long after a claim the next warm kernel's start is delayed while others are warm. A
-    start would compete for a processor just when the first cell runs.
-    """
-
-    size: int | None = None
-    burst_size: int | None = None
-    burst_window: float = 10.0
-    max_kernels: int = 64
-    concurrent_starts: int = 2
-    claim_timeout: float = 30.0
-    refill_pause: float = 0.0
-    retry_delay: float = 1.0
-    max_retry_delay: float = 60.0
-    tell_interval: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from cellgate_kernels.base.options import BYTES, option
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.codec.hypertext import HtmlReader
 from cellgate_kernels.codec.telling import tell
@@ -309,7 +310,7 @@ class OutputCaps:
     for prompts; `data` for displays and results.
     """
 
-    text: int = 10 * MIB
+    text: int = option(10 * MIB, "Text output kept of one cell.", name="text_cap", unit=BYTES)
     data: int = 50 * MIB
 
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from cellgate.client import (
-    Alternative,
-    CannotBranch,
-    Conflict,
-    Exploration,
-    Gateway,
-    NotFound,
-    Obstacle,
-    Rollback,
-    SessionModel,
-)
+from cellgate.client import CannotBranch, Conflict, Gateway, NotFound, Obstacle, Rollback
 from tests.core.client.test_wire_client import answer, answering
 
 
@@ -60,47 +52,52 @@ async def test_a_session_that_is_not_live_is_not_made_to_be_branched() -> None:
     assert [request.split(b" ")[1] for request in requests] == [b"/base/v1/sessions/neverseen/branch"]
 
 
-class Noting(Gateway):
-    """Makes up sessions and notes which ones end."""
+@asynccontextmanager
+async def noting() -> AsyncIterator[tuple[Gateway, list[str]]]:
+    """A client of a server that makes up sessions, and the names of those that have ended."""
+    made = itertools.count(1)
+    ended: list[str] = []
 
-    def __init__(self) -> None:
-        super().__init__("http://127.0.0.1:1", "secret")
-        self.ended: list[str] = []
-        self._made = 0
+    async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, body = requests[-1].split(b"\r\n\r\n", 1)
+        method, path = head.decode().split(" ")[:2]
+        parent, *call = path.removeprefix("/base/v1/sessions").strip("/").split("/")
+        if method == "DELETE":
+            ended.append(parent)
+        name = json.loads(body or b"{}").get("session") or (f"{parent}-{next(made)}" if call else "s")
+        told: dict[str, object] = {"session": name}
+        if call == ["explore"]:
+            branches = ((name, "kept"), ("other", "ended"))
+            told = {"results": [{"session": each, "execution": "e", "branch": end} for each, end in branches]}
+        writer.write(answer(json.dumps(told).encode()))
 
-    async def create_session(self, session: str | None = None, **_: Any) -> SessionModel:
-        return SessionModel(session=session or "s")
-
-    async def branch(self, session: str, branch: str | None = None, **_: Any) -> SessionModel:
-        self._made += 1
-        return SessionModel(session=branch or f"{session}-{self._made}")
-
-    async def delete_session(self, session: str) -> None:
-        self.ended.append(session)
+    async with answering(script) as (gateway, requests):
+        yield gateway, ended
 
 
 async def test_branches_without_a_name_end_with_their_session() -> None:
-    gateway = Noting()
-    async with gateway.session() as session:
+    async with noting() as (gateway, ended), gateway.session() as session:
         branch = await session.branch()
         await branch.branch()
         await session.branch("kept")
         await session.branch("named", keep=False)
-    assert sorted(gateway.ended) == ["named", "s", "s-1", "s-1-2"]
+    assert sorted(ended) == ["named", "s", "s-1", "s-1-2"]
 
 
 async def test_branches_of_a_session_that_is_kept_end_too() -> None:
-    gateway = Noting()
-    async with gateway.session("s") as session:
+    async with noting() as (gateway, ended), gateway.session("s") as session:
         await session.branch()
-    assert gateway.ended == ["s-1"]
+    assert ended == ["s-1"]
 
 
 async def test_a_branch_that_was_left_as_a_block_is_ended_once_more_without_harm() -> None:
-    gateway = Noting()
-    async with gateway.session() as session, await session.branch() as branch:
+    async with (
+        noting() as (gateway, ended),
+        gateway.session() as session,
+        await session.branch() as branch,
+    ):
         assert branch.name == "s-1"
-    assert gateway.ended == ["s-1", "s-1", "s"]
+    assert ended == ["s-1", "s-1", "s"]
 
 
 async def test_alternatives_are_asked_for_as_they_were_wanted() -> None:
@@ -131,17 +128,9 @@ async def test_alternatives_are_asked_for_as_they_were_wanted() -> None:
 
 
 async def test_alternatives_that_stay_end_with_their_session() -> None:
-    kept = Alternative(session="s-1", execution="e", branch="kept")
-    ended = Alternative(session="s-2", execution="e", branch="ended")
-
-    class Exploring(Noting):
-        async def explore(self, session: str, cells: Any, **_: Any) -> Exploration:
-            return Exploration(results=[kept, ended])
-
-    gateway = Exploring()
-    async with gateway.session("s") as session:
+    async with noting() as (gateway, ended), gateway.session("s") as session:
         await session.explore(["1", "2"], keep="all")
-    assert gateway.ended == ["s-1"]
+    assert ended == ["s-1"]
 
 
 async def test_checkpoints_are_asked_for_as_they_were_wanted() -> None:

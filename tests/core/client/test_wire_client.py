@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import logging
 import os
+import re
 import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +23,7 @@ from cellgate.client import (
     Finished,
     Gateway,
     GatewayError,
+    NotFound,
     Stream,
     api,
     calls,
@@ -207,10 +210,10 @@ async def test_a_keyword_that_is_no_option_of_a_cell_is_refused_before_a_kernel_
 ) -> None:
     async with answering(b"") as (gateway, requests):
         session = gateway.session("s")
-        for calls in (session.stream("1", **{option: 1}), gateway.stream_execute("s", "1", **{option: 1})):  # type: ignore[misc]
+        for calls in (session.stream("1", **{option: 1}), gateway.stream_execute("s", "1", **{option: 1})):  # type: ignore[arg-type]
             with pytest.raises(TypeError, match=option):
                 await anext(calls)
-        for call in (session.run("1", **{option: 1}), gateway.execute("s", "1", **{option: 1})):  # type: ignore[misc]
+        for call in (session.run("1", **{option: 1}), gateway.execute("s", "1", **{option: 1})):  # type: ignore[arg-type]
             with pytest.raises(TypeError, match=option):
                 await call
     assert requests == []
@@ -222,6 +225,44 @@ async def test_what_happens_on_a_disconnect_is_no_option_of_a_cell_that_is_waite
             with pytest.raises(TypeError, match="on_disconnect"):
                 await gateway.execute("s", "1", on_event=callback, on_disconnect="interrupt")  # type: ignore[call-arg]
     assert requests == []
+
+
+@pytest.mark.parametrize(
+    ("by_name", "own", "arguments"),
+    [
+        ("get_session", "model", {"usage": True}),
+        ("execute", "run", {"code": "1", "timeout": 5, "max_text": 0}),
+        ("execute_blocks", "run_blocks", {"blocks": "text", "on_disconnect": "continue"}),
+        ("stream_execute", "stream", {"code": "1", "on_disconnect": "interrupt", "stdin": "a"}),
+        ("executions", "executions", {"newest": True}),
+        ("events", "events", {"after": 3}),
+        ("complete", "complete", {"code": "a.", "cursor": 1}),
+        ("installed", "packages", {}),
+        ("branch", "branch", {"workspace": "shared", "seed": 0, "anyway": True}),
+        ("explore", "explore", {"cells": ["1"], "keep": "all"}),
+        ("follow_program", "follow_program", {"process": "p"}),
+        ("port_url", "port_url", {"port": 8000}),
+    ],
+)
+async def test_a_call_by_a_session_s_name_is_that_of_the_session_and_makes_none(
+    by_name: str, own: str, arguments: dict[str, Any]
+) -> None:
+    async def script(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made = requests[-1].startswith(b"POST /base/v1/sessions HTTP")
+        missing = answer(b'{"status": 404, "reason": "not_found"}', "404 Not Found")
+        writer.write(answer(b'{"session": "s"}') if made else missing)
+
+    async def refused(call: Any) -> bytes:
+        """The request with which the call failed, without the key of its own."""
+        with pytest.raises(NotFound):
+            await (anext(call) if inspect.isasyncgen(call) else call)
+        return re.sub(rb"(?i)(idempotency-key: )\w+", rb"\1", requests[-1])
+
+    async with answering(script) as (gateway, requests):
+        found = await refused(getattr(gateway, by_name)("s", **arguments))
+        assert len(requests) == 1
+        assert await refused(getattr(gateway.session("s"), own)(**arguments)) == found
+    assert next(iter(inspect.signature(getattr(gateway, by_name)).parameters)) == "session"
 
 
 async def test_events_are_typed_whatever_way_they_are_cut_into_packets() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
@@ -17,7 +16,6 @@ from cellgate.http.listener.frames import PIECE, WatchedWebSocketHandler
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.streams import ClientStream
 from cellgate_kernels.base.resources import MIB
-from cellgate_kernels.base.threads import Lane
 from tests.core.kernels.test_pool import until
 from tests.support.listening import listening
 
@@ -33,7 +31,6 @@ LONG = "a\u0301 \u20ac \U0001f600".encode() * (3 * PIECE // 11)
 class Heard:
     """What handlers have. Until `goes_on` is set, they are busy with what is longer than a piece."""
 
-    lane: Lane
     messages: list[tuple[bytes, bool]] = field(default_factory=list)
     goes_on: asyncio.Event = field(default_factory=asyncio.Event)
     closed: int = 0
@@ -46,10 +43,6 @@ class Keeping(WatchedWebSocketHandler):
         """Tornado's hook."""
         self.heard: Heard = services.heard
 
-    @property
-    def lane(self) -> Lane:
-        return self.heard.lane
-
     def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
         self.heard.messages.append((bytes(data), is_binary))
         return self._wait() if len(data) > PIECE else None
@@ -59,13 +52,6 @@ class Keeping(WatchedWebSocketHandler):
 
     def on_close(self) -> None:
         self.heard.closed += 1
-
-
-class Deflated(Keeping):
-    """The same with compression."""
-
-    def get_compression_options(self) -> dict[str, Any] | None:
-        return {}
 
 
 @dataclass
@@ -79,10 +65,10 @@ class Served:
 
 
 @pytest.fixture
-async def served(lane: Lane) -> AsyncIterator[Served]:
-    heard, closed = Heard(lane), Counter[str]()
+async def served() -> AsyncIterator[Served]:
+    heard, closed = Heard(), Counter[str]()
     async with listening(
-        {"/plain": Keeping, "/deflated": Deflated},
+        {"/plain": Keeping},
         closed_by_us=lambda reason: closed.update([reason]),
         heard=heard,
     ) as (port, listener):
@@ -106,7 +92,7 @@ def frame(
     return bytes([(0x80 if final else 0) | flags | opcode]) + head + MASK + masked
 
 
-def fragments(opcode: int, data: bytes, size: int, between: bytes = b"", *, flags: int = 0) -> bytes:
+def fragments(opcode: int, data: bytes, size: int, between: bytes = b"") -> bytes:
     """The message in frames of `size` bytes, with something between them."""
     starts = range(0, len(data), size)
     return between.join(
@@ -114,7 +100,6 @@ def fragments(opcode: int, data: bytes, size: int, between: bytes = b"", *, flag
             opcode if not start else CONTINUATION,
             data[start : start + size],
             final=start + size >= len(data),
-            flags=0 if start else flags,
         )
         for start in starts
     )
@@ -128,17 +113,17 @@ class Client:
         self._writer = writer
 
     @classmethod
-    async def open(cls, served: Served, path: str = "/plain") -> Client:
+    async def open(cls, served: Served) -> Client:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n" if path == "/deflated" else ""
         writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
-            f"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-            f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{offer}\r\n".encode()
+            b"GET /plain HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+            b"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
         )
         head = await reader.readuntil(b"\r\n\r\n")
         assert b" 101 " in head
-        assert (b"permessage-deflate" in head) == bool(offer)
+        assert b"permessage-deflate" not in head
         return cls(reader, writer)
 
     async def send(self, data: bytes) -> None:
@@ -307,36 +292,3 @@ async def test_a_client_that_leaves_while_its_message_is_read_leaves_nothing(
     served.heard.goes_on.set()
     await until(lambda: served.heard.closed == 1)
     await until(lambda: served.listener.memory.held == 0)
-
-
-def deflated(data: bytes) -> bytes:
-    """As permessage-deflate has it (RFC 7692, 7.2.1)."""
-    compressor = zlib.compressobj(wbits=-15)
-    return (compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
-
-
-@pytest.mark.parametrize("data", [b"short", LONG, bytes(range(256)) * 2000])
-@pytest.mark.parametrize("between", [b"", frame(PING)])
-async def test_compressed_messages_are_heard(served: Served, data: bytes, between: bytes) -> None:
-    """Also when a ping, which is never compressed, comes between their fragments."""
-    opcode = BINARY if data.startswith(b"\0") else TEXT
-    served.heard.goes_on.set()
-    client = await Client.open(served, "/deflated")
-    await client.send(fragments(opcode, deflated(data), 3, between, flags=0x40))
-    await client.told()
-    assert served.heard.messages == [(data, opcode == BINARY)]
-    client.close()
-
-
-@pytest.mark.parametrize(
-    ("data", "code"), [(b"\xff" + bytes(5), 1007), (LONG + b"\xff", 1007), (bytes(MOST + 1), 1009)]
-)
-async def test_compressed_messages_have_the_same_limits(served: Served, data: bytes, code: int) -> None:
-    client = await Client.open(served, "/deflated")
-    await client.send(frame(TEXT, deflated(data), flags=0x40))
-    answer = await client.answer()
-    assert answer is not None
-    assert (answer[0], answer[1][:2]) == (CLOSE, struct.pack(">H", code))
-    client.close()
-    await until(lambda: served.heard.closed == 1)
-    assert not served.heard.messages

@@ -133,7 +133,7 @@ async def test_a_file_is_freed_in_a_thread(
     """The system takes a third of a second for a gigabyte, for which everybody would wait."""
     file = Watched(tmp_path / "spill", "w+")
     file.closed_in = []
-    monkeypatch.setattr("cellgate.record.spill.tempfile.TemporaryFile", lambda **_: file)
+    monkeypatch.setattr("cellgate.record.unnamed_file.tempfile.TemporaryFile", lambda **_: file)
     spill = spills.open("ada")
     await write(spill, bytes(2 * MEMORY))
     spill.end()

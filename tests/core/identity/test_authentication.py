@@ -14,8 +14,8 @@ from cellgate.identity import verified_logins
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.jwks import KeySet, parse_keys
-from cellgate.identity.jwt import OidcSettings
 from cellgate.identity.oidc import OidcAuthenticator
+from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.principal import DEFAULT, Login, Principal, Reach, Role
 from cellgate.identity.provider import KEEP_SECONDS, FileKeys, ProviderKeys, open_keys
 from cellgate.identity.store import PrincipalStore

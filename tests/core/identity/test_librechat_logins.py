@@ -14,9 +14,9 @@ from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.jwks import MOST_BYTES, KeySet, parse_keys
-from cellgate.identity.jwt import OidcSettings
 from cellgate.identity.librechat import LibreChatAuthenticator, open_librechat
 from cellgate.identity.oidc import OidcAuthenticator
+from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.principal import Login, Permission, Principal, Role
 from cellgate.identity.provider import FileKeys, ProviderKeys
 from cellgate.identity.store import opened

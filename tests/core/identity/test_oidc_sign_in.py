@@ -11,7 +11,7 @@ import pytest
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.identity.fetching import Answer, Fetcher
-from cellgate.identity.jwt import OidcSettings
+from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.oidc_sign_in import (
     DISCOVERY_SECONDS,
     MOST_AT_ONCE,

@@ -16,8 +16,9 @@ from cellgate_kernels.base.errors import (
     KernelStartFailed,
     PoolExhausted,
 )
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.kernel.kernel import KernelProfile
-from cellgate_kernels.pool.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.pool.pool import KernelPool, PoolStatistics
 from cellgate_kernels.protocol.messages import Channel
 from cellgate_kernels.testing import FakeKernel, FakeLauncher
 

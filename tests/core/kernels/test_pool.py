@@ -15,9 +15,10 @@ import pytest
 
 from cellgate_kernels.base.errors import KernelspecNotFound, KernelStartFailed, PoolExhausted
 from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
-from cellgate_kernels.pool.pool import ANYBODY, KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.pool.pool import ANYBODY, KernelPool, PoolStatistics
 from cellgate_kernels.testing import (
     Attempt,
     FakeKernel,

@@ -11,10 +11,11 @@ import pytest
 
 from cellgate_kernels.base.errors import DeadlinePassed, KernelStartFailed, PoolExhausted
 from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 from cellgate_kernels.pool import pool as pool_module
-from cellgate_kernels.pool.pool import KernelPool, Moved, PoolSettings
+from cellgate_kernels.pool.pool import KernelPool, Moved
 from cellgate_kernels.testing import Attempt, FakeLauncher, Gate, virtual_time
 
 PYTHON3 = KernelProfile("python3")

@@ -31,7 +31,7 @@ from cellgate.server.doctor import (
     try_sandbox,
 )
 from cellgate_kernels.base.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
-from cellgate_kernels.engine.container import ContainerSettings
+from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 

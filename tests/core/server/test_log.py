@@ -27,8 +27,9 @@ from cellgate.server.log import (
     log_request,
 )
 from cellgate_kernels.base.errors import KernelStartFailed
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.kernel.kernel import KernelProfile
-from cellgate_kernels.pool.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.testing import Attempt, FakeLauncher
 
 HOSTILE = (

@@ -28,10 +28,11 @@ from cellgate.quotas.usage import COUNTED
 from cellgate.server.observing import Observer, Sampler
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.base.errors import KernelspecNotFound, PoolExhausted
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.limits.memory import Use, resident, uses
-from cellgate_kernels.pool.pool import ClaimEnd, KernelPool, PoolSettings
+from cellgate_kernels.pool.pool import ClaimEnd, KernelPool
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.testing import FakeLauncher, virtual_time
 from tests.core.world import World

@@ -24,9 +24,10 @@ from cellgate.sessions.checkpoints import (
 from cellgate_kernels.base.branching import Obstacle, ObstacleKind
 from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelDied, KernelStartFailed
 from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
-from cellgate_kernels.pool.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.testing import FakeHeldFork, FakeKernel, FakeLauncher, virtual_time
 
 T = TypeVar("T")

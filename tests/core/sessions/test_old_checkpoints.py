@@ -15,9 +15,10 @@ from cellgate.sessions import undo
 from cellgate.sessions.checkpoints import Position
 from cellgate.sessions.undo import SessionUndo, UndoParts
 from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import KernelProfile
-from cellgate_kernels.pool.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.testing import FakeHeldFork, FakeLauncher
 
 

@@ -111,9 +111,9 @@ def test_every_command_and_every_option_is_known(scripts: Path, tmp_path: Path) 
 
 def test_settings_without_an_option_are_known_by_their_class(scripts: Path, tmp_path: Path) -> None:
     assert "--ServeApp." in bash(scripts, "serve", "-", folder=tmp_path)
-    assert bash(scripts, "serve", "--ServeApp.keep_", folder=tmp_path) == [
-        "--ServeApp.keep_alive",
-        "--ServeApp.keep_kernels",
+    assert bash(scripts, "serve", "--ServeApp.tls_", folder=tmp_path) == [
+        "--ServeApp.tls_cert",
+        "--ServeApp.tls_key",
     ]
 
 

@@ -496,25 +496,23 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize(
-    ("words", "begins"),
-    [
-        (("-o", "it.html"), b"<!DOCTYPE html>"),
-        (("-o", "it.htm"), b"<!DOCTYPE html>"),
-        (("-o", "it.md"), b"```python\n"),
-        (("-o", "it.zip"), b"PK"),
-        (("-o", "it.html", "--to", "ipynb"), b"{"),
-        (("-o", "it.ipynb"), b"{"),
-        (("-o", "it"), b"{"),
-        (("-o", "it.pdf", "--to", "ipynb"), b"{"),
-    ],
-)
-def test_an_export_is_what_its_name_says(
-    shell: Shell, session: str, words: Sequence[str], begins: bytes
-) -> None:
+EXPORTS = {
+    ("-o", "it.html"): b"<!DOCTYPE html>",
+    ("-o", "it.htm"): b"<!DOCTYPE html>",
+    ("-o", "it.md"): b"```python\n",
+    ("-o", "it.zip"): b"PK",
+    ("-o", "other.html", "--to", "ipynb"): b"{",
+    ("-o", "it.ipynb"): b"{",
+    ("-o", "it"): b"{",
+    ("-o", "it.pdf", "--to", "ipynb"): b"{",
+}
+
+
+def test_an_export_is_what_its_name_says(shell: Shell, session: str) -> None:
     shell.lines("exec", "6 * 7", "--session", session)
-    shell.lines("export", session, *words)
-    assert (shell.folder / words[1]).read_bytes().lstrip().startswith(begins)
+    for words, begins in EXPORTS.items():
+        shell.lines("export", session, *words)
+        assert (shell.folder / words[1]).read_bytes().lstrip().startswith(begins), words
 
 
 def test_a_script_has_the_extension_of_its_session_s_language(shell: Shell, session: str) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from cellgate.client import Event, Finished, Gateway, GatewayError, Stream
 from tests.support.commands import INSTALLED, cellgate
 
 
@@ -374,36 +372,6 @@ def test_a_reader_that_leaves_early_is_no_crash(place: Place, argv: tuple[str, .
     assert process.wait(60) == 141
     assert "Traceback" not in error
     assert "BrokenPipeError" not in error
-
-
-async def test_the_client_s_calls_against_a_gateway(environment: dict[str, str]) -> None:
-    running = json.loads((Path(environment["CELLGATE_DATA_DIR"]) / "gateway.json").read_text())
-    gateway = Gateway(running["url"], running["token"])
-    made = await gateway.create_session("client", metadata={"a": 1})
-    assert (made.session, made.kernel, made.state, made.metadata) == ("client", "python3", "idle", {"a": 1})
-    result = await gateway.execute("client", "print('x')\n2 * 21")
-    assert (result.status, result.text, len(result.outputs)) == ("ok", "x\n42", 2)
-    seen: list[Event] = []
-    failed = await gateway.execute("client", "1 / 0", on_event=seen.append)
-    assert failed.error is not None
-    assert failed.error.ename == "ZeroDivisionError"
-    assert [event.type for event in seen] == ["queued", "started", "error", "finished"]
-    assert [event.seq for event in seen] == list(range(seen[0].seq, seen[0].seq + 4))
-    assert (await gateway.result("client", result.execution)).text == result.text
-    code = "import time; print('running', flush=True); time.sleep(300)"
-    async with aclosing(gateway.stream_execute("client", code)) as events:
-        async for event in events:
-            if isinstance(event, Stream):
-                await gateway.interrupt("client")
-    assert isinstance(event, Finished)
-    assert event.status == "interrupted"
-    assert (await gateway.get_session("client")).execution_count == 3
-    assert "client" in [model.session async for model in gateway.sessions(state="idle")]
-    await gateway.delete_session("client")
-    assert (await gateway.get_session("client")).state == "ended"
-    with pytest.raises(GatewayError) as caught:
-        await gateway.get_session("unknown")
-    assert (caught.value.status, caught.value.reason) == (404, "not_found")
 
 
 @pytest.mark.parametrize(

@@ -5,40 +5,55 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from traitlets import Bool, Enum, Float, HasTraits, Integer, List, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.main import CellgateApp, main
-from cellgate.cli.setting_checks import Size, settings_of_kind
+from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, traits_of
+from cellgate_kernels.base.options import BYTES, SECONDS, option, options_of
+from cellgate_kernels.base.resources import MIB, parse_size, size_in_units
 from tests.gateway.server.test_lifecycle import refusal
+from tests.support.constants import CONSTANTS
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """A setting of each kind, and a constant."""
+
+    PREFIX: ClassVar[str] = "own_"
+
+    port: int = option(1, "", least=0, most=65535, name="port")
+    count: int = option(1, "", name="count")
+    patience: float = option(1.5, "Seconds.", unit=SECONDS, least=0.5, name="timeout")
+    share: float = option(1.0, "", name="share")
+    kind: str = option("good", "", among=("good", "bad"), name="kind")
+    loud: bool = option(False, "Whether.", name="loud")
+    memory: int = option(1024 * MIB, "How much.", unit=BYTES, name="memory")
+    space: int | None = option(None, "", unit=BYTES, name="bound")
+    reserve: int = option(64 * MIB, "", unit=BYTES, least=0, name="reserve")
+    title: str = option("", "", name="title")
+    names: tuple[str, ...] = option((), "", name="names")
+    words: frozenset[str] = option(frozenset(), "")
+    half: int | None = option(None, "", absent=0)
+    other: int | None = option(None, "", least=0)
+    path: str = option("", "", absent="/")
+    pause: float = 5.0
 
 
 class DemoApp(BaseApp):
-    """A setting of each kind; some have options."""
+    """A command with these settings; some have options."""
 
     name = "cellgate-demo"
     description = "Demonstrates."
-    port = Integer(1, min=0, max=65535, help="").tag(config=True)
-    count = Integer(1, help="").tag(config=True)
-    timeout = Float(1.0, min=0.5, help="").tag(config=True)
-    share = Float(1.0, help="").tag(config=True)
-    kind = Enum(("good", "bad"), "good", help="").tag(config=True)
-    loud = Bool(False, help="").tag(config=True)
-    memory = Size("1g", help="").tag(config=True)
-    bound = Size("", help="").tag(config=True)
-    reserve = Size("64m", zero=True, help="").tag(config=True)
-    title = Unicode(help="").tag(config=True)
-    names = List(Unicode(), help="").tag(config=True)
+    vars().update(traits_of(DemoSettings))
     aliases: Any = {  # noqa: RUF012
-        **{name: f"DemoApp.{name}" for name in ("port", "share", "memory")},
+        **aliases_of("DemoApp", "port", "share", "memory", "timeout", timeout="cell-timeout"),
         ("k", "kind"): "DemoApp.kind",
-        "cell-timeout": "DemoApp.timeout",
         **BaseApp.aliases,
     }
-    flags: Any = {"loud": ({"DemoApp": {"loud": True}}, "")}  # noqa: RUF012
+    flags: Any = flags_of("DemoApp", DemoSettings, "loud")
 
 
 @pytest.fixture(autouse=True)
@@ -190,30 +205,69 @@ def test_a_gateway_that_can_t_be_started_so_says_why(tmp_path: Path, word: str, 
     assert (code, error) == (2, f"cellgate: {line}\n")
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Settings of something."""
-
-    memory: int
-    names: tuple[str, ...] = ()
-    space: int | None = 7
-    reserve: int = 8
-    other: str = "as it is"
+def test_settings_that_nobody_gives_have_their_defaults() -> None:
+    assert read(DemoSettings, demo()) == DemoSettings()
+    assert not any(is_given(demo(), each.name) for each in options_of(DemoSettings))
 
 
-class Options(HasTraits):
-    """Options that are named as settings are, and one that is not."""
+@pytest.mark.parametrize(
+    ("word", "given"),
+    [
+        ("--memory=2k", {"memory": 2048}),
+        ("--DemoApp.names=x", {"names": ("x",)}),
+        ("--DemoApp.own_words=x", {"words": frozenset({"x"})}),
+        ("--DemoApp.bound=1g", {"space": 1024 * MIB}),
+        ("--DemoApp.reserve=0", {"reserve": 0}),
+        ("--DemoApp.own_half=0", {"half": None}),
+        ("--DemoApp.own_half=3", {"half": 3}),
+        ("--DemoApp.own_other=0", {"other": 0}),
+        ("--cell-timeout=0.5", {"patience": 0.5}),
+        ("--DemoApp.own_path=/", {"path": ""}),
+        ("--DemoApp.own_path=/x", {"path": "/x"}),
+        ("--kind=bad", {"kind": "bad"}),
+        ("--loud", {"loud": True}),
+    ],
+)
+def test_what_is_given_is_the_value_of_its_field(word: str, given: dict[str, Any]) -> None:
+    assert read(DemoSettings, demo(word)) == DemoSettings(**given)
 
-    memory = Size("1k").tag(config=True)
-    names = List(Unicode(), ["a", "b"]).tag(config=True)
-    space = Size("").tag(config=True)
-    reserve = Size("64m", zero=True).tag(config=True)
-    further = Unicode("none of it").tag(config=True)
+
+@pytest.mark.parametrize("name", ["space", "pause", "own_pause"])
+def test_neither_fields_nor_constants_are_settings(name: str) -> None:
+    assert said(f"--DemoApp.{name}=1") == f"there is no setting --DemoApp.{name}"
 
 
-def test_settings_are_made_of_the_options_of_their_names() -> None:
-    assert settings_of_kind(Kind, Options()) == Kind(1024, ("a", "b"), 7, 64 * 1024 * 1024)
-    assert settings_of_kind(Kind, Options(reserve="0", space="2k"), memory=5).reserve == 0
-    assert settings_of_kind(Kind, Options(space="2k"), memory=5) == Kind(
-        5, ("a", "b"), 2048, 64 * 1024 * 1024
-    )
+def test_a_field_that_is_none_is_refused() -> None:
+    assert read(DemoSettings, demo(), pause=1.0).pause == 1.0
+    with pytest.raises(TypeError, match="paws"):
+        read(DemoSettings, demo(), paws=1.0)
+
+
+def test_help_says_what_the_declaration_says() -> None:
+    told = list(DemoApp(environment={}).emit_help())
+    for heading, text in (
+        ("  --memory SIZE                    CELLGATE_MEMORY", "      How much. Default: 1g."),
+        ("  --cell-timeout SECONDS           CELLGATE_CELL_TIMEOUT", "      Seconds. Default: 1.5."),
+        ("  --loud", "      Whether."),
+    ):
+        assert told[told.index(heading) + 1] == text
+
+
+def test_sizes_are_shown_in_the_largest_unit_that_fits() -> None:
+    for text in ("1", "1k", "1536", "64m", "3g", "1024t"):
+        assert size_in_units(parse_size(text)) == text
+    assert size_in_units(0) == "0"
+
+
+GONE = ("channel_cell_timeout", "channel_compression", "package_lock_life")
+
+
+@pytest.mark.parametrize("name", [*GONE, *CONSTANTS])
+def test_what_became_a_constant_is_no_setting(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["serve", f"--ServeApp.{name}=1"]) == 2
+    assert capsys.readouterr().err == f"cellgate: there is no setting --ServeApp.{name}\n"
+    monkeypatch.setenv(f"CELLGATE__ServeApp__{name}", "1")
+    assert main(["serve"]) == 2
+    assert f"CELLGATE__ServeApp__{name}: no such setting" in capsys.readouterr().err

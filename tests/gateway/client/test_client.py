@@ -83,8 +83,10 @@ async def test_a_session_with_a_name_stays_unless_it_should_not(client: Gateway,
 
 
 async def test_a_cell_that_fails_is_a_result_until_it_is_checked(client: Gateway, session: str) -> None:
-    result = await client.session(session).run("{}['key']")
+    seen: list[Event] = []
+    result = await client.session(session).run("{}['key']", on_event=seen.append)
     assert result.status == "error"
+    assert [event.type for event in seen] == ["queued", "started", "error", "finished"]
     with pytest.raises(CellFailed, match="KeyError: 'key'") as caught:
         result.check()
     assert (caught.value.reason, caught.value.ename) == ("cell_failed", "KeyError")
@@ -413,7 +415,7 @@ def test_the_blocking_face_has_the_same_methods(blocking: Any) -> None:
         assert caught.value.reason == "not_found"
     assert blocking.get_session(name).state == "ended"
     assert "run" in dir(session)
-    assert session.run.__doc__.startswith("Runs a cell")
+    assert session.run.__doc__.startswith("Run a cell")
     assert "Gateway('http://" in repr(blocking)
 
 

@@ -160,6 +160,38 @@ def test_what_a_thread_prints_after_the_end_belongs_to_its_cell(
     assert shown == [[stream("in time\nlate\n")], [stream("next\n")]]
 
 
+def test_what_a_fork_prints_is_in_the_answer_in_order_and_once(gateway: GatewayProcess, shared: str) -> None:
+    """Beside a cell that lets nothing else in its process run, and with what it had not sent at the fork."""
+    code = (
+        "import os, sys\nprint('before'); print('error', file=sys.stderr)\nchild = os.fork()\n"
+        "if not child:\n"
+        "    sys.stdout.flush()\n"
+        "    for number in range(500): print(number, 'é')\n"
+        "    print('of the fork', file=sys.stderr)\n"
+        "    os._exit(0)\n"
+        "while not any(os.waitpid(child, os.WNOHANG)): pass"
+    )
+    result = gateway.execute(shared, code)
+    assert result["stdout"] == "before\n" + "".join(f"{number} é\n" for number in range(500))
+    assert result["stderr"] == "error\nof the fork\n"
+
+
+def test_what_a_fork_prints_in_a_later_cell_belongs_to_its_own(gateway: GatewayProcess, session: str) -> None:
+    code = (
+        "import os, time\nchild = os.fork()\n"
+        "if not child:\n"
+        "    while not os.path.exists('go'): time.sleep(0.005)\n"
+        "    print('late'); os._exit(0)"
+    )
+    result = gateway.execute(session, code)
+    following = "print('next'); open('go', 'w').close(); _ = os.waitpid(child, 0)"
+    assert gateway.execute(session, following)["stdout"] == "next\n"
+    until(
+        lambda: gateway.result(session, result["execution"])["stdout"] == "late\n",
+        "what was printed late is lost",
+    )
+
+
 # ---- rich outputs
 
 GIF = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"

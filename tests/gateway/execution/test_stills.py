@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +27,13 @@ def shown(gateway: GatewayProcess, session: str, code: str) -> dict[str, Any]:
     return data
 
 
+@pytest.fixture(scope="module")
+def drawing(gateway: GatewayProcess) -> Iterator[str]:
+    """A session for tests that leave it as it is: its libraries take longer to load than to draw."""
+    yield "drawing"
+    gateway.delete("/v1/sessions/drawing")
+
+
 def test_a_session_that_has_shown_charts_has_no_process_more_and_branches(
     gateway: GatewayProcess, session: str
 ) -> None:
@@ -48,25 +56,25 @@ threading.Thread(target=lambda: ended.wait() and display(chart)).start()
 """
 
 
-def test_charts_that_threads_show_have_stills(gateway: GatewayProcess, session: str) -> None:
+def test_charts_that_threads_show_have_stills(gateway: GatewayProcess, drawing: str) -> None:
     """At the same time, and once their cell has ended: then what drew it is gone too."""
-    still = shown(gateway, session, ALTAIR)[SVG]
-    before = gateway.execute(session, CHILDREN)["text"]
+    still = shown(gateway, drawing, ALTAIR)[SVG]
+    before = gateway.execute(drawing, CHILDREN)["text"]
     at_once = "[t.start() for t in ts]; [t.join() for t in ts]; None"
     result = gateway.execute(
-        session,
+        drawing,
         f"import threading; ts = [threading.Thread(target=display, args=(chart,)) for _ in '123']; {at_once}",
     )
     assert [output["data"].get(SVG) for output in result["outputs"]] == [still] * 3
-    gateway.execute(session, AFTER_THE_CELL)
+    gateway.execute(drawing, AFTER_THE_CELL)
 
     def last() -> dict[str, Any]:
-        cells = gateway.get(f"/v1/sessions/{session}/notebook").json()["cells"]
+        cells = gateway.get(f"/v1/sessions/{drawing}/notebook").json()["cells"]
         (data,) = [output["data"] for output in cells[-1]["outputs"]] or [{}]
         return dict(data)
 
     until(lambda: SVG in last(), "the chart is not shown, or has no still")
-    assert gateway.execute(session, CHILDREN)["text"] == before
+    assert gateway.execute(drawing, CHILDREN)["text"] == before
 
 
 def test_a_still_is_the_same_each_time(gateway: GatewayProcess, session: str) -> None:
@@ -94,9 +102,9 @@ def test_a_still_is_the_same_each_time(gateway: GatewayProcess, session: str) ->
     ],
 )
 def test_a_chart_without_a_still_says_why(
-    gateway: GatewayProcess, session: str, code: str, sentence: str
+    gateway: GatewayProcess, drawing: str, code: str, sentence: str
 ) -> None:
-    data = shown(gateway, session, code)
+    data = shown(gateway, drawing, code)
     assert SVG not in data
     assert sentence in data[TEXT]
 

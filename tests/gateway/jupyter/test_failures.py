@@ -192,7 +192,7 @@ async def test_a_deleted_kernel_closes_its_sockets_with_a_reason(
 
 
 @pytest.mark.nightly
-async def test_cells_here_have_a_deadline_only_if_it_is_set(
+async def test_cells_here_have_no_deadline_but_the_ceiling(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
     gateway = start_gateway(pool_size=2, cell_timeout=0.3, interrupt_grace=0.3)
@@ -205,7 +205,7 @@ async def test_cells_here_have_a_deadline_only_if_it_is_set(
         messages = await client.run("while True: pass")
         assert kinds(messages)[-2:] == ["execute_reply", "idle"]
     # The cell must have begun to ignore interrupts by then.
-    gateway = start_gateway(pool_size=2, channel_cell_timeout=IN_TIME, interrupt_grace=0.3)
+    gateway = start_gateway(pool_size=2, max_cell_timeout=IN_TIME, interrupt_grace=0.3)
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel) as client:
         code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"

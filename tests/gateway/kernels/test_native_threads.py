@@ -14,6 +14,7 @@ from tests.gateway.kernels.test_checkpoints import Session, launcher, session
 from tests.gateway.kernels.test_kernel import folders, new_launcher, printed
 from tests.support import native_thread
 from tests.support.branch_cells import Thing
+from tests.support.nightly import mostly_nightly
 
 __all__ = ["backend", "folders", "launcher", "new_launcher", "session"]  # fixtures
 
@@ -71,7 +72,11 @@ THINGS = (
 )
 
 
-@pytest.mark.parametrize("thing", THINGS, ids=lambda thing: str(thing.name))
+AT_EACH_CHANGE = [each for each in THINGS if each.name in ("duckdb", "a duckdb file", "pyarrow", "OpenMP")]
+"""A database that a variable leads to and one that has to be looked for, and one of each other kind."""
+
+
+@pytest.mark.parametrize("thing", mostly_nightly(THINGS, AT_EACH_CHANGE, lambda thing: thing.name))
 async def test_a_package_with_threads_is_used_and_closed(session: Session, thing: Thing) -> None:
     """In each the check uses it and closes it, so that one that needs a lost thread never ends."""
     await session.run(f"{thing.before}; None")

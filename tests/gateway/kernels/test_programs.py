@@ -148,22 +148,20 @@ async def test_signals_that_python_ignores_end_it(start: Start) -> None:
         assert not int(mask, 16) >> (ignored_by_python - 1) & 1
 
 
-@pytest.mark.parametrize(
-    ("argv", "folder", "why"),
-    [
-        (("no-such-program",), "", "'no-such-program' can't be started: No such file or directory$"),
-        (("ls -l",), "", "'ls -l' can't be started: .* each of its arguments as a word of its own$"),
-        (("ls",), "no-such-folder", "'ls' can't be started in the folder 'no-such-folder': No such file"),
-        (("/etc/passwd",), "", "'/etc/passwd' can't be started: Permission denied"),
-        (("",), "", "Invalid argument"),
-    ],
+REFUSED = (
+    ("no-such-program", "", "'no-such-program' can't be started: No such file or directory$"),
+    ("ls -l", "", "'ls -l' can't be started: .* each of its arguments as a word of its own$"),
+    ("ls", "no-such-folder", "'ls' can't be started in the folder 'no-such-folder': No such file"),
+    ("/etc/passwd", "", "'/etc/passwd' can't be started: Permission denied"),
+    ("", "", "Invalid argument"),
 )
-async def test_what_can_not_be_started_says_why(
-    start: Start, argv: tuple[str, ...], folder: str, why: str
-) -> None:
-    with pytest.raises(InvalidInput, match=why):
-        await start(*argv, folder=folder)
-    assert (await finish(await start("echo", "next")))[0] == b"next\n"
+
+
+async def test_what_can_not_be_started_says_why(start: Start) -> None:
+    for program, folder, why in REFUSED:
+        with pytest.raises(InvalidInput, match=why):
+            await start(program, folder=folder)
+        assert (await finish(await start("echo", "next")))[0] == b"next\n"
 
 
 async def test_what_is_too_long_is_refused_here(start: Start) -> None:

@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from cellgate_kernels.base.errors import PoolExhausted
+from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile, SharedBackend
-from cellgate_kernels.pool.pool import KernelPool, PoolSettings
+from cellgate_kernels.pool.pool import KernelPool
 from tests.core.kernels.test_pool import DEADLINE, NOTHING, PYTHON3, WITH_ENV, claim, until
 from tests.gateway.kernels.test_kernel import NewLauncher, folders, new_launcher, one_backend, printed
 from tests.support.kernels import FORK

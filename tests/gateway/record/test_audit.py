@@ -95,7 +95,8 @@ def test_a_signed_gateway_is_checked_live_crashed_and_by_others(
     """With everything that may be in a record: replies of the same key, errors, deadlines, deaths."""
     data = tmp_path / "data"
     public = cellgate("record", "key", "--create", "--data-dir", data).strip()
-    gateway = start_gateway(data, interrupt_grace=0.3, pool_size=1)
+    # The next kernel has as long to come as the one before had to hear the interrupt.
+    gateway = start_gateway(data, interrupt_grace=IN_TIME, pool_size=1)
     body = {"code": "1/0"}
     for _ in range(2):
         gateway.post("/v1/sessions/a/execute", body, headers={"Idempotency-Key": "k"})

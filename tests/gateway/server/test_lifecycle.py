@@ -299,7 +299,7 @@ def test_a_port_in_use_is_refused_by_its_number(tmp_path: Path) -> None:
         ("--max-cell-timeout=inf", "--max-cell-timeout"),
         ("--max-cell-timeout=0", "--max-cell-timeout"),
         ("--max-lifetime=1e12", "--max-lifetime"),
-        ("--ServeApp.head_timeout=nan", "head_timeout"),
+        ("--ServeApp.body_timeout=nan", "body_timeout"),
         ("--ServeApp.connection_idle_timeout=inf", "connection_idle_timeout"),
         ("--ServeApp.default_kernel=nope", "python3"),
         ("--prot=1", "--port"),

@@ -8,15 +8,15 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
 from cellgate.channels import frame_log as module
 from cellgate.channels.frame_log import CROWDED, KernelFrames, OutboxLimits
 from cellgate.channels.frames import FrameFormat
-from cellgate.channels.outbox import OWN, Outbox
+from cellgate.channels.outbox import OWN, Outbox, OutboxLost
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.unnamed_file import UnnamedFile
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.protocol.websocket import Subprotocol
@@ -49,6 +49,7 @@ class Disk:
         for kernel in self.kernels:
             for log in kernel._logs.values():
                 await log._tasks.finished()
+                await log._ends.finished()
 
     def files(self) -> int:
         """How many files without a name are open here."""
@@ -78,13 +79,14 @@ class Stopped:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stands, self.moves = threading.Event(), threading.Event()
-        self._write = module._write
-        monkeypatch.setattr(module, "_write", self.write)
+        write = UnnamedFile.write
 
-    def write(self, file: BinaryIO, chunks: Sequence[bytes], offset: int) -> None:
-        self.stands.set()
-        assert self.moves.wait(60)
-        self._write(file, chunks, offset)
+        def write_later(file: UnnamedFile, chunks: Sequence[bytes], offset: int) -> None:
+            self.stands.set()
+            assert self.moves.wait(60)
+            write(file, chunks, offset)
+
+        monkeypatch.setattr(UnnamedFile, "write", write_later)
 
 
 @pytest.fixture
@@ -318,3 +320,24 @@ async def test_a_disk_without_room_loses_who_asks_if_nobody_else_holds_anything(
     flood(kernel, [client], 3)
     await disk.settled()
     assert client.lost is not None
+
+
+async def test_what_is_lost_while_it_is_read_is_lost_once_and_for_that_reason(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is closed before the thread comes to it."""
+    told: list[str] = []
+    outbox = Outbox(disk.kernel(limits=OutboxLimits(memory=0)).log(FORMAT), lambda: told.append("lost"))
+    loop, read = asyncio.get_running_loop(), UnnamedFile.read
+
+    def read_late(file: UnnamedFile, count: int, offset: int) -> bytes:
+        loop.call_soon_threadsafe(outbox.lose, "too slow")
+        file.close()
+        return read(file, count, offset)
+
+    monkeypatch.setattr(UnnamedFile, "read", read_late)
+    outbox.put(bytes(MIB))
+    await disk.settled()
+    with pytest.raises(OutboxLost, match="too slow"):
+        await outbox.take()
+    assert told == ["lost"]

@@ -15,12 +15,11 @@ from cellgate.identity.jwt import (
     LEEWAY_SECONDS,
     MOST_TOKEN,
     JwtLogin,
-    OidcSettings,
     Verifier,
     is_jwt,
-    parse_roles,
     read_header,
 )
+from cellgate.identity.oidc_settings import OidcSettings, parse_roles
 from cellgate.identity.principal import EVERYWHERE, Permission, Principal, Role
 from cellgate_kernels.base.errors import InvalidInput
 from tests.support.identity import AUDIENCE, CLAIMS, ISSUER, NOW, forged, key_set, part, signer

@@ -14,7 +14,8 @@ import pytest
 from cellgate_kernels.backends.docker import DockerProvisioner, check_engine, kernel_user
 from cellgate_kernels.base.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from cellgate_kernels.base.resources import MIB, ResourceLimits
-from cellgate_kernels.engine.container import ContainerSettings, container_config, shared_config
+from cellgate_kernels.base.settings import ContainerSettings
+from cellgate_kernels.engine.container import container_config, shared_config
 from cellgate_kernels.engine.engine import Engine, _remove
 from cellgate_kernels.engine.profile import engine_profile, gvisor_profile
 from cellgate_kernels.launch import names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import json
 import os
@@ -199,8 +200,18 @@ def test_both_files_fit_into_what_is_allowed_for_them(kernel: Writer) -> None:
     assert kept.SUFFIX == SUFFIX
 
 
+def test_a_fork_sees_whether_its_request_is_the_latest(kernel: Writer) -> None:
+    kernel.file.count_request()
+    fork = copy.copy(kernel.file)
+    assert fork.is_of_latest_request()
+    kernel.file.count_request()
+    assert not fork.is_of_latest_request()
+
+
 def test_a_kernel_without_a_place_for_it_prints_all_the_same(tmp_path: Path) -> None:
     kernel = Writer(tmp_path / "nowhere")
+    kernel.file.count_request()
+    assert not kernel.file.is_of_latest_request()
     kernel.print("text")
     kernel.send("m_1")
     assert kernel.left() == []

@@ -12,7 +12,7 @@ from cellgate_kernels.backends.docker import check_engine
 from cellgate_kernels.backends.process import ProcessProvisioner
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable, ImageMissing
-from cellgate_kernels.engine.container import ContainerSettings
+from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.engine.engine import Engine
 
 NOT_ISOLATED = "KERNELS ARE NOT ISOLATED: code can read and change all your files."

@@ -17,8 +17,7 @@ from traitlets import Bool, Integer, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.terminal.escaping import printed
-from cellgate_kernels.engine.container import IMAGE
-from cellgate_kernels.engine.engine import SOCKET
+from cellgate_kernels.base.settings import IMAGE, SOCKET
 
 if TYPE_CHECKING:
     from cellgate.server.doctor import Finding, Place
@@ -68,7 +67,7 @@ class DoctorApp(BaseApp):
     def start(self) -> NoReturn:
         """Try everything and report; exits with the outcome."""
         from cellgate.server.doctor import Outcome, Place  # noqa: PLC0415 - keeps --help quick
-        from cellgate_kernels.engine.container import ContainerSettings  # noqa: PLC0415
+        from cellgate_kernels.base.settings import ContainerSettings  # noqa: PLC0415
 
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")

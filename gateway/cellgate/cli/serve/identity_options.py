@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from traitlets import Bool, List, Unicode
-
 from cellgate.cli.base import BaseApp, UsageError, absolute
+from cellgate.cli.serve.options import aliases_of, is_given, read, traits_of
+from cellgate.identity.oidc_settings import ROLES, OidcSettings, parse_roles
+from cellgate_kernels.base.options import option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cellgate.identity.hub import HubSettings
-    from cellgate.identity.jwt import OidcSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,52 +30,33 @@ class HubAddress:
     public_host: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class VoucherSettings:
+    """Those who vouch for users, in the words of operators, besides a provider's settings."""
+
+    oidc_roles: tuple[str, ...] = option(
+        tuple(f"{value}={role}" for value, role in ROLES),
+        "Which value of that claim gives which role: VALUE=user, admin or auditor. The first that a token "
+        "has counts.",
+        metavar="VALUE=ROLE",
+    )
+    librechat_key: str = option(
+        "",
+        "The public key of a LibreChat whose tokens for its users are accepted, a file in PEM, which is read"
+        " again when it changes; needs its door.",
+        metavar="FILE",
+    )
+    jupyterhub: bool = option(
+        False,
+        "Serve as a service of the JupyterHub that the environment describes: at the address and below the "
+        "prefix that it gives, for its users with its tokens.",
+    )
+
+
 class IdentityOptions(BaseApp):
     """Whose word the gateway takes for who sent a request."""
 
-    oidc_issuer = Unicode(
-        help="The URL of an OpenID Connect provider, exactly as its tokens name it: its users' tokens are "
-        "accepted besides the gateway's own."
-    ).tag(config=True, metavar="URL")
-    oidc_audience = Unicode(
-        help="The audience that tokens must be for: the provider's name for this gateway."
-    ).tag(config=True, metavar="NAME")
-    oidc_jwks = Unicode(
-        help="The provider's keys, a JSON Web Key Set: a URL, or a file, which is read again when it "
-        "changes; default: as the provider's discovery document says."
-    ).tag(config=True, metavar="PLACE")
-    oidc_principal_claim = Unicode("sub", help="The claim with the principal's name.").tag(
-        config=True, metavar="CLAIM"
-    )
-    oidc_role_claim = Unicode(
-        help="The claim with roles, or a path to it such as realm_access.roles; who has none of oidc_roles "
-        "there is refused. Default: everybody is a user."
-    ).tag(config=True, metavar="CLAIM")
-    oidc_roles = List(
-        Unicode(),
-        ["cellgate-admin=admin", "cellgate-auditor=auditor", "cellgate-user=user"],
-        help="Which value of that claim gives which role: VALUE=user, admin or auditor. The first that a "
-        "token has counts.",
-    ).tag(config=True, metavar="VALUE=ROLE")
-
-    oidc_client_id = Unicode(
-        help="The provider's name for this gateway as a client, by which users of the console sign in there; "
-        "a public one, with PKCE. Default: they can't."
-    ).tag(config=True, metavar="NAME")
-    oidc_scopes = Unicode(
-        "openid", help="What the console asks the provider for, such as 'openid email'."
-    ).tag(config=True, metavar="SCOPES")
-
-    librechat_key = Unicode(
-        help="The public key of a LibreChat whose tokens for its users are accepted, a file in PEM, which is "
-        "read again when it changes; needs its door."
-    ).tag(config=True, metavar="FILE")
-
-    jupyterhub = Bool(
-        False,
-        help="Serve as a service of the JupyterHub that the environment describes: at the address and below "
-        "the prefix that it gives, for its users with its tokens.",
-    ).tag(config=True)
+    vars().update(traits_of(OidcSettings, VoucherSettings))
 
     flags = {  # noqa: RUF012
         "jupyterhub": (
@@ -85,56 +66,50 @@ class IdentityOptions(BaseApp):
         **BaseApp.flags,
     }
     aliases = {  # noqa: RUF012
-        "oidc-issuer": "ServeApp.oidc_issuer",
-        "oidc-audience": "ServeApp.oidc_audience",
-        "oidc-jwks": "ServeApp.oidc_jwks",
-        "oidc-principal-claim": "ServeApp.oidc_principal_claim",
-        "oidc-role-claim": "ServeApp.oidc_role_claim",
-        "oidc-client-id": "ServeApp.oidc_client_id",
-        "librechat-key": "ServeApp.librechat_key",
+        **aliases_of(
+            "ServeApp",
+            *("oidc_issuer", "oidc_audience", "oidc_jwks", "oidc_principal_claim", "oidc_role_claim"),
+            *("oidc_client_id", "librechat_key"),
+        ),
         **BaseApp.aliases,
     }
 
     def oidc_settings(self) -> OidcSettings | None:
-        """The settings of the provider, if one is named. Raises InvalidInput, UsageError."""
-        from cellgate.identity.jwt import OidcSettings, parse_roles  # noqa: PLC0415
-
-        if not self.oidc_issuer:
+        """Make the settings of the provider, if one is named. Raises InvalidInput, UsageError."""
+        if not is_given(self, "oidc_issuer"):
             for name in ("oidc_audience", "oidc_jwks", "oidc_role_claim", "oidc_client_id"):
-                if getattr(self, name):
+                if is_given(self, name):
                     raise UsageError(f"{self.option(name)} needs --oidc-issuer")
             return None
-        is_file = self.oidc_jwks and "://" not in self.oidc_jwks
-        jwks = str(absolute(self.oidc_jwks)) if is_file else self.oidc_jwks
-        return OidcSettings(
-            self.oidc_issuer,
-            self.oidc_audience,
-            jwks,
-            self.oidc_principal_claim,
-            self.oidc_role_claim,
-            parse_roles(tuple(self.oidc_roles)),
-            self.oidc_client_id,
-            self.oidc_scopes,
-        )
+        roles = parse_roles(self.vouchers.oidc_roles)
+        given = read(OidcSettings, self, roles=roles)
+        is_file = given.jwks and "://" not in given.jwks
+        return replace(given, jwks=str(absolute(given.jwks))) if is_file else given
+
+    @property
+    def vouchers(self) -> VoucherSettings:
+        """What is given besides a provider's settings."""
+        return read(VoucherSettings, self)
 
     def librechat_file(self, doors: tuple[str, ...]) -> Path | None:
         """The file with LibreChat's key, if one is named. `doors`: those that are open. Raises UsageError."""
-        if not self.librechat_key:
+        file = self.vouchers.librechat_key
+        if not file:
             return None
         if "librechat" not in doors:
             raise UsageError(f"{self.option('librechat_key')} needs --doors librechat")
-        return absolute(self.librechat_key)
+        return absolute(file)
 
     def hub_settings(self) -> HubSettings | None:
         """The settings of the Hub, if this is a service of one. Raises InvalidInput."""
         from cellgate.identity.hub import hub_settings  # noqa: PLC0415
 
-        return hub_settings(self.environment) if self.jupyterhub else None
+        return hub_settings(self.environment) if self.vouchers.jupyterhub else None
 
     def hub_address(self) -> HubAddress | None:
         """Where the Hub's proxy expects its service; None if nobody says. Raises UsageError."""
         url = self.environment.get("JUPYTERHUB_SERVICE_URL", "")
-        if not self.jupyterhub or not url:
+        if not self.vouchers.jupyterhub or not url:
             return None
         try:
             parts = urlsplit(url)

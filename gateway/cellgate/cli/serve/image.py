@@ -18,8 +18,7 @@ from traitlets import Enum, Unicode
 
 from cellgate.cli.actions import check_options
 from cellgate.cli.base import BaseApp, UsageError, expanded
-from cellgate_kernels.engine.container import IMAGE
-from cellgate_kernels.engine.engine import SOCKET
+from cellgate_kernels.base.settings import IMAGE, SOCKET
 from cellgate_kernels.specs.environments import OWN, Environment, environment_of
 
 CHECK_TIMEOUT = 120.0
@@ -137,7 +136,7 @@ class ImageApp(BaseApp):
 
     async def _check(self, console: Console) -> None:
         from cellgate_kernels.backends.docker import check_engine  # noqa: PLC0415
-        from cellgate_kernels.engine.container import ContainerSettings  # noqa: PLC0415
+        from cellgate_kernels.base.settings import ContainerSettings  # noqa: PLC0415
         from cellgate_kernels.engine.engine import Engine  # noqa: PLC0415
 
         settings = ContainerSettings(self.image, self.runtime)

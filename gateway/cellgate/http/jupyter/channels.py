@@ -27,7 +27,6 @@ from cellgate.identity.principal import Permission
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.base.tasks import guarded
-from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.codec.structure import INLINE_BYTES
 from cellgate_kernels.protocol.messages import Channel, MalformedMessage
 from cellgate_kernels.protocol.websocket import Subprotocol, decode, negotiate
@@ -47,7 +46,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
     _session: Session
     _client: Client | None = None
     _subprotocol = Subprotocol.JSON
-    _deflated = False
     _next_ping: asyncio.TimerHandle | None = None
 
     def check_origin(self, origin: str) -> bool:
@@ -58,19 +56,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         """The v1 protocol if offered, else none: clients without it expect JSON."""
         self._subprotocol = negotiate(subprotocols)
         return self._subprotocol or None
-
-    def get_compression_options(self) -> dict[str, Any] | None:
-        """Tornado's hook: compression if it is switched on and offered without a window limit for our side.
-
-        Off by default: kernels and clients are close by, and it would cost more than it saves.
-        """
-        offered = self.request.headers.get("Sec-WebSocket-Extensions", "")
-        self._deflated = (
-            self._session.door.settings.compression
-            and "permessage-deflate" in offered
-            and "server_max_window_bits" not in offered
-        )
-        return {} if self._deflated else None
 
     @requires(Permission.RUN, Permission.READ)
     async def get(self, wanted: str) -> None:
@@ -93,9 +78,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
             # Synchronous clients read only while waiting for an answer; the outbox limits what piles up.
             stream.spooled = True
-        self._client = self._session.door.connect(
-            self._session_id, FrameFormat(self._subprotocol, deflated=self._deflated)
-        )
+        self._client = self._session.door.connect(self._session_id, FrameFormat(self._subprotocol))
         self._client.installs = Permission.PACKAGES in self.login.permissions
         former = self._client.socket
         self._client.attach(self)
@@ -143,11 +126,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         except StreamClosedError:
             return False
         return not stream.closed()
-
-    @property
-    def lane(self) -> Lane:
-        """The threads for texts."""
-        return self.services.lanes.texts
 
     def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
         """Pass a client's message on; the next one is read when this is done."""

@@ -10,24 +10,17 @@ loop has turns in between, and what is UTF-8 stays bytes. WebSocket handlers der
 from __future__ import annotations
 
 import asyncio
-import zlib
 from codecs import IncrementalDecoder, getincrementaldecoder
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tornado.util import _websocket_mask
-from tornado.websocket import (
-    WebSocketHandler,
-    WebSocketProtocol,
-    WebSocketProtocol13,
-    _DecompressTooLargeError,
-)
+from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProtocol13
 
 from cellgate.http.listener.streams import ClientStream
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import guarded
-from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.protocol.messages import is_utf8
 
 NOT_UTF8, POLICY_VIOLATION, TOO_BIG = 1007, 1008, 1009
@@ -37,10 +30,8 @@ PIECE = 256 * 1024
 """Bytes of a message that are read in one turn of the loop, in half a millisecond. Masks have four bytes."""
 MOST_OFFERED = 4096
 """Characters of a field in which a client offers extensions or protocols."""
-INFLATED_INLINE = 4 * 1024
-"""Bytes that are decompressed on the loop: at most a thousand times as many."""
 CONTINUATION, TEXT, BINARY = 0x0, 0x1, 0x2
-_FINAL, _COMPRESSED, _RESERVED, _OPCODE, _CONTROL = 0x80, 0x40, 0x70, 0x0F, 0x08
+_FINAL, _RESERVED, _OPCODE, _CONTROL = 0x80, 0x70, 0x0F, 0x08
 _MASKED, _LENGTH = 0x80, 0x7F
 _SHORT = 125
 """Bytes of a control frame at most; larger lengths stand after the head."""
@@ -52,7 +43,6 @@ class _Head:
     """What a frame announces."""
 
     is_final: bool
-    is_compressed: bool
     opcode: int
     size: int
     mask: bytes | None
@@ -66,14 +56,13 @@ class _Message:
     """
 
     opcode: int
-    is_compressed: bool
     data: bytearray = field(default_factory=bytearray)
     size: int = 0
     is_wrong: bool = False
     _text: IncrementalDecoder | None = None
 
     def __post_init__(self) -> None:
-        if self.opcode == TEXT and not self.is_compressed:
+        if self.opcode == TEXT:
             self._text = getincrementaldecoder("utf-8")()
 
     def add(self, piece: bytes) -> None:
@@ -105,7 +94,7 @@ class WatchedProtocol(WebSocketProtocol13):
     """Tornado's protocol with another way to read frames.
 
     What it uses of tornado's privately has had the same names since 4.5: `_receive_frame`, `_read_bytes`,
-    `_handle_message`, `_run_callback`, `_abort` and `_decompressor`.
+    `_handle_message`, `_run_callback` and `_abort`. No handler offers compression.
     """
 
     handler: WatchedWebSocketHandler
@@ -130,10 +119,10 @@ class WatchedProtocol(WebSocketProtocol13):
         elif head.is_final and self._message is None and head.size <= PIECE:
             data = await self._read_unmasked(head.size, head.mask)
             self._ends_message()
-            if head.opcode == TEXT and not head.is_compressed and not is_utf8(data):
+            if head.opcode == TEXT and not is_utf8(data):
                 self._refuse_text()
             else:
-                await self._hear(head.opcode, data, is_compressed=head.is_compressed)
+                await self._hear(head.opcode, data)
         else:
             await self._read_part(head)
 
@@ -141,10 +130,7 @@ class WatchedProtocol(WebSocketProtocol13):
         """What the next frame announces; None if no client may send it."""
         first, second = await self._read_bytes(2)
         opcode, reserved, size = first & _OPCODE, first & _RESERVED, second & _LENGTH
-        is_final, is_compressed = bool(first & _FINAL), False
-        if self._decompressor is not None and opcode in {TEXT, BINARY}:
-            is_compressed = bool(reserved & _COMPRESSED)
-            reserved &= ~_COMPRESSED
+        is_final = bool(first & _FINAL)
         if opcode & _CONTROL:
             in_order = is_final and size <= _SHORT
         elif self._message is not None:
@@ -160,13 +146,13 @@ class WatchedProtocol(WebSocketProtocol13):
             self.close(TOO_BIG, "message too big")
             return None
         mask = await self._read_bytes(4) if second & _MASKED else None
-        return _Head(is_final, is_compressed, opcode, size, mask)
+        return _Head(is_final, opcode, size, mask)
 
     async def _read_part(self, head: _Head) -> None:
         """Read a frame of a message that has more of them, or is larger than a piece."""
         message = self._message
         if message is None:
-            message = self._message = _Message(head.opcode, head.is_compressed)
+            message = self._message = _Message(head.opcode)
         left = head.size
         while left:
             piece = await self._read_unmasked(min(left, PIECE), head.mask)
@@ -183,7 +169,7 @@ class WatchedProtocol(WebSocketProtocol13):
         if message.is_wrong:
             self._refuse_text()
         else:
-            await self._hear(message.opcode, message.data, is_compressed=message.is_compressed)
+            await self._hear(message.opcode, message.data)
 
     async def _read_unmasked(self, size: int, mask: bytes | None) -> bytes:
         data = await self._read_bytes(size)
@@ -198,35 +184,13 @@ class WatchedProtocol(WebSocketProtocol13):
             self._is_deaf = True
             self.handler.close(NOT_UTF8, "The text is not UTF-8")
 
-    async def _hear(self, opcode: int, data: bytes | bytearray, *, is_compressed: bool) -> None:
+    async def _hear(self, opcode: int, data: bytes | bytearray) -> None:
         """Pass a message on, and wait until it is done: we read nothing until then, which slows it down."""
         if self.client_terminated or self._is_deaf or self.handler.evicted:
             return
-        if is_compressed:
-            try:
-                if len(data) <= INFLATED_INLINE:
-                    data, is_text = self._inflate(data)
-                else:
-                    data, is_text = await self.handler.lane.run(self._inflate, data)
-            except _DecompressTooLargeError:
-                self.close(TOO_BIG, "message too big after decompression")
-                self._abort()
-                return
-            except zlib.error:
-                self._abort()
-                return
-            if opcode == TEXT and not is_text:
-                self._refuse_text()
-                return
         handled = self._run_callback(self.handler.on_data, data, is_binary=opcode == BINARY)
         if handled is not None:
             await handled
-
-    def _inflate(self, data: bytes | bytearray) -> tuple[bytes, bool]:
-        """The data decompressed, and whether they are UTF-8."""
-        assert self._decompressor is not None
-        inflated = self._decompressor.decompress(bytes(data))
-        return inflated, is_utf8(inflated)
 
 
 class WatchedWebSocketHandler(WebSocketHandler):
@@ -234,11 +198,6 @@ class WatchedWebSocketHandler(WebSocketHandler):
 
     evicted = False
     """Whether the login has ended that opened it: messages that still come are not heard."""
-
-    @property
-    def lane(self) -> Lane:
-        """The threads in which large messages are decompressed. Subclasses define it."""
-        raise NotImplementedError
 
     async def get(self, *args: Any, **kwargs: Any) -> None:
         """Upgrade the connection. Raises InvalidInput for an offer that is too long to be read."""

@@ -9,6 +9,7 @@ import resource
 from dataclasses import dataclass, field
 
 from cellgate.http.listener.forwarded import TrustedProxies
+from cellgate_kernels.base.options import BYTES, SECONDS, option
 from cellgate_kernels.base.resources import MIB
 
 MOST_CONNECTIONS = 4096
@@ -28,22 +29,47 @@ class ListenerSettings:
     """Limits of connections. Durations in seconds, sizes in bytes.
 
     `head_timeout`: for a whole request head, from its first byte; for a connection's first head, from the
-    moment it was accepted. `idle_timeout`: between two requests. `body_timeout`: in each period of this
-    length a body or a WebSocket message must either end or arrive at `body_rate` bytes a second on average.
-    `answer_timeout`: how long a client may take nothing of its answer. `connections`: in all; `per_address`:
-    from one remote address, None for half of all to those that have shown no token, loopback excepted.
-    `memory`: held for all clients together, in messages until they are answered and in answers not yet taken.
-    `proxies`: who may say for whom it asks.
+    moment it was accepted. `body_rate`: bytes a second, on average in each `body_timeout`. `per_address`:
+    None for half of all to those that have shown no token. `proxies`: who may say for whom it asks.
     """
 
-    connections: int = MOST_CONNECTIONS
-    per_address: int | None = None
+    connections: int = option(
+        MOST_CONNECTIONS,
+        "The most connections at once; 0: up to 4096, depending on how many open files are allowed.",
+        name="max_connections",
+        absent=0,
+    )
+    per_address: int | None = option(
+        None,
+        "The most connections of one remote address; 0: half of all; loopback has no limit.",
+        name="connections_per_address",
+        absent=0,
+    )
     head_timeout: float = 10.0
-    idle_timeout: float = 120.0
-    body_timeout: float = 60.0
+    idle_timeout: float = option(
+        120.0,
+        "Seconds that a connection may wait for its next request.",
+        name="connection_idle_timeout",
+        unit=SECONDS,
+        least=0.1,
+    )
+    body_timeout: float = option(
+        60.0,
+        "Seconds in which a request's body, or a message on a WebSocket, must end or grow by 1024 bytes a "
+        "second.",
+        unit=SECONDS,
+        least=0.1,
+    )
     body_rate: int = 1024
-    answer_timeout: float = 180.0
-    memory: int = 512 * MIB
+    answer_timeout: float = option(
+        180.0, "Seconds in which a client must take some of its answer.", unit=SECONDS, least=0.1
+    )
+    memory: int = option(
+        512 * MIB,
+        "Memory for all clients' unfinished requests and untaken answers together.",
+        name="client_memory",
+        unit=BYTES,
+    )
     proxies: TrustedProxies = field(default_factory=TrustedProxies)
 
 

@@ -32,7 +32,6 @@ from cellgate.wire.problems import StreamProblem
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
-from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.codec.structure import is_heavy
 
 logger = logging.getLogger(__name__)
@@ -52,10 +51,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
     def check_origin(self, origin: str) -> bool:
         """Always true: Origin was checked with everything else, before the upgrade."""
         return True
-
-    def get_compression_options(self) -> None:
-        """No compression, as on the Jupyter WebSocket."""
-        return
 
     @operation(
         "open_event_socket",
@@ -119,11 +114,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             await self._send(frame(encode(answer), is_binary=False))
         except StreamClosedError:
             logger.debug("A client has gone before its answer")
-
-    @property
-    def lane(self) -> Lane:
-        """The threads for texts."""
-        return self.services.lanes.texts
 
     async def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> None:
         """Carry out a command and answer it; the next one is read when this is done."""

@@ -1,0 +1,160 @@
+"""All settings of a gateway, in the groups that ``assembly`` builds it from. Only values.
+
+Each option of ``cellgate serve`` is declared once, by `option`: here, or beside what it is for. ``cli.serve``
+makes values of all of them. It imports nothing heavy: the command line reads it for its help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate.packages.settings import PackageSettings
+from cellgate.sessions.settings import RetentionSettings
+from cellgate_kernels.base.options import BYTES, SECONDS, option
+from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.settings import SOCKET, PoolSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cellgate.http.listener.certificate import TlsFiles
+    from cellgate.identity.hub import HubSettings
+    from cellgate.identity.oidc_settings import OidcSettings
+    from cellgate.ports.origin import PortsOrigin
+    from cellgate.quotas.quotas_file import QuotaSettings
+    from cellgate.record.store.sqlite.schema import Sync
+    from cellgate.sessions.settings import ManagerSettings
+    from cellgate_kernels.base.settings import ContainerSettings
+
+ContainerPer = Literal["session", "principal"]
+"""What each container is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """Where the gateway listens, and for whom. `keep_alive`: seconds between signs of life on a stream."""
+
+    ip: str = option("127.0.0.1", "The address to listen on.", metavar="ADDRESS")
+    port: int = option(8888, "The port to listen on; 0: a free one.", least=0, most=65535, metavar="PORT")
+    ports_port: int | None = option(
+        None,
+        "A second port to listen on, at which browsers reach what programs inside sessions show; 0: a free "
+        "one; default: none.",
+        least=0,
+        most=65535,
+        metavar="PORT",
+    )
+    ports_origin: PortsOrigin | None = None
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+    base_url: str = option(
+        "", "The path below which everything is served, such as /cellgate.", absent="/", metavar="PATH"
+    )
+    doors: tuple[str, ...] = option(
+        (),
+        "Doors for clients of other systems: agentrun, azure, dify, e2b, librechat, piston, replit, "
+        "terrarium, or all; commas may separate them.",
+        metavar="NAME",
+    )
+    e2b_debug: bool = option(
+        False, "Serve E2B's SDKs with E2B_DEBUG, at three ports of localhost without a token."
+    )
+    login_attempts: int = option(
+        10, "Wrong tokens that an address may show at once; then one each 2 seconds. 0: no limit.", least=0
+    )
+    keep_alive: float = 15.0
+    listener: ListenerSettings = field(default_factory=ListenerSettings)
+    tls: TlsFiles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """How the record and the data folder are kept. Sizes in bytes."""
+
+    journal_sync: Sync = option(
+        "normal",
+        "normal: the record survives a crash of the gateway; full: also one of the machine, by fsync.",
+        among=("normal", "full"),
+        metavar="MODE",
+    )
+    reserve: int = option(
+        64 * MIB,
+        "Free space on the data folder's disk below which nothing new begins; 0: no reserve.",
+        name="storage_reserve",
+        unit=BYTES,
+        least=0,
+    )
+    upload_space: int | None = option(
+        None, "Size of all uploads in progress together; default: half of the data folder's disk.", unit=BYTES
+    )
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSettings:
+    """What kernels are and how they start. `container`: with the backend docker. Durations in seconds."""
+
+    backend: str
+    isolation: str
+    container: ContainerSettings | None = None
+    docker_url: str = option(SOCKET, "The container engine's address.", metavar="URL")
+    kernel_dirs: tuple[str, ...] = option(
+        (), "Folders of kernelspecs; default: those of cellgate setup.", metavar="DIR"
+    )
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    warm_kernels: tuple[str, ...] = option((), "Additional kernelspecs to keep warm kernels of.")
+    preload: tuple[str, ...] = option(
+        (), "Modules that warm Python kernels import in advance, such as numpy.", metavar="MODULE"
+    )
+    fork_server: bool = option(
+        True,
+        "Start Python kernels in sandboxes and shared containers as forks of an interpreter that has loaded "
+        "numpy, pandas and matplotlib.",
+    )
+    container_per: ContainerPer = option(
+        "session",
+        "What each container is for: one session, or all of one user's: more fit, without walls between "
+        "them.",
+        among=("session", "principal"),
+    )
+    start_timeout: float = option(60.0, "Seconds that a kernel may take to start.", unit=SECONDS, least=1)
+    sleep_after: float = option(
+        0.0,
+        "Seconds without use after which a kernel is frozen and its memory given back; 0: never.",
+        unit=SECONDS,
+        least=0,
+    )
+    shutdown_grace: float = option(
+        10.0, "Seconds that running cells get at a shutdown.", unit=SECONDS, least=0
+    )
+    keep_kernels: bool = option(
+        False, "Leave the containers of sessions running at a shutdown; the next start adopts them."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleSettings:
+    """Who may use the gateway, and who vouches for them. `token`: the administrator's; None asks for none."""
+
+    token: str | None
+    quotas: QuotaSettings
+    oidc: OidcSettings | None = None
+    librechat_key: Path | None = None
+    hub: HubSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """All settings of a gateway."""
+
+    data_dir: Path
+    version: str
+    manager: ManagerSettings
+    kernels: KernelSettings
+    people: PeopleSettings
+    front: FrontSettings = field(default_factory=FrontSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    packages: PackageSettings = field(default_factory=PackageSettings)
+    tracing: bool = False

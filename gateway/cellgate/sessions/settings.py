@@ -1,0 +1,39 @@
+"""Settings of the manager of sessions and of the retention of their records. Only values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cellgate.execution.limits import SessionLimits
+from cellgate_kernels.base.options import BYTES, option
+
+if TYPE_CHECKING:
+    from cellgate.sessions.parts import SessionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """Defaults of sessions. `cull_interval` in seconds."""
+
+    session: SessionSettings
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    default_kernel: str = option("python3", "The kernelspec of sessions that ask for none.")
+    cull_interval: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """`age` in seconds since a session was last used, `size` of the record in bytes; None: no limit.
+
+    `interval`: seconds between checks.
+    """
+
+    age: float | None = None
+    size: int | None = option(
+        None,
+        "Size of the record above which the oldest records of ended sessions are removed; default: no limit.",
+        name="retention_size",
+        unit=BYTES,
+    )
+    interval: float = 600.0

@@ -1,0 +1,84 @@
+"""Settings that operators may set: the field of a dataclass says all that is known of an option, once.
+
+`option` declares such a field. ``cellgate.cli.serve.options`` makes the command line's option and the
+reference's line of it, and reads its value. A field of settings that is declared without it is a constant.
+Nothing here knows where values come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+KEY = "option"
+"""Of an option among the metadata of its field."""
+T = TypeVar("T")
+
+
+class Unit(StrEnum):
+    """What a number counts; the values are metavars."""
+
+    BYTES = "SIZE"
+    SECONDS = "SECONDS"
+    DAYS = "DAYS"
+    NUMBER = "N"
+
+
+BYTES, SECONDS, DAYS = Unit.BYTES, Unit.SECONDS, Unit.DAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of an option. See `option`."""
+
+    name: str
+    field: str
+    default: Any
+    help: str
+    unit: Unit | None
+    metavar: str
+    least: float | None
+    most: float | None
+    among: tuple[str, ...]
+    absent: str | float | None
+
+    @property
+    def kind(self) -> type:
+        """The type of what is given; None stands for a number that depends on something else."""
+        return int if self.default is None else type(self.default)
+
+
+def option(  # noqa: PLR0913 - most by name
+    default: T,
+    help: str,  # noqa: A002 - as traitlets and argparse call it
+    *,
+    name: str = "",
+    unit: Unit | None = None,
+    metavar: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    among: tuple[str, ...] = (),
+    absent: str | float | None = None,
+) -> T:
+    """Declare a field of a dataclass as an option.
+
+    `name`: the setting's, if it is not the field's, after the `PREFIX` of a dataclass that has one. `among`:
+    all words that may be given. `absent`: what stands for a default that can't be given, such as 0 for None.
+    """
+    metavar = metavar or unit or (Unit.NUMBER if isinstance(default, int | float | None) else "")
+    least = 0 if absent == 0 else least
+    known = Option(name, "", default, help, unit, metavar, least, most, among, absent)
+    return field(default=default, metadata={KEY: known})
+
+
+def options_of(kind: type[DataclassInstance]) -> Iterator[Option]:
+    """Iterate over the options among the fields of a dataclass."""
+    prefix = getattr(kind, "PREFIX", "")
+    for each in fields(kind):
+        if (known := each.metadata.get(KEY)) is not None:
+            yield replace(known, name=known.name or prefix + each.name, field=each.name)
