@@ -27,13 +27,8 @@ pytestmark = [
 MIB = 1024 * 1024
 # Those of this tree, whatever the image was made of.
 IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "inside"
-MOUNTS = [
-    f"{IMAGE / name}:/opt/cellgate/share/cellgate/{name}"
-    for name in (
-        *("bootstrap.py", "keeper.py", "frames.py", "programs.py", "tables.py"),
-        *("zygote.py", "container_zygote.py"),
-    )
-]
+PARTS = ("bootstrap", "keeper", "frames", "programs", "tables", "zygote", "container_zygote")
+MOUNTS = [f"{IMAGE / name}.py:/opt/cellgate/share/cellgate/{name}.py" for name in PARTS]
 
 Start = Callable[..., GatewayProcess]
 

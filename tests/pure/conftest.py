@@ -9,9 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def templates_compiled_once() -> Iterator[None]:
-    from tests.support.templates import (
-        compiled_once,
-    )  # nbconvert takes a while to load, and most tests need none
+    from tests.support.templates import compiled_once  # nbconvert loads slowly; most tests need none
 
     with compiled_once():
         yield

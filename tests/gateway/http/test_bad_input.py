@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+from urllib.parse import unquote
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.commands import INSTALLED
@@ -122,26 +120,16 @@ every_post = pytest.mark.parametrize("path", POSTS.values(), ids=POSTS.keys())
 
 MALFORMED = {
     "cut": b'{"code": "1"',
-    "cut string": b'{"code": "1',
     "single quotes": b"{'code': '1'}",
     "trailing": b'{"code": "1"} x',
     "two values": b'{"code": "1"}{"code": "1"}',
-    "trailing comma": b'{"code": "1",}',
-    "comment": b'{"code": "1" /* it */}',
     "NaN": b'{"code": "1", "timeout": NaN}',
-    "Infinity": b'{"code": "1", "timeout": Infinity}',
-    "-Infinity": b'{"code": "1", "timeout": -Infinity}',
-    "hexadecimal": b'{"code": "1", "timeout": 0x10}',
     "raw NUL": b'{"code": "a\x00b"}',
-    "raw newline": b'{"code": "a\nb"}',
     "invalid UTF-8": b'{"code": "\xff"}',
-    "overlong UTF-8": b'{"code": "\xc0\x80"}',
     "surrogate in UTF-8": b'{"code": "\xed\xa0\x80"}',
-    "UTF-16": '{"code": "1"}'.encode("utf-16"),
     "garbage": bytes(range(256)),
     "form": b"code=1&timeout=2",
     "brackets": b"[" * DEEP,
-    "braces": b'{"code":' * DEEP,
     "nested": b'{"code": ' + b"[" * DEEP + b"]" * DEEP + b"}",
     "nested metadata": b'{"metadata": {"a": ' + b"[" * DEEP + b"]" * DEEP + b"}}",
 }
@@ -300,13 +288,9 @@ BAD_ENVIRONMENTS: dict[str, dict[str, str]] = {
     "empty name": {"": "x"},
     "equals sign": {"A=B": "x"},
     "digit first": {"1A": "x"},
-    "blank": {"A B": "x"},
-    "hyphen": {"A-B": "x"},
     "newline": {"A\nB": "x"},
-    "newline at the end": {"A\n": "x"},
     "NUL": {"A\0": "x"},
     "not ASCII": {"É": "x"},
-    "other digits": {"A٣": "x"},
     "long name": {"A" * 129: "x"},
     "long value": {"A": "x" * (32 * 1024 + 1)},
 }
@@ -384,11 +368,6 @@ def test_metadata_as_deep_as_it_is_taken_can_be_read_back(gateway: GatewayProces
     assert gateway.get(f"/v1/sessions/{session}/notebook").status == 200
 
 
-def test_a_syntax_error_is_a_result_and_no_refusal(gateway: GatewayProcess, session: str) -> None:
-    result = gateway.execute(session, "def f(:")
-    assert (result["status"], result["error"]["ename"]) == ("error", "SyntaxError")
-
-
 # ---- session keys and ids ----------------------------------------------------------------------------------
 
 BAD_KEYS_IN_PATHS = {
@@ -396,28 +375,19 @@ BAD_KEYS_IN_PATHS = {
     "dots": "..",
     "dot": ".",
     "quoted dots": "%2e%2e",
-    "half quoted dots": ".%2E",
-    "200 characters": "a" * 200,
     "129 characters": "a" * 129,
     "NUL": "a%00",
     "newline": "a%0Ab",
-    "newline at the end": "a%0A",
-    "carriage return": "a%0D",
     "escape": "%1B%5B31m",
-    "delete": "a%7F",
     "slash": "a%2Fb",
     "backslash": "a%5Cb",
     "blank": "a%20b",
     "quoted twice": "a%252e",
     "letter outside ASCII": "%C3%A9",
-    "digit outside ASCII": "%D9%A3",
-    "full width": "%EF%BC%A1",
     "right to left": "a%E2%80%AEb",
     "invalid UTF-8": "%FF",
     "hyphen first": "-a",
-    "dot first": ".a",
     "semicolon": "a;b",
-    "plus": "a+b",
 }
 
 
@@ -436,22 +406,7 @@ def test_a_bad_session_key_in_a_path_is_refused(gateway: GatewayProcess, key: st
         refused(gateway.request(method, base + path, body), 400, "bad_request")
 
 
-BAD_KEYS = [
-    "",
-    "..",
-    ".",
-    "a" * 129,
-    "a" * 200,
-    "a\0",
-    "a\nb",
-    "a\n",
-    "\x1b[31m",
-    "a/b",
-    "a b",
-    "é",
-    "٣",
-    "-a",
-]
+BAD_KEYS = sorted({unquote(key) for key in BAD_KEYS_IN_PATHS.values()})
 
 
 @pytest.mark.parametrize("key", BAD_KEYS, ids=lambda key: ascii(key)[:20])
@@ -505,22 +460,10 @@ def test_a_finished_execution_takes_no_cancel_and_no_input(gateway: GatewayProce
     ("method", "path", "allowed"),
     [
         ("PUT", "/v1/sessions", "GET, POST"),
-        ("DELETE", "/v1/sessions", "GET, POST"),
         ("BREW", "/v1/sessions", "GET, POST"),
         ("POST", "/v1/sessions/x", "GET, DELETE"),
-        ("PATCH", "/v1/sessions/x", "GET, DELETE"),
         ("GET", "/v1/execute", "POST"),
-        ("GET", "/v1/sessions/x/execute", "POST"),
         ("GET", "/v1/sessions/x/interrupt", "POST"),
-        ("DELETE", "/v1/sessions/x/restart", "POST"),
-        ("POST", "/v1/sessions/x/events", "GET"),
-        ("POST", "/v1/sessions/x/notebook", "GET"),
-        ("POST", "/v1/sessions/x/executions", "GET"),
-        ("DELETE", "/v1/sessions/x/executions/y", "GET"),
-        ("GET", "/v1/sessions/x/executions/y/cancel", "POST"),
-        ("POST", "/v1/info", "GET"),
-        ("POST", "/healthz", "GET"),
-        ("POST", "/readyz", "GET"),
         ("DELETE", "/metrics", "GET"),
         ("TRACE", "/v1/info", "GET"),
     ],
@@ -842,60 +785,3 @@ def test_a_client_that_sends_half_a_body_and_waits_does_not_hinder_the_end(
         connection.sendall(head(gateway, "POST /v1/sessions HTTP/1.1", "Content-Length: 500") + b"{")
         assert gateway.get("/healthz").status == 200
         assert gateway.stop() == 0
-
-
-# ---- random JSON -------------------------------------------------------------------------------------------
-
-TEXT = st.text(st.characters(), max_size=12)
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXT)
-JSON = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=8,
-)
-LIMIT_NAMES = ("memory", "cpus", "pids", "disk", "cell_timeout", "idle_timeout", "lifetime", "other")
-LIMITS = st.fixed_dictionaries({}, optional=dict.fromkeys(LIMIT_NAMES, JSON))
-FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "session": st.just("random") | JSON,
-    "kernel": st.just("python3") | JSON,
-    "env": st.dictionaries(TEXT, TEXT, max_size=2) | JSON,
-    "limits": LIMITS | JSON,
-    "metadata": st.dictionaries(TEXT, JSON, max_size=2) | JSON,
-    "code": st.just("1") | JSON,
-    "timeout": st.floats() | JSON,
-    "stdin": st.lists(TEXT, max_size=2) | JSON,
-    "silent": st.booleans() | JSON,
-    "wait": st.booleans() | JSON,
-    "on_disconnect": st.sampled_from(["continue", "interrupt"]) | JSON,
-    "record": st.booleans() | JSON,
-    "other": JSON,
-}
-OBJECTS = st.lists(st.sampled_from(sorted(FIELDS)), max_size=4, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})
-)
-
-
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway whose only kernel is taken, so that what is valid can't start another one."""
-    data = tmp_path_factory.mktemp("full") / "data"
-    with serving(data, max_kernels=1, claim_timeout=0.1) as gateway:
-        until(lambda: gateway.get("/readyz").status == 200, "no kernel becomes ready")
-        assert gateway.post("/v1/sessions", {"session": "holder"}).status == 201
-        yield gateway
-        assert list(sessions_of(gateway)) == ["holder"]
-
-
-@pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/random/execute", "/v1/execute"])
-@given(body=JSON | OBJECTS)
-@settings(
-    max_examples=120,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-def test_random_json_is_a_problem_of_the_caller(full: GatewayProcess, path: str, body: Any) -> None:
-    """Never a failure of the gateway: 4xx, or 503 for the few bodies that are valid and find no kernel."""
-    answer = full.post(path, json.dumps(body).encode())
-    reason = answer.reason
-    assert 400 <= answer.status < 500 or (answer.status, reason) == (503, "pool_exhausted"), answer.body
