@@ -463,7 +463,6 @@ def test_a_finished_execution_takes_no_cancel_and_no_input(gateway: GatewayProce
         ("BREW", "/v1/sessions", "GET, POST"),
         ("POST", "/v1/sessions/x", "GET, DELETE"),
         ("GET", "/v1/execute", "POST"),
-        ("GET", "/v1/sessions/x/interrupt", "POST"),
         ("DELETE", "/metrics", "GET"),
         ("TRACE", "/v1/info", "GET"),
     ],

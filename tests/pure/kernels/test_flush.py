@@ -75,6 +75,8 @@ class Stream:
         taken, self._buffers = self._buffers, defaultdict(StringIO)
         return taken
 
+    def set_parent(self, parent: object) -> None: ...
+
     def _is_master_process(self) -> bool:
         return True
 
