@@ -28,7 +28,7 @@ NS_GET_USERNS = 0xB701
 OPEN_TREE, MOVE_MOUNT = 428, 429  # on all architectures
 AT_FDCWD, AT_SYMLINK_NOFOLLOW = -100, 0x100
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
-PR_SET_DUMPABLE = 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
 COUNTED = {
     "Max processes": resource.RLIMIT_NPROC,
@@ -133,7 +133,7 @@ def allow_another() -> int:
     if int(most) > FEW:
         return 1
     reader, writer = os.pipe()
-    child, number = -1, b""
+    parent, child, number = os.getpid(), -1, b""
     try:
         set_namespaces(MANY)
         child = os.fork()
@@ -148,6 +148,10 @@ def allow_another() -> int:
             # It has failed, or hangs.
             os.kill(child, KILL)
     if child == 0:
+        # An interrupt may end the parent before it knows this child's number.
+        checked(libc.prctl(PR_SET_PDEATHSIG, KILL, 0, 0, 0))
+        if os.getppid() != parent:
+            os._exit(1)
         os.close(reader)
         return writer
     if number:
