@@ -77,14 +77,9 @@ def suite(tmp_path: Path) -> Suite:
             (tmp_path / f"test_{number}.py").write_text(TESTS + text)
         given = [f"-n {processes} test_{number}.py" for number in range(len(parts))]
         command = [sys.executable, "-m", "tests.run", "--reports", "reports", *given, "--", *arguments]
+        env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **FROM_MAKE}
         done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **FROM_MAKE},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
         )
         return Ran(done.returncode, done.stdout + done.stderr, tmp_path)
 
@@ -226,29 +221,26 @@ def test_shows_both_sides():
 """
 
 
+def imported_once(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run these tests with our importer."""
+    (folder / "test_imported.py").write_text(text)
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "tests.support.outcomes", "-n3"]
+    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--rootdir", folder, *options]
+    return subprocess.run(
+        [*command, folder], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
 def test_modules_of_tests_are_imported_once_for_all_processes(tmp_path: Path) -> None:
     """A failure shows both sides, as any does."""
-    (tmp_path / "test_imported.py").write_text(IMPORTED)
-    ours = ["-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "-p", "tests.conftest"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            *ours,
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "tests.support.outcomes",
-            "-n3",
-            tmp_path,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = imported_once(tmp_path, IMPORTED)
     assert "1 failed, 4 passed" in done.stdout, done.stdout + done.stderr
     assert "Left contains 1 more item" in done.stdout
     assert len((tmp_path / "imports").read_text().splitlines()) == 1
+
+
+def test_a_module_that_can_not_be_imported_is_an_error_of_the_run(tmp_path: Path) -> None:
+    done = imported_once(tmp_path, f"{IMPORTED}\nimport no_such_module\n")
+    assert done.returncode != 0
+    assert "no_such_module" in done.stdout
+    assert "passed" not in done.stdout

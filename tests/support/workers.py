@@ -82,12 +82,23 @@ def _ask_for_a_fork(address: str) -> None:
         os.write(told, b"The process that imports the tests has ended; its last words:\n" + log)
 
 
+class _Forgetter:
+    """Forgets modules whose import failed: pytest leaves them half made, and workers would find them."""
+
+    def pytest_exception_interact(self, node: object) -> None:
+        path = str(getattr(node, "path", ""))
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__file__", None) == path:
+                del sys.modules[name]
+
+
 def _import_and_fork(listener: socket.socket, arguments: list[str]) -> None:
     """Collect tests, then fork for each process that asks, until standard input ends. Forks return, too."""
     import pytest
 
     # Without capture: modules that keep `sys.stderr` from their import on keep the one that stays open.
-    pytest.main(["--collect-only", "-qq", "--capture=no", "-p", "no:cacheprovider", *arguments])
+    options = ["--collect-only", "-qq", "--capture=no", "-p", "no:cacheprovider"]
+    pytest.main([*options, *arguments], plugins=[_Forgetter()])
     sys.stdout.flush()
     assert threading.active_count() == 1, threading.enumerate()
     workers: dict[socket.socket, int] = {}

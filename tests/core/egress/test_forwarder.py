@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from cellgate_kernels.specs.install import IMAGE
+from cellgate_kernels.specs.environments import INSIDE
 from tests.core.egress.world import PATIENCE, echo
 
 
@@ -20,7 +20,7 @@ async def forwarder(path: Path) -> AsyncIterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(IMAGE / "forwarder.py"), str(path), stdin=listener
+            sys.executable, "-I", "-S", str(INSIDE / "forwarder.py"), str(path), stdin=listener
         )
     try:
         yield port

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.specs.install import IMAGE
+from cellgate_kernels.specs.environments import INSIDE
 from tests.support.kernels import RunningKernel, StartKernel
 
 BASH_ATTACKS = r"""
@@ -216,7 +216,7 @@ async def test_a_program_after_an_interrupt_is_not_interrupted(start_kernel: Sta
 def test_a_bash_cell_may_be_interrupted_at_any_moment(
     kernel_prefix: Path, tmp_path: Path, program: str
 ) -> None:
-    words = [kernel_prefix / "environment" / "bin" / "python", "-c", STARTED_BASH + program, IMAGE]
+    words = [kernel_prefix / "environment" / "bin" / "python", "-c", STARTED_BASH + program, INSIDE]
     subprocess.run(words, check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, timeout=60)
 
 
