@@ -54,7 +54,7 @@ class Socket(Protocol):
         """Write whole frames and return once they have been accepted; False if the socket is gone."""
 
     def close(self, code: int | None = None, reason: str | None = None) -> None:
-        """Close the WebSocket."""
+        """Close the WebSocket with a code and a reason."""
 
 
 class Client:

@@ -53,7 +53,7 @@ class Outbox:
 
     @property
     def position(self) -> int | None:
-        """Where the first frame is that it needs of the log."""
+        """The position in the log of the first frame that is still to be sent; None if there is none."""
         return self._runs[0][0] if self._runs else None
 
     def wake(self) -> None:

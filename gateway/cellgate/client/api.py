@@ -127,14 +127,14 @@ class Session(Asynchronous):
 
     @property
     def name(self) -> str:
-        """Its key. Raises InvalidInput for an unnamed session that has not been used yet."""
+        """The session's key. Raises InvalidInput for an unnamed session that has not been used yet."""
         if self._name is None:
             raise InvalidInput("The session has no name yet; use it with `async with`, or `open` it")
         return self._name
 
     @property
     def files(self) -> Files:
-        """Its files."""
+        """The files of the session's workspace."""
         return Files(self._calls, self.name)
 
     def _path(self, *more: str) -> str:

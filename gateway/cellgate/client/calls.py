@@ -192,7 +192,7 @@ def _name_in(disposition: str) -> str:
 
 
 def form_of(path: Path) -> str:
-    """What a record is written as to a file of this name: ``ipynb``, ``bundle``, or a form to convert to.
+    """Return the form of a record in a file of this name: ``ipynb``, ``bundle``, or a form to convert to.
 
     What is behind the last dot may say nothing, as in ``run-2026.11.27``, or be of a name for a while:
     that is a notebook. Raises InvalidInput for what only another kind of file is called.

@@ -15,7 +15,7 @@ _FILES = {"kept": ", files are kept", "none": ", and there are no files"}
 
 
 def describe_loss(kernel: KernelInfo) -> str:
-    """What was lost with the previous kernel, in a sentence or two; empty if nothing was."""
+    """Describe the loss of the previous kernel in a sentence or two; empty if nothing was lost."""
     if not kernel.replaced:
         return ""
     why = f" ({kernel.cause})" if kernel.cause else ""

@@ -112,7 +112,7 @@ class Answer:
         return error
 
     def _foreign(self, text: str) -> str:
-        """What to say of a refusal that is not in a gateway's form: another program may have the port."""
+        """Return the message for a refusal that is not a gateway's: another program may have the port."""
         said = f": {text}" if text and not text.startswith("<") else ""
         return (
             f"What answers at {self._url} is no gateway, such as JupyterLab, or a proxy before one"

@@ -89,7 +89,7 @@ class Result(answers.Result, frozen=True, kw_only=True):
 
     @property
     def loss(self) -> str:
-        """What was lost with the previous kernel, in words; empty if nothing was.
+        """The loss of the previous kernel in words; empty if nothing was lost.
 
         The first result after the loss says it. It may explain why a name that was defined before is not.
         """

@@ -100,5 +100,5 @@ class SignIns:
         return LOOK_SECONDS
 
     async def close(self) -> None:
-        """Stop that."""
+        """Stop removing sign-ins that have run out."""
         await self._tasks.cancel()

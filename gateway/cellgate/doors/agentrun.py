@@ -31,7 +31,7 @@ class AgentRunHandler(DoorHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Its output: stdout and stderr in order, and the traceback of an error."""
+        """Run a script and answer its output: stdout and stderr in order, and the traceback of an error."""
         self.check()
         try:
             body = await self.body(AgentRunBody)
@@ -51,7 +51,7 @@ class AgentRunHealthHandler(HealthHandler):
 
 
 def _answer(result: Result) -> list[bytes]:
-    """What came of a script, in parts."""
+    """Encode a script's result in parts."""
     return encode_in_steps({"output": TIMED_OUT if result.status == "timeout" else printed(result)})
 
 

@@ -66,7 +66,7 @@ class AzureHandler(DoorAccess):
     door = "azure"
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """See `BaseHandler`."""
+        """Return an error in Azure's form."""
         told = {"error": {"code": error.reason, "message": error.message}}
         return "application/json; charset=utf-8", encode(told)
 
@@ -84,7 +84,7 @@ class AzureHandler(DoorAccess):
 
     @property
     def identifier(self) -> str:
-        """What the client calls the session. Raises InvalidInput."""
+        """The session's identifier in the request. Raises InvalidInput."""
         identifier = self.parameter("identifier")
         if not 0 < len(identifier) <= MOST_IDENTIFIER:
             raise InvalidInput(f"identifier, the session's, must have 1 to {MOST_IDENTIFIER} characters")
@@ -148,7 +148,7 @@ class CodeHandler(AzureRunHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Its output and its value; one that fails is a 200 too."""
+        """Run a cell and answer its output and value; one that fails is a 200 too."""
         self.check()
         session, run = await self.run_cell((await self.body(OldBody)).properties)
         if not self.disconnected:
@@ -161,7 +161,7 @@ class ExecutionsHandler(AzureRunHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """What came of it; one that fails is a 200 too."""
+        """Run a cell or a command and answer its result; one that fails is a 200 too."""
         self.check()
         work = await self.body(Work)
         if (work.code is None) == (work.shell_command is None):
@@ -207,7 +207,7 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
     mislabelled_forms = True
 
     async def find_session(self) -> Session:
-        """See `UploadHandler`."""
+        """Return the session that the files are for, made if there is none."""
         return await self.services.files.session(self.owner, self.key(), self.wanted())
 
     def begin(self) -> None:
@@ -223,7 +223,7 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
         return "/".join(parse_path(folder)) if folder else ""
 
     def parts_of(self, name: str) -> Parts:
-        """Where a file goes: aiohttp sends names percent-encoded, others as they are."""
+        """Return an uploaded file's path: aiohttp sends names percent-encoded, others as they are."""
         with suppress(UnicodeDecodeError):
             name = unquote(name, errors="strict")
         path = in_workspace(name)
@@ -276,7 +276,7 @@ class AzureContentHandler(AzureHandler, FileAnswers):
 
     @requires(Permission.FILES)
     async def get(self, path: str) -> None:
-        """Its bytes."""
+        """Answer a file's bytes."""
         self.check()
         key = self.key()
         if path.startswith("content/") and not (self.newer and path.endswith("/content")):

@@ -74,7 +74,7 @@ def new_cell(builder: ResultBuilder, identifier: str) -> list[bytes]:
 
 
 def value_of(result: Result) -> object:
-    """What a cell has shown last, as its value or otherwise: never null, which clients print as "None".
+    """Return the last output of a cell, as a value if it can be: never null, which clients print as "None".
 
     A picture is an object, a number itself; anything else is the text of it, as IPython prints it, because
     clients read that.
@@ -129,7 +129,7 @@ def _exit_code(model: ProcessModel) -> int:
 
 
 def file_list(files: Iterable[FileModel], folder: str, *, newer: bool) -> list[bytes]:
-    """Those of the files that are in the folder, in parts; all of them if it is the workspace itself."""
+    """Encode the list of the files in a folder in parts; of all files if it is the workspace itself."""
     start = f"{folder}/" if folder else ""
     tell = _new_file if newer else _old_file
     found = [tell(file, file.path.removeprefix(start)) for file in files if file.path.startswith(start)]

@@ -91,7 +91,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
     """A handler of a door that runs something."""
 
     async def aside(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` returns, which goes through `size` bytes: in a thread, if others would notice."""
+        """Call `work`, which goes through `size` bytes: in a thread if it would hold up others."""
         if size <= INLINE_BYTES:
             return work(*args, **kwargs)
         return await self.services.lanes.texts.run(work, *args, **kwargs)
@@ -166,7 +166,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
         return found
 
     async def _read(self, key: str, file: FileChange) -> bytes:
-        """As much of the file as there was at the end of its cell."""
+        """Read as much of a file as there was at the end of its cell."""
         files = self.services.files
         descriptor, state = await files.open(self.owner, key, parse_path(file.path))
         try:
@@ -191,7 +191,7 @@ def _result(builder: ResultBuilder) -> Result:
 
 
 def printed(result: Result, streams: Collection[str] = ("stdout", "stderr")) -> str:
-    """What a script of the cell's code would have left on a terminal: its output, and the traceback if any.
+    """Return a cell's output as a script would print it on a terminal, and the traceback if any.
 
     Not the value of its last expression, nor what it displayed; of `streams` those that are named.
     """
@@ -203,7 +203,7 @@ def printed(result: Result, streams: Collection[str] = ("stdout", "stderr")) -> 
 
 
 def complaints(result: Result) -> str:
-    """What such a script would have left on stderr alone, and why it ended if it did not by itself."""
+    """Return a cell's stderr as a script's, and why it ended if it did not by itself."""
     told = printed(result, ("stderr",))
     if result.status == "timeout":
         return f"{told}The cell ran longer than it may, and was ended.\n"

@@ -37,7 +37,7 @@ class DifyHandler(DoorHandler):
     door = "dify"
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """See `BaseHandler`."""
+        """Return an error in Dify's form."""
         told = {"code": -status_of(error), "message": error.message, "data": None}
         return "application/json; charset=utf-8", encode(told)
 
@@ -47,7 +47,7 @@ class DifyRunHandler(DifyHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """What it printed, and what went wrong."""
+        """Run a script and answer its output and its error."""
         self.check()
         body = await self.body(DifyBody)
         if body.language not in LANGUAGES:
@@ -83,7 +83,7 @@ class DifyHealthHandler(HealthHandler):
 
 
 def _answer(result: Result) -> list[bytes]:
-    """What came of a script, in parts."""
+    """Encode a script's result in parts."""
     failed = result.status != "ok"
     told = {
         "stdout": result.stdout,
@@ -95,7 +95,7 @@ def _answer(result: Result) -> list[bytes]:
 
 
 def _success(data: object) -> dict[str, object]:
-    """What is answered where all went well."""
+    """Return the form of an answer without an error."""
     return {"code": 0, "message": "success", "data": data}
 
 

@@ -98,7 +98,7 @@ class LibreChatAccess(DoorAccess):
         return issuer_of(token_of(self.request.headers.get("Authorization", ""), None)) == ISSUER
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """See `BaseHandler`."""
+        """Return an error in LibreChat's form."""
         told: dict[str, object] = {"error": error.reason, "message": error.message}
         if status_of(error) == TOO_MANY:
             seconds = getattr(error, "retry_after", None) or 1.0
@@ -115,7 +115,7 @@ class ExecHandler(LibreChatAccess, DoorHandler):
 
     @requires(Permission.RUN, Permission.FILES)
     async def post(self, _: str | None) -> None:
-        """What it printed, and the files that it made."""
+        """Run a script and answer its output and the files that it made."""
         self.check()
         body = await self.body(ExecBody)
         language = LANGUAGES.get(body.lang)
@@ -163,7 +163,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         return await self.services.files.session(self.owner, reach.new_key(), wanted)
 
     def parts_of(self, name: str) -> Parts:
-        """Where a file goes."""
+        """Return an uploaded file's path."""
         return parse_path(in_workspace(name))
 
     @requires(Permission.RUN, Permission.FILES)
@@ -191,7 +191,7 @@ class DownloadHandler(LibreChatAccess, FileAnswers):
 
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str, file: str) -> None:
-        """Its bytes."""
+        """Answer a file's bytes."""
         self.check()
         await self.answer_file(self.reached(key), _parts(file))
 
@@ -201,7 +201,7 @@ class ObjectHandler(LibreChatAccess):
 
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str, file: str) -> None:
-        """When it was last changed."""
+        """Answer the time of a file's last change."""
         self.check()
         descriptor, state = await self.services.files.open(self.owner, self.reached(key), _parts(file))
         os.close(descriptor)
@@ -227,7 +227,7 @@ def _arguments(words: list[str]) -> list[str]:
 
 
 def _answer(key: str, result: Result) -> list[bytes]:
-    """What came of a script, in parts. Of one that failed no files count: its model is told so."""
+    """Encode a script's result in parts. Files of one that failed do not count: its model is told so."""
     made = [each for each in result.files if not is_hidden(each.path)] if result.status == "ok" else []
     return encode_in_steps(
         {

@@ -37,7 +37,7 @@ class Language:
     package: str = ""
 
     def version(self, manifest: Manifest | None) -> str:
-        """Its version, as far as the environment of kernels tells it."""
+        """Return the language's version in the kernels' environment; ``*`` if it is not known."""
         if manifest is None:
             return "*"
         found = manifest.packages.get(self.package) if self.package else manifest.python
@@ -87,11 +87,11 @@ class PistonHandler(DoorHandler):
     door = "piston"
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """See `BaseHandler`."""
+        """Return an error in Piston's form."""
         return "application/json; charset=utf-8", encode({"message": error.message})
 
     def manifest(self) -> Manifest | None:
-        """What the environment of the default kernel has, if that is known."""
+        """Return the manifest of the default kernel's environment, if it has one."""
         services = self.services
         return services.catalog.manifests().get(services.manager.settings.default_kernel)
 
@@ -117,7 +117,7 @@ class PistonRunHandler(PistonHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Its output and how it ended; one that fails is a 200 too."""
+        """Run a program and answer its output and exit; one that fails is a 200 too."""
         self.check()
         body = await self.body(PistonBody)
         name, language = _language(body.language)
@@ -156,12 +156,12 @@ def _language(wanted: str) -> tuple[str, Language]:
 
 
 def _given(names: Sequence[str], files: Sequence[PistonFile]) -> dict[str, bytes]:
-    """What the workspace has at first, by path. Raises InvalidInput."""
+    """Return the workspace's first files, by path. Raises InvalidInput."""
     return dict(zip(names, map(_bytes, files), strict=True))
 
 
 def _answer(told: Mapping[str, object], model: ProcessModel) -> list[bytes]:
-    """What came of a program, in parts."""
+    """Encode a program's result in parts."""
     return encode_in_steps({**told, "run": _run(model)})
 
 

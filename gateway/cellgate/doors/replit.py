@@ -30,7 +30,7 @@ class ReplitHandler(DoorHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Its output as a text."""
+        """Run a script and answer its output as text."""
         self.check()
         body = await self.body(ReplitBody)
         files = await self.aside(len(self.raw_body()), _given, body.files)
@@ -43,7 +43,7 @@ class ReplitHandler(DoorHandler):
 
 
 def _given(files: Mapping[str, str]) -> dict[str, bytes]:
-    """What the workspace has at first, by path."""
+    """Return the workspace's first files, by path."""
     return {name: text.encode() for name, text in files.items()}
 
 

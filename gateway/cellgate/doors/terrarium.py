@@ -62,7 +62,7 @@ class TerrariumHandler(DoorHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Its output, the value of its last expression, and the files that it made."""
+        """Run a script and answer its output, last value, and the files that it made."""
         self.check()
         body = await self.body(TerrariumBody)
         files = await self.aside(len(self.raw_body()), _given, body.files)
@@ -93,7 +93,7 @@ class TerrariumStopHandler(TerrariumHealthHandler):
 
 
 def _given(files: Iterable[TerrariumFile]) -> dict[str, bytes]:
-    """What the workspace has at first, by path. Raises InvalidInput."""
+    """Return the workspace's first files, by path. Raises InvalidInput."""
     return {in_workspace(file.filename): _bytes(file) for file in files}
 
 

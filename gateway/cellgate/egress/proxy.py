@@ -104,7 +104,7 @@ class _Connection:
     task: asyncio.Task[None] | None = None
 
     def end(self, cause: Cause) -> None:
-        """End it now."""
+        """End the request now, for this cause unless it has one."""
         self.cause = self.cause or cause
         if self.task is not None:
             self.task.cancel()
@@ -393,7 +393,7 @@ def _allows(policy: EgressPolicy | None, request: ProxyRequest, address: Address
 
 
 def _named(policy: EgressPolicy) -> str:
-    """What may be reached instead, for the client: a person or a model."""
+    """Return the hosts that may be reached, in words for a person or a model."""
     named = ", ".join(map(str, policy.patterns[:MOST_NAMED]))
     more = len(policy.patterns) - MOST_NAMED
     return f"allowed: {named}" + (f" and {more} more" if more > 0 else "")
@@ -429,7 +429,7 @@ async def _read_head(reader: StreamReader) -> bytes | None:
 
 
 async def _body(reader: StreamReader, writer: StreamWriter, length: int | None, count: Count) -> None:
-    """As `send_body`. A host that does not want all of a body may still answer."""
+    """Send a body and ignore errors: a host that refuses the rest of a body may still answer."""
     with suppress(OSError):
         await send_body(reader, writer, length, count)
 

@@ -102,7 +102,7 @@ class Egress:
         return [str(pattern) for pattern in policy.patterns]
 
     def resolver(self, principal: str) -> Resolver:
-        """A session's own."""
+        """Return a resolver for one session, whose lookups count to its principal."""
         return Resolver(self.lookups, principal)
 
     async def close(self) -> None:

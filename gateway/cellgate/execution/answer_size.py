@@ -52,7 +52,7 @@ class AnswerSize:
         return cls(characters, max(_JSON, _JSON_OF_CHARACTER * characters))
 
     def without(self, json: int, images: int) -> AnswerSize:
-        """What is left after so many bytes, with some room for a few words in any case."""
+        """Return the size left after these bytes; there is always room for a few words."""
         left = max(self.json - json, _LEAST_JSON)
         return AnswerSize(min(self.text, left // _JSON_OF_CHARACTER), left, max(0, self.images - images))
 
@@ -80,17 +80,17 @@ class Whole:
     address: str | None
 
     def result(self) -> str:
-        """Who has the whole result."""
+        """Return the request that gets the whole result."""
         return "a run with ?max_text=0" if self.address is None else f"GET {self.address}?max_text=0"
 
     def output(self, index: int, mime: str | None = None) -> str:
-        """Who has the whole of one output, or of one of its representations."""
+        """Return the request that gets the whole of one output, or of one of its representations."""
         if self.address is None:
             return self.result()
         return f"GET {self.address}/output/{index}" + (f"?type={quote(mime, safe='/')}" if mime else "")
 
     def text(self, index: int, output: Mapping[str, Any]) -> str:
-        """Who has the whole text of an output; without a type, one with an image is that image."""
+        """Return the request for an output's whole text; without a type, one with an image is that image."""
         pictured = any(mime.startswith("image/") for mime in output.get("data", ()))
         return self.output(index, "text/plain" if pictured else None)
 
@@ -148,7 +148,7 @@ class Cutter:
     def fitting(
         self, outputs: Sequence[dict[str, Any]], wholes: Sequence[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """As much of the outputs as there is still room for; `wholes`: the same before they were cut."""
+        """Return as much of the outputs as there is room for; `wholes`: the same before they were cut."""
         shown: list[dict[str, Any]] = []
         for index, output in enumerate(outputs):
             reduced = self._without_images(output, index)

@@ -192,7 +192,7 @@ class ResultBuilder:
         return {} if self._widgets is None else self._widgets.last()
 
     def _note(self, outputs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """What the notebook shows below the outputs of a cell that did not end by itself."""
+        """Yield the notebook's note below the outputs of a cell that did not end by itself."""
         if self._end.get("status", "ok") in {"ok", "error"}:
             return
         error_shown = any(output["output_type"] == "error" for output in outputs)
@@ -222,7 +222,7 @@ def _length(event: Mapping[str, Any]) -> int:
 
 
 def _only(outputs: list[dict[str, Any]], text: str, whole: Whole) -> str:
-    """Who has a whole text: its only output, or the result if there are several."""
+    """Return the request for a whole text: of its only output, or of the result if there are several."""
     found = [
         index
         for index, output in enumerate(outputs)

@@ -76,7 +76,7 @@ class Host(Protocol):
         """A message from the kernel could not be handled."""
 
     def take_loss(self) -> Loss | None:
-        """What was lost with the previous kernel, if no execution has said so yet; the caller will."""
+        """Return the loss of the previous kernel unless an execution has reported it; the caller does."""
 
 
 class RunEnd(Struct, frozen=True, gc=False):
@@ -127,7 +127,7 @@ class RunContext:
 
 
 def _nothing() -> None:
-    """Nothing to stop following."""
+    """Stand for a stop function when nothing is followed."""
 
 
 class ExecutionRun:
@@ -268,7 +268,7 @@ class ExecutionRun:
 
     @property
     def patience(self) -> float | None:
-        """How many seconds it may still wait in line for a kernel, if the request says so."""
+        """The seconds for which it may still wait in line for a kernel, if the request has a timeout."""
         return None if self.request.timeout is None else self._left
 
     def deduct(self, seconds: float) -> None:
@@ -390,14 +390,14 @@ class ExecutionRun:
         self.unwanted.set()
 
     def stand_in_line(self) -> None:
-        """It is the next of its session and waits for its principal's other cells, until it is `late`."""
+        """Begin to wait for the principal's other cells, as the next of the session, until it is `late`."""
         if self._in_line_since is None:
             self._in_line_since = self._now()
             if self.patience is not None:
                 self._set_timer(self.patience)
 
     def leave_line(self) -> None:
-        """It is its turn: the time in line is a part of the request's own timeout."""
+        """End the time in line, which is a part of the request's own timeout."""
         if self._in_line_since is not None:
             self._stop_timer()
             self.deduct(self._now() - self._in_line_since)
@@ -487,7 +487,7 @@ class ExecutionRun:
         self._unfollow = kernel.connection.follow(self.msg_id, self.receive, room=self._room, failed=failed)
 
     def _room(self, message: Message) -> int:
-        """How many bytes of the message's content would be used here."""
+        """Return the number of bytes of the message's content that would be used."""
         return self.machine.room(message.header.msg_type)
 
     def unfollow(self) -> None:
@@ -565,7 +565,7 @@ class ExecutionRun:
             reply.cancel()
 
     def lose(self, loss: Loss | None) -> None:
-        """Its own kernel was replaced as well; if it announces an earlier loss already, that cause stays."""
+        """Note the loss of its own kernel; the cause of an earlier loss that it announces stays."""
         if self.loss is None:
             self.loss = loss
         elif loss is not None:
@@ -634,7 +634,7 @@ class ExecutionRun:
         }
 
     def explanation(self, status: Status) -> dict[str, Any] | None:
-        """What happened, in the form of an error, if the kernel could not report it itself."""
+        """Return an error for an end that the kernel could not report itself; None for others."""
         if status is Status.TIMEOUT:
             said = f"The cell ran longer than its {self.timeout:g} s and did not react to an interrupt."
             return {"ename": CELL_TIMEOUT, "evalue": self.message or said, "traceback": []}

@@ -76,7 +76,7 @@ class _Linked:
         self._made.__exit__(kind, error, trace)
 
     def add(self, entry: trees.Entry) -> None:
-        """It was copied."""
+        """Remember the path of a copied file that has several names."""
         if entry.found.st_nlink > 1 and len(self._first) < _MOST_LINKED:
             self._first[_identity(entry)] = entry.path
 
@@ -142,7 +142,7 @@ def copy_tree(
 
 
 def data_bytes(source: Path, *, deepest: int, most: int, stop: Stop = never) -> int:
-    """How many bytes a copy of everything below `source` would have now, not counting holes.
+    """Count the bytes that a copy of everything below `source` would have now, without holes.
 
     Raises ShuttingDown once `stop` says so, and OSError on too many open files.
     """

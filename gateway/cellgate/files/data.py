@@ -38,7 +38,7 @@ Stop = Callable[[], bool]
 
 
 def never() -> bool:
-    """Don't give up."""
+    """Return False: a copy with this `stop` never gives up."""
     return False
 
 
@@ -70,7 +70,7 @@ def opened(name: str, folder: int, path: str = "") -> Iterator[int | None]:
 
 
 def link_text(name: str, folder: int) -> str | None:
-    """Where a symbolic link leads; None if it is gone, or something else by now."""
+    """Return the target of a symbolic link; None if it is gone, or something else by now."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError as error:
@@ -80,7 +80,7 @@ def link_text(name: str, folder: int) -> str | None:
 
 
 def parts(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where a file has data, up to `size`: the first byte of each part, and that after the last."""
+    """Yield the parts of a file that have data, up to `size`: first byte, and that after the last."""
     at = 0
     while at < size:
         try:

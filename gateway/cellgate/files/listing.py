@@ -60,7 +60,7 @@ class Stop:
         self._event = threading.Event()
 
     def set(self) -> None:
-        """Stop the listing."""
+        """Stop the listing at its next step."""
         self._event.set()
 
     def __call__(self) -> bool:
@@ -159,7 +159,7 @@ class Listings:
         return _Found(FilePage(files=models, next=following, complete=complete), hasher.hashed)
 
     def close(self) -> None:
-        """Stop all listings."""
+        """Stop all listings, and refuse new ones."""
         self._closed = True
         for _, stops in self._sessions.values():
             for stop in stops:
@@ -218,7 +218,7 @@ def file_model(file: FileState, sha256: str | None) -> FileModel:
 
 
 def modified_at(file: FileState) -> datetime:
-    """When it was modified. User code can set any time; one outside the range of `datetime` is clamped."""
+    """Return the time of a file's last change. User code can set any; one beyond `datetime` is clamped."""
     return datetime.fromtimestamp(min(max(file.modified / 1e9, _FIRST), _LAST), UTC)
 
 

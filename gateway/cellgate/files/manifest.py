@@ -106,7 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return {each.blob.number: each.blob.bytes for each in self.records if each.blob is not None}
 
     def encoded(self) -> bytes:
-        """As it is written."""
+        """Encode the manifest as it is written."""
         return msgspec.msgpack.encode(self)
 
 

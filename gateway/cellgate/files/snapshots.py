@@ -109,7 +109,7 @@ class Snapshots:
 
     @property
     def size(self) -> int:
-        """What all snapshots take on the disk, except in blocks that reflinks share with the workspace."""
+        """The bytes of all snapshots on the disk, without blocks that reflinks share with the workspace."""
         return sum(self._blob_bytes.values()) + sum(self._sizes.values())
 
     @property
@@ -276,7 +276,7 @@ class Snapshots:
         return self._last_blob + 1
 
     def known(self, found: os.stat_result) -> _Known | None:
-        """What is known of a file with this inode."""
+        """Return the known file with this inode; None if there is none."""
         return self._known_files().get((found.st_dev, found.st_ino))
 
     def _know(self, manifest: Manifest, restored: Restored | None) -> None:

@@ -262,7 +262,7 @@ def freed_by(root: Path, parts: Parts) -> int:
 
 
 def missing(root: Path, folder: Parts) -> int:
-    """How many folders of this path would have to be made, counted from its end."""
+    """Count the folders of this path that are missing, from its end."""
     try:
         descriptor = os.open(root, _FOLDER)
     except OSError:

@@ -151,7 +151,7 @@ class KeptFolder:
 
     @property
     def place(self) -> Path:
-        """Where the files are now; that folder may not exist."""
+        """The folder of the files now, which may not exist."""
         return self._home.folder or self.path
 
     def is_used(self, folder: Path) -> bool:

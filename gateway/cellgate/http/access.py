@@ -185,7 +185,7 @@ def token_of(authorization: str, query_token: str | None) -> str:
 
 
 def misplaced(headers: Mapping[str, str], query: Iterable[str]) -> str:
-    """Where a request without a token may have one that is not looked for; empty if it has none anywhere."""
+    """Explain where a request has a token that is not looked for; empty if it has none anywhere."""
     given = headers.get("Authorization", "").strip()
     if given:
         scheme = given.partition(" ")[0].lower()

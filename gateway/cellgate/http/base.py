@@ -247,7 +247,7 @@ class BaseHandler(RequestHandler):
 
     @property
     def cookie_place(self) -> CookiePlace:
-        """Where the browser sees this gateway."""
+        """The place of cookies for this gateway, as the browser sees it."""
         request = self.request
         return CookiePlace(request.host, request.protocol == "https", self.services.base_url)
 
@@ -372,7 +372,7 @@ class BaseHandler(RequestHandler):
             )
 
     def _find_owner(self) -> None:
-        """Whose sessions the request is about. Raises NotFound for those that the login doesn't reach."""
+        """Find the owner of the request's sessions. Raises NotFound if the login doesn't reach them."""
         if not self._needs_token:
             return
         self.owner = self.login.owner(getattr(self._query, "principal", None))
@@ -389,7 +389,7 @@ class BaseHandler(RequestHandler):
             )
 
     def _who(self) -> dict[str, str]:
-        """What the audit trail says of a request's sender: never a token, only its id."""
+        """Return the audit trail's fields for the sender: never a token, only its id."""
         login: Login | None = getattr(self, "login", None)
         return {
             "principal": "" if login is None else login.principal.name,
@@ -398,7 +398,7 @@ class BaseHandler(RequestHandler):
         }
 
     def _what(self) -> dict[str, str]:
-        """What the audit trail says of what was asked for: never a query or a body."""
+        """Return the audit trail's fields for the request: never a query or a body."""
         paths: Mapping[type[BaseHandler], str] = self.application.settings["paths"]
         return {"method": method_of(self.request), "route": paths.get(type(self), "")}
 
@@ -413,7 +413,7 @@ class BaseHandler(RequestHandler):
 
     @property
     def principal(self) -> Principal:
-        """Who sent the request."""
+        """The principal that sent the request."""
         return self.login.principal
 
     def _read_query(self) -> None:
@@ -569,7 +569,7 @@ class BaseHandler(RequestHandler):
         self._end_span("client_disconnected")
 
     def answer(self, model: Any, status: int = 200) -> None:
-        """Answer with JSON."""
+        """Answer a model as JSON."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json; charset=utf-8")
         body = encode(model)
@@ -630,7 +630,7 @@ class BaseHandler(RequestHandler):
 
     @property
     def is_token(self) -> IsToken:
-        """What knows the gateway's tokens."""
+        """The function that recognises the gateway's tokens."""
         known: IsToken = self.application.settings.get("is_token", nothing_known)
         return known
 
@@ -700,7 +700,7 @@ def _too_many(wait: float, last: NotAuthenticated | None = None) -> TooManyAttem
 
 
 def _challenge(error: NotAuthenticated) -> str:
-    """What to send and, for a token that was sent, what is wrong with it (RFC 6750, section 3)."""
+    """Return the challenge and, for a token that was sent, its fault (RFC 6750, section 3)."""
     challenge = 'Bearer realm="cellgate"'
     if error.is_attempt:
         challenge += f', error="invalid_token", error_description="{_UNQUOTABLE.sub("?", error.message)}"'

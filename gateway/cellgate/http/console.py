@@ -57,7 +57,7 @@ def frame_policy(files: str) -> str:
 
 
 def frame_connections(files: str) -> str:
-    """Where an output may connect to, for what policies do not rule: WebRTC, names looked up in advance.
+    """Return the connections allowed to an output where policies do not rule: WebRTC, early lookups of names.
 
     Chromium 152 and later know this field. No browser has `webrtc` of policies.
     """
@@ -106,7 +106,7 @@ class AssetHandler(BaseHandler):
             await self.finish_parts([body])
 
     def _files(self) -> str:
-        """Where the console's files are, as a policy names it."""
+        """Return the place of the console's files, as a policy names it."""
         host = self.request.host
         if not _HOST.fullmatch(host):
             return "'self'"
@@ -130,7 +130,7 @@ class ConsoleFileHandler(AssetHandler):
     """The page's files."""
 
     def _check_sender(self) -> None:
-        """As for any request, but frames of outputs have no origin, and browsers may say so: it is "null".
+        """Check the sender as of any request, but allow the Origin "null", which frames of outputs have.
 
         That lets nobody read a file: for what pages of other origins may load there is the resource policy.
         """
@@ -207,7 +207,7 @@ class _VisitHandler(Entrance):
 
     @property
     def page(self) -> str:
-        """Where the console is."""
+        """The path of the console."""
         return f"{self.services.base_url}/"
 
     def check_visit(self) -> None:
@@ -339,21 +339,21 @@ class ProviderHandler(_VisitHandler):
 
     @property
     def provider(self) -> ProviderSignIn:
-        """Where users sign in. Raises NotFound."""
+        """The provider where users sign in. Raises NotFound."""
         if self.services.provider is None:
             raise NotFound("Nobody signs in at an identity provider here: --oidc-client-id allows that")
         return self.services.provider
 
     @property
     def back(self) -> str:
-        """Where the provider sends the browser back to, as it is registered there."""
+        """The URL to which the provider sends the browser back, as it is registered there."""
         if not _HOST.fullmatch(self.request.host):
             raise InvalidInput("The identity provider can't send a browser back to this Host")
         return f"{self.request.protocol}://{self.request.host}{self.page}console/oidc/callback"
 
     @property
     def asking_place(self) -> CookiePlace:
-        """Where the browser keeps its side of the question."""
+        """The place of the cookie with the browser's side of a sign-in."""
         return replace(self.cookie_place, purpose=Purpose.ASKING)
 
     @requires()
@@ -426,7 +426,7 @@ class SignInHandler(_FormHandler):
 
     @requires()
     async def get(self) -> None:
-        """How somebody can sign in: for the page, before anybody has."""
+        """Answer the ways to sign in, for the page before anybody has."""
         self.check()
         self.answer({"provider": self.services.provider is not None})
 

@@ -95,5 +95,5 @@ def _unquoted(word: str) -> str:
 
 
 def described(request: HTTPServerRequest, is_token: IsToken = nothing_known) -> str:
-    """Method and path."""
+    """Return a request's method and path, without tokens."""
     return f"{method_of(request)} {path_of(request, is_token)}"

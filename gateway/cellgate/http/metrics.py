@@ -323,7 +323,7 @@ class Metrics:
         self._scrape.add(read)
 
     def render(self) -> bytes:
-        """The exposition text."""
+        """Return all metrics in the text format."""
         return generate_latest(self.registry)
 
     # What is counted as it happens
@@ -339,7 +339,7 @@ class Metrics:
             self._run_seconds.observe(run_seconds)
 
     def execution_committed(self, seconds: float) -> None:
-        """Count a commit."""
+        """Observe the seconds of an execution's commit."""
         self._commit_seconds.observe(seconds)
 
     def claim_ended(self, end: ClaimEnd, seconds: float) -> None:

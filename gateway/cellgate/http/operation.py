@@ -165,6 +165,6 @@ def needs_of(handler: object, method: str) -> frozenset[Permission] | None:
 
 
 def operation_of(handler: object, method: str) -> Operation | None:
-    """What a handler, or its class, declares for this method; None if nothing."""
+    """Return the operation that a handler or its class declares for this method; None if there is none."""
     declared = getattr(getattr(handler, method.lower(), None), "operation", None)
     return declared if isinstance(declared, Operation) else None

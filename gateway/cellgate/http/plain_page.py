@@ -19,7 +19,7 @@ class Form:
 
     @property
     def html(self) -> str:
-        """As the page has it."""
+        """The form as HTML."""
         fields = "".join(
             f'<input type="hidden" name="{html.escape(name)}" value="{html.escape(value)}">'
             for name, value in self.fields.items()

@@ -70,7 +70,7 @@ class ProgramHandler(BaseHandler):
     _answering: asyncio.Task[None] | None = None
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook."""
+        """Take the services that the handler needs."""
         super().initialize(services)
         assert services.ports is not None
         self._served = services.ports

@@ -74,7 +74,7 @@ def _why(problem: str, path: str, described: inspect.Type | None) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], *, within: str = "") -> str:
-    """What is said of a name that nothing has here: the one that was probably meant, and all that there are.
+    """Return the message for an unknown name: the one that was probably meant, and all that there are.
 
     `what` is named: a field, a parameter. `within`: the path of the object that has it.
     """
@@ -94,7 +94,7 @@ def shown(text: str) -> str:
 
 
 def _parted(told: str) -> tuple[str, str]:
-    """What is wrong, and the path of the value, such as ``cells[3].code``; an empty one for the whole body.
+    """Return the fault and the value's path, such as ``cells[3].code``; an empty one for the whole body.
 
     A field of the body itself may be named like the end of such a text. Then its client reads of a field that
     is not there, and nobody else does.

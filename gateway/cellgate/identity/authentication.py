@@ -43,7 +43,7 @@ class Authenticator(Protocol):
 
     @property
     def prefix(self) -> str:
-        """What all names of its principals begin with, and nobody else's; "" if they may be any."""
+        """The beginning of all its principals' names, and of no others; "" if they may be any."""
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
         """The login that a token gives, or how to ask for it; None if the token is not of its kind.
@@ -58,7 +58,7 @@ class Authenticator(Protocol):
         """From now on, find out by itself what changes."""
 
     async def close(self) -> None:
-        """Stop that."""
+        """Stop following, and close connections."""
 
 
 class Authentication:
@@ -186,7 +186,7 @@ class Authentication:
         return LOOK_SECONDS
 
     async def close(self) -> None:
-        """Stop noticing."""
+        """Stop following logins, and close the authenticators."""
         await self._tasks.cancel()
         for other in self._others:
             await other.close()

@@ -87,7 +87,7 @@ class DerivedTokens:
 
 
 def _words(login: Login) -> tuple[str, ...]:
-    """What distinguishes a login from all others."""
+    """Return the words that distinguish a login from all others."""
     reach = login.reach
     return (
         login.principal.name,

@@ -182,7 +182,7 @@ class PrincipalDirectory:
         return [name for name in names if (owner, name) not in self._known.secrets]
 
     def secrets(self, owner: str, names: Collection[str]) -> list[Secret]:
-        """Those of the owner's secrets that exist now. Raises StorageError that names what can't be read."""
+        """Return the owner's existing secrets. Raises StorageError that names those that can't be read."""
         boxes = [box for name in names if (box := self._known.secrets.get((owner, name))) is not None]
         if not boxes:
             return []
@@ -217,7 +217,7 @@ class PrincipalDirectory:
         self._tasks.repeat(lambda: self._look(listener), "users and tokens", pause=LOOK_SECONDS)
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following the store and close it."""
         await self._tasks.cancel()
         await self._lane.run(self._close_store)
         self._lane.close()

@@ -75,5 +75,5 @@ class Fetcher:
             return Answer(response.status, received)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the provider."""
         await self._pool.aclose()

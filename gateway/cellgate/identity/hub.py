@@ -151,7 +151,7 @@ class HubAuthenticator:
         self._tasks = Supervisor()
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
-        """As Authenticator."""
+        """Return a known token's login, or the question to the Hub; None if the token can't be a Hub's."""
         entry = self._entries.get(given)
         now = self._monotonic()
         if entry is not None and now - entry.asked_at < FRESH_SECONDS:
@@ -257,14 +257,14 @@ class HubAuthenticator:
         return HubLogin(login.principal, login.permissions, login.reach, name)
 
     def is_valid(self, login: Login) -> bool | None:
-        """As Authenticator."""
+        """Whether the Hub's last answer still has this login; None for another authenticator's."""
         if not isinstance(login, HubLogin):
             return None
         given = self._by_id.get(login.id)
         return given is not None and self._entries[given].login == login
 
     def follow(self, listener: LoginListener) -> None:
-        """As Authenticator: ask again about the tokens of open connections."""
+        """Ask the Hub again about the tokens of open connections."""
         self._tasks.repeat(lambda: self._look(listener), "tokens of the Hub", pause=LOOK_SECONDS)
 
     async def _look(self, listener: LoginListener) -> float:
@@ -286,7 +286,7 @@ class HubAuthenticator:
         return LOOK_SECONDS
 
     async def close(self) -> None:
-        """As Authenticator."""
+        """Stop asking the Hub and close the connections."""
         await self._tasks.cancel()
         for questions in (self._of_known, self._of_others):
             await questions.fetcher.close()

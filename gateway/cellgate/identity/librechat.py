@@ -51,7 +51,7 @@ class LibreChatAuthenticator(VerifiedLogins[LibreChatLogin]):
         self._issued = IssuedTokens(ISSUER, AUDIENCE)
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
-        """As Authenticator."""
+        """Return the login of a valid token of LibreChat's; None for another issuer's."""
         if (login := self._remembered(given)) is not None:
             return login
         if issuer_of(token) != ISSUER:

@@ -31,7 +31,7 @@ class OidcAuthenticator(VerifiedLogins[JwtLogin]):
         self._verifier = Verifier(settings)
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
-        """As Authenticator."""
+        """Return a valid JWT's login, or the question to its provider; None for other tokens."""
         if (login := self._remembered(given)) is not None:
             return login
         if not is_jwt(token):

@@ -64,18 +64,18 @@ class Begun:
 
     @classmethod
     def read(cls, text: str) -> Begun | None:
-        """As `text` has it; None if it is none."""
+        """Read the form of `text`; None if this is another one."""
         found = _BEGUN.fullmatch(text)
         return None if found is None else cls(*found.groups())
 
     @property
     def text(self) -> str:
-        """For a cookie."""
+        """The form for a cookie."""
         return f"{self.state}.{self.nonce}.{self.verifier}"
 
     @property
     def challenge(self) -> str:
-        """What the provider is told of the verifier."""
+        """The verifier's challenge for the provider (RFC 7636, section 4.2)."""
         hashed = hashlib.sha256(self.verifier.encode()).digest()
         return base64.urlsafe_b64encode(hashed).rstrip(b"=").decode()
 
@@ -180,7 +180,7 @@ class ProviderSignIn:
         return replace(login, expires=now + SIGN_IN_SECONDS)
 
     async def _endpoints(self) -> tuple[str, str]:
-        """Where the provider asks users and where it gives tokens, read anew from time to time.
+        """Return the provider's authorization and token endpoints, read anew from time to time.
 
         Raises IdentityUnavailable.
         """
@@ -207,7 +207,7 @@ class ProviderSignIn:
         return asks, gives
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the provider."""
         await self._fetcher.close()
 
 

@@ -69,7 +69,7 @@ class FileKeys:
         self._lane = Lane("keys", 1)
 
     async def read(self) -> KeySet | None:
-        """As KeySource."""
+        """Read the keys if the file has changed; None if it has not. Raises InvalidInput."""
         return await self._lane.run(self._read)
 
     def _read(self) -> KeySet | None:
@@ -89,7 +89,7 @@ class FileKeys:
         return keys
 
     async def close(self) -> None:
-        """As KeySource."""
+        """End the thread that reads the file."""
         self._lane.close()
 
 
@@ -106,7 +106,7 @@ class UrlKeys:
         self._lane = Lane("keys", 1)
 
     async def read(self) -> KeySet | None:
-        """As KeySource."""
+        """Read the keys at the provider's URL, which its configuration names."""
         url = self._jwks or await self._discover()
         body = await _read_at(self._fetcher, url, MOST_BYTES)
         # In a thread: a hundred keys take a while.
@@ -118,7 +118,7 @@ class UrlKeys:
         return check_endpoint(found.jwks_uri, "jwks_uri", self._issuer)
 
     async def close(self) -> None:
-        """As KeySource."""
+        """Close the connections and end the thread."""
         self._lane.close()
         await self._fetcher.close()
 
@@ -225,7 +225,7 @@ class ProviderKeys:
         return min(RETRY_SECONDS, self._source.refresh) if self._told else self._source.refresh
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading keys, and close the source."""
         await self._tasks.cancel()
         await self._source.close()
 

@@ -107,7 +107,7 @@ class SecretKey:
         self._cipher = AESGCM(key)
 
     def seal(self, user: str, name: str, value: str) -> bytes:
-        """The encrypted value."""
+        """Encrypt a value, bound to its user and name."""
         nonce = randomness.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, value.encode(), _bound_to(user, name))
 
@@ -149,7 +149,7 @@ def open_boxes(key: SecretKey, boxes: Iterable[Box]) -> list[Secret]:
 
 
 def unreadable(key: SecretKey, boxes: Iterable[Box]) -> list[Box]:
-    """Those whose values can't be read with this key."""
+    """Return the boxes whose values can't be read with this key."""
     return [box for box in boxes if not _opens(key, box)]
 
 

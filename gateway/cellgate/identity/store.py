@@ -132,7 +132,7 @@ class PrincipalStore:
             raise StorageError(f"{self.path} was made by a newer version of Cellgate; use that one")
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of users."""
         self._db.close()
 
     # Reading

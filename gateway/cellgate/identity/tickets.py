@@ -125,7 +125,7 @@ class Tickets(Generic[G]):
         return ticket
 
     def peek(self, ticket: str) -> G | None:
-        """What a ticket is for, which stays as it is; None if it is not, or no longer, good."""
+        """Return what a ticket grants without using it up; None for an unknown or expired one."""
         return self._good(self._tickets.find(ticket))
 
     def redeem(self, ticket: str) -> tuple[str, G] | None:
@@ -140,7 +140,7 @@ class Tickets(Generic[G]):
         return secret
 
     def find(self, secret: str) -> G | None:
-        """What a browser's secret is for; None if it is not, or no longer, good."""
+        """Return what a browser's secret grants; None for an unknown or expired one."""
         return self._good(self._sign_ins.find(secret))
 
     def end(self, secret: str) -> bool:
@@ -148,7 +148,7 @@ class Tickets(Generic[G]):
         return self._sign_ins.take(secret) is not None
 
     def in_use(self, seconds: float) -> Iterator[G]:
-        """What browsers were let in for that have shown their secret in the last `seconds`."""
+        """Yield the grants of browsers that have shown their secret in the last `seconds`."""
         return self._sign_ins.used_since(seconds)
 
     def _good(self, grant: G | None) -> G | None:

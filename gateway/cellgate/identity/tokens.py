@@ -95,7 +95,7 @@ def check_reach(*, key: str = "", prefix: str = "") -> Reach:
 
 
 def parse_expiry(text: str, at: float) -> float:
-    """When a token ends, in seconds since the epoch: after ``90s``, ``12h``, ``30d``, or an RFC 3339 time.
+    """Return a token's end in seconds since the epoch: after ``90s``, ``12h``, ``30d``, or an RFC 3339 time.
 
     `at`: the time now. Raises InvalidInput, also for a time that is over.
     """

@@ -50,16 +50,16 @@ class VerifiedLogins(Generic[L]):
         return login
 
     def is_valid(self, login: Login) -> bool | None:
-        """As Authenticator."""
+        """Whether the login's key is still valid and its time not over; None for another authenticator's."""
         if type(login) is not self._kind:
             return None
         return login.key in self._keys.current.ids and not login.expired(self._clock())
 
     def follow(self, listener: LoginListener) -> None:
-        """As Authenticator. Whoever looks at open connections asks `is_valid`: nothing need be told."""
+        """Follow the keys. The listener is not called: checks of open connections ask `is_valid`."""
         del listener
         self._keys.follow()
 
     async def close(self) -> None:
-        """As Authenticator."""
+        """Stop following the keys."""
         await self._keys.close()

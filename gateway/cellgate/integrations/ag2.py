@@ -90,7 +90,7 @@ class CellgateCode:
 
     @property
     def supported_languages(self) -> tuple[CodeLanguage, ...]:
-        """What a session of Python runs."""
+        """The languages that a session of Python runs."""
         return ("python", "bash", "javascript", "typescript")
 
     async def run(self, code: str, language: CodeLanguage, *, context: Any = None) -> CodeRunResult:

@@ -49,12 +49,12 @@ class CellgateToolkit(Toolkit):
     """
 
     def tool(self, definition: Definition) -> CellgateTool:
-        """Return one tool."""
+        """Return the tool of a definition."""
         return CellgateTool(definition, self)
 
 
 def _content(answer: Answer) -> str | list[dict[str, Any]]:
-    """What a tool message holds. Raises ToolException for a refusal."""
+    """Return the content of a tool message. Raises ToolException for a refusal."""
     if answer.failed:
         raise ToolException(answer.text)
     if not answer.pictures:

@@ -56,11 +56,11 @@ class CellgateTool(AsyncBaseTool):  # type: ignore[misc]
         return self._metadata
 
     def call(self, **arguments: Any) -> ToolOutput:
-        """Call the tool."""
+        """Call the tool and wait for its output."""
         return self._output(arguments, self._toolkit.answer_now(self._name, arguments))
 
     async def acall(self, **arguments: Any) -> ToolOutput:
-        """Call the tool."""
+        """Call the tool on the running event loop."""
         return self._output(arguments, await self._toolkit.answer(self._name, arguments))
 
     def _output(self, arguments: dict[str, Any], answer: Answer) -> ToolOutput:
@@ -82,5 +82,5 @@ class CellgateToolkit(Toolkit):
     """
 
     def tool(self, definition: Definition) -> CellgateTool:
-        """Return one tool."""
+        """Return the tool of a definition."""
         return CellgateTool(definition, self)

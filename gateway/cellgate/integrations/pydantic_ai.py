@@ -48,7 +48,7 @@ class CellgateToolset(FunctionToolset[Any]):  # type: ignore[misc]  # has no typ
 
 
 def _content(answer: Answer) -> str | list[Any]:
-    """What a tool returns. Raises ToolFailed for a refusal."""
+    """Return a tool's content. Raises ToolFailed for a refusal."""
     if answer.failed:
         raise ToolFailed(answer.text)
     if not answer.pictures:

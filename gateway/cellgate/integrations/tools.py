@@ -70,12 +70,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Its texts, without the pictures."""
+        """The texts of the answer in one, without the pictures."""
         return "\n".join(part for part in self.content if isinstance(part, str))
 
     @property
     def pictures(self) -> list[Picture]:
-        """Its pictures."""
+        """The pictures of the answer."""
         return [part for part in self.content if isinstance(part, Picture)]
 
 
@@ -408,7 +408,7 @@ def _together(content: Content) -> Content:
 
 
 def _small_enough(pictures: Iterable[Picture]) -> Iterator[Picture]:
-    """Those pictures that fit, each by itself and together."""
+    """Yield the pictures that fit, each by itself and all together."""
     room = _MOST_OF_ALL
     for each in pictures:
         if len(each.data) <= min(room, _MOST_ENCODED):

@@ -128,7 +128,7 @@ def mathml(latex: str, *, block: bool) -> str | None:
 
 
 def _depth(latex: str) -> int:
-    """How deep braces and environments are nested, at most."""
+    """Return the greatest depth at which braces and environments are nested."""
     deepest = depth = 0
     for found in re.finditer(r"\\(?:begin|end|left|right|[{}\\])|[{}]|[_^]\s*(?=[_^\\])", latex):
         if found[0] in {"{", "\\begin", "\\left"}:

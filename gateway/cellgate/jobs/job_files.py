@@ -58,7 +58,7 @@ class JobFile:
     # The ledger
 
     def stalled_since(self) -> float | None:
-        """When it was last read, if a client reads it and that is long ago."""
+        """Return the time of the last read if a client reads the file and has paused for long; else None."""
         read = self._last_read
         return read if read is not None and time.monotonic() - read >= STALLED else None
 
@@ -82,12 +82,12 @@ class JobFile:
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """The size of the file in bytes."""
         return self.file.size
 
     @property
     def room(self) -> int:
-        """How many bytes it may still grow."""
+        """The number of bytes by which the file may still grow."""
         return self._space.room
 
     async def write(self, part: bytes) -> None:
@@ -118,7 +118,7 @@ class JobFile:
                 await self.write(part)
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """Its content in parts of 512 KiB. Raises StorageError."""
+        """Yield the file's content in parts of 512 KiB. Raises StorageError."""
         self.check()
         size = self.size
         self._last_read = time.monotonic()
@@ -127,7 +127,7 @@ class JobFile:
             self._last_read = time.monotonic()
 
     async def read(self) -> bytes:
-        """Its whole content. Raises StorageError."""
+        """Return the file's whole content. Raises StorageError."""
         return await self._read(self.size, 0)
 
     async def _read(self, count: int, offset: int) -> bytes:

@@ -50,7 +50,7 @@ async def ask_for_briefing(gateway: Gateway, wanted: Wanted) -> str:
 
 
 def briefing(info: GatewayInfo, wanted: Wanted) -> str:
-    """What cells of a new session find: packages, limits, network, and whether packages can be installed."""
+    """Describe a new session to a model: packages, limits, network, and whether packages can be installed."""
     kernel = wanted.kernel or info.default_kernel
     environment = None if wanted.language not in (None, "python") else info.environment.get(kernel)
     parts = [] if environment is None else [_found(environment)]

@@ -114,7 +114,7 @@ class Exchange:
             raise BadProgramAnswer("The program's answer is not whole")
 
     def rest(self) -> bytes:
-        """What came behind the head of an answer that switches."""
+        """Return the bytes received behind the head of an answer that switches protocols."""
         return bytes(self._http.trailing_data[0])
 
     async def _next(self) -> object:
@@ -156,7 +156,7 @@ class Exchange:
 
 
 def _answer_of(event: h11.Response | h11.InformationalResponse, *, switches: bool = False) -> ProgramAnswer:
-    """Its values. Raises BadProgramAnswer for a head that two readers might take for different ones."""
+    """Return a head's values. Raises BadProgramAnswer if two readers might understand it differently."""
     fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers.raw_items()]
     if len(fields) > MOST_FIELDS:
         raise BadProgramAnswer(f"The program's answer has more than {MOST_FIELDS} header fields")

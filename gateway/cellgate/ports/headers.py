@@ -167,7 +167,7 @@ def _own_cookie(field: str, prefix: str) -> str | None:
 
 
 def _location(value: str, passing: Passing) -> str:
-    """Where a program sends the browser, if it means a path of its own: below the prefix."""
+    """Return a program's Location; a path of its own is put below the prefix."""
     if not passing.prefix:
         return value
     if value.startswith("/") and not value.startswith("//"):

@@ -57,12 +57,12 @@ class PortsOrigin:
     wild: bool = False
 
     def described(self, ip: str) -> str:
-        """Where ports are found, for an operator. `ip`: the address that is listened on."""
+        """Return the URL of ports for an operator. `ip`: the address that is listened on."""
         name = self.name or {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(ip, ip)  # noqa: S104
         return self.url(PortPlace(host=f"*.{name}" if self.wild else name), name)
 
     def place(self, owner: str, session: str, port: int) -> PortPlace:
-        """Where a session's port is."""
+        """Return the host or path at which a session's port is served."""
         if not self.wild:
             return PortPlace(prefix=f"/{session}/{port}")
         return PortPlace(host=f"{label_of(owner, session, port)}.{self.name}")

@@ -49,7 +49,7 @@ class PortCounts:
         self._open[principal] += 1
 
     def leave(self, principal: str) -> None:
-        """One less."""
+        """Count one connection less for a principal."""
         self._open[principal] -= 1
         if not self._open[principal]:
             del self._open[principal]
@@ -60,7 +60,7 @@ class PortsHost(Protocol):
 
     @property
     def log(self) -> EventLog:
-        """Where their events go."""
+        """The log that records events of ports."""
 
     def kernel(self) -> Kernel:
         """The current kernel. Raises KernelDied when there is none, ShuttingDown when the session ends."""
@@ -91,7 +91,7 @@ class PortConnection:
         self._closed: Callable[[PortConnection], None] | None = closed
 
     async def read(self) -> bytes:
-        """What the program says next; empty at its end. Raises OSError."""
+        """Read the next bytes from the program; empty at its end. Raises OSError."""
         data = await self._reader.read(BUFFER)
         self._sums.received += len(data)
         return data
@@ -103,7 +103,7 @@ class PortConnection:
         await self._writer.drain()
 
     def close(self) -> None:
-        """Leave. Idempotent."""
+        """Close the connection to the program. Idempotent."""
         closed = self._closed
         self._closed = None
         if closed is not None:

@@ -42,7 +42,7 @@ class Kept:
 
     @property
     def size(self) -> int:
-        """How many characters are kept."""
+        """The number of characters that are kept."""
         return len(self._head) + self._in_tail
 
     def forget(self) -> None:
@@ -100,7 +100,7 @@ class ProcessOutputs:
         """Whether some output was left out."""
 
     def more(self, name: StreamName, data: bytes) -> Iterator[Text]:
-        """What is to be recorded of this output, which may be nothing yet."""
+        """Yield the text to record of this output; none if all of it has to be held back."""
         if self.truncated:
             return
         stream = self._streams[name]
@@ -110,7 +110,7 @@ class ProcessOutputs:
         yield from self._shown(name, text)
 
     def rest(self) -> Iterator[Text]:
-        """What was held back, at the end of both streams."""
+        """Yield the text that was held back, at the end of both streams."""
         for name, stream in self._streams.items():
             if self.truncated:
                 return
@@ -120,17 +120,17 @@ class ProcessOutputs:
             yield from self._shown(name, text)
 
     def leave_out(self) -> None:
-        """Nothing more can be recorded."""
+        """Mark the output as truncated: nothing more is recorded."""
         self.truncated = True
 
     def pack(self) -> None:
-        """Nothing more comes."""
+        """Pack the kept text, as no more follows."""
         for stream in self._streams.values():
             stream.kept.pack()
 
     @property
     def size(self) -> int:
-        """How many characters of both streams are kept."""
+        """The number of characters kept of both streams."""
         return sum(stream.kept.size for stream in self._streams.values())
 
     def forget(self) -> None:
@@ -139,7 +139,7 @@ class ProcessOutputs:
             stream.kept.forget()
 
     def text(self, name: StreamName, whole: str) -> str:
-        """What answers show of a stream; see `Kept.text`."""
+        """Return a stream's text for answers; see `Kept.text`."""
         return self._streams[name].kept.text(whole)
 
     def _shown(self, name: StreamName, text: str) -> Iterator[Text]:

@@ -52,7 +52,7 @@ class ProcessRequest:
     waits: bool = False
 
     def spec(self) -> ProgramSpec:
-        """As the kernel's keeper gets it."""
+        """Return the program's description for the kernel's keeper."""
         return ProgramSpec(self.argv, dict(self.env), self.cwd, self.stdin)
 
 

@@ -45,7 +45,7 @@ class ProcessHost(Protocol):
 
     @property
     def log(self) -> EventLog:
-        """Where their events go."""
+        """The log that records events of programs."""
 
     @property
     def cap(self) -> int:
@@ -108,7 +108,7 @@ class ProcessRun:
 
     @property
     def pid(self) -> int:
-        """Its process id inside the kernel's sandbox or container."""
+        """The process id inside the kernel's sandbox or container."""
         return self._program.pid
 
     @property
@@ -123,17 +123,17 @@ class ProcessRun:
 
     @property
     def kept(self) -> int:
-        """How many characters of its output are kept in memory."""
+        """The number of characters of output kept in memory."""
         return self._outputs.size
 
     @property
     def arguments(self) -> int:
-        """How many characters of its arguments are kept in memory."""
+        """The number of characters of arguments kept in memory."""
         return sum(map(len, self._argv))
 
     @property
     def size(self) -> int:
-        """How many characters of text `model` has, without short ones."""
+        """The number of characters in the long texts of `model`."""
         return self.kept + self.arguments
 
     def forget_output(self) -> None:
@@ -243,7 +243,7 @@ class ProcessRun:
             self.ended.set_result(None)
 
     def lose(self, cause: str) -> None:
-        """Its kernel or its session ends: so does this, now."""
+        """End the run now, because its kernel or its session ends."""
         self._cause = self._cause or cause
         self._finish(None)
 
@@ -292,7 +292,7 @@ class ProcessRun:
             raise Conflict("This process has ended already")
 
     def model(self, base_url: str = "") -> ProcessModel:
-        """As the wire shows it."""
+        """Return the run in its form on the wire."""
         found = None if self._end is None else self._end.exit
         address = f"GET {base_url}/v1/sessions/{self._host.log.key}/processes/{self.id} as a stream"
         cut = f"[cellgate: {self._forgotten} characters, cut here; {address} has them all]"
@@ -314,7 +314,7 @@ class ProcessRun:
         )
 
     async def events(self) -> AsyncGenerator[list[EventRow], None]:
-        """Its events from the first to the last, as they are recorded."""
+        """Yield the run's events from the first to the last, as they are recorded."""
         async with aclosing(self._host.log.follow(self._first_seq - 1)) as batches:
             async for rows in batches:
                 mine = [row for row in rows if row.type in EVENTS and _process_of(row) == self.id]

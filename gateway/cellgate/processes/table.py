@@ -51,7 +51,7 @@ class ProcessCounts:
         self._running[principal] += 1
 
     def leave(self, principal: str) -> None:
-        """One less."""
+        """Count one program less for a principal."""
         self._running[principal] -= 1
         if not self._running[principal]:
             del self._running[principal]
@@ -78,7 +78,7 @@ class SessionProcesses:
 
     @property
     def running(self) -> list[ProcessRun]:
-        """Those that have not ended."""
+        """The runs that have not ended."""
         return [run for run in self._runs.values() if run.running]
 
     @property
@@ -88,7 +88,7 @@ class SessionProcesses:
 
     @property
     def all(self) -> list[ProcessRun]:
-        """Those that are listed, oldest first."""
+        """The runs that are listed, oldest first."""
         return list(self._runs.values())
 
     def find(self, process: str) -> ProcessRun:

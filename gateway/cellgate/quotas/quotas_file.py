@@ -67,7 +67,7 @@ class QuotasFile:
         self._tasks.repeat(self.look, "watch the quotas", pause=LOOK_SECONDS)
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the file."""
         await self._tasks.cancel()
 
     async def look(self) -> float:

@@ -53,7 +53,7 @@ Refused = Callable[[str], None]
 
 
 def _nobody(_: str) -> None:
-    """Nobody counts refusals."""
+    """Ignore a refusal: nobody counts them."""
 
 
 def role_of_name(name: str) -> str:
@@ -139,7 +139,7 @@ class Account:
         return not (used or lately) and (limit is None or self._network_pace.is_behind(limit, now))
 
     def uses(self) -> dict[str, Use]:
-        """All that is counted."""
+        """Return the use of every quota, by its name."""
         now = self._clock()
         used: Mapping[str, float | None] = {
             "sessions": self._sessions,
@@ -325,7 +325,7 @@ class Account:
         return 0.0 if limit is None else self._network_pace.take(count, limit, self._clock())
 
     def give_back_network(self, count: int) -> None:
-        """They will not pass after all."""
+        """Give back bytes that will not pass after all."""
         self._network_pace.give_back(count)
 
     def pass_network(self, count: int) -> None:
@@ -429,11 +429,11 @@ class Usage:
         return [self._accounts.get(name) or self._new(name) for name in found[:limit]], len(found) > limit
 
     def role(self, name: str) -> str:
-        """The principal's role."""
+        """Return the role of a principal."""
         return self._role_of(name)
 
     def quotas(self, name: str) -> Quotas:
-        """The principal's quotas."""
+        """Return the quotas of a principal."""
         return self.account(name).quotas
 
     def change(self, policy: Policy) -> None:

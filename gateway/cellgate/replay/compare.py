@@ -111,7 +111,7 @@ class _Findings:
             self.needed("overwritten text")
 
     def text(self, part: str, before: str, after: str, *, markup: bool = False, drawn: bool = False) -> None:
-        """Compare two texts."""
+        """Compare two texts and add their difference."""
         if before == after:
             return
         before, after = _ANSI.sub("", before), _ANSI.sub("", after)

@@ -101,7 +101,7 @@ def seeds_report(recorded: str | None, usual: str) -> Pair:
 
 
 def compare_locks(recorded: Lock | None, now: Lock | None) -> EnvironmentCheck:
-    """What differs between the recorded lock and the replay's."""
+    """Return the differences between the recorded lock and the replay's."""
     if recorded is None or now is None:
         return EnvironmentCheck(Agreement.UNKNOWN)
     changes = []

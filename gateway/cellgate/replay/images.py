@@ -100,7 +100,7 @@ def _read(data: bytes) -> Image.Image:
 
 
 def _difference(before: Image.Image, after: Image.Image) -> Image.Image:
-    """How much each pixel differs, from 0 to 255, in the channel that differs most.
+    """Return each pixel's difference, from 0 to 255, in the channel that differs most.
 
     Compared on white and on black, so that invisible differences in transparent areas don't count.
     """

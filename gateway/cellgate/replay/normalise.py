@@ -181,7 +181,7 @@ class _Progress:
     of_drawn: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
-        """As `Rule.apply`."""
+        """Replace progress bars; see `Rule.apply`."""
         if " [" not in text or "/" not in text:
             return text, []
         found: list[str] = []
@@ -224,7 +224,7 @@ class _Sets:
     of_drawn: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
-        """As `Rule.apply`."""
+        """Put sets in order; see `Rule.apply`."""
         ordered = order_sets(text)
         return ordered, [] if ordered == text else [text]
 
@@ -249,7 +249,7 @@ class _BranchFolders:
     of_drawn: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
-        """As `Rule.apply`."""
+        """Replace folders of branches; see `Rule.apply`."""
         found = [*_BRANCH_FOLDER.findall(text), *_HOME.findall(text)]
         return _HOME.sub("/tmp/home", _BRANCH_FOLDER.sub("/workspace", text)), found  # noqa: S108
 
@@ -350,7 +350,7 @@ DOUBTFUL: tuple[AnyRule, ...] = (
 
 
 def explain(recorded: str, replayed: str, context: Context) -> Explanation | None:
-    """What makes both texts the same; None if they differ."""
+    """Return the rules that make both texts equal; None if they differ."""
     if recorded == replayed:
         return Explanation()
     sign = _unused(recorded, replayed)

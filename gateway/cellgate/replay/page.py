@@ -85,7 +85,7 @@ _FACTS = (
 
 
 def page(report: Report) -> str:
-    """The whole page."""
+    """Return a report's whole page."""
     name = str(report.session or getattr(report, "file", None) or "notebook")
     body = (
         *_head(report, name),

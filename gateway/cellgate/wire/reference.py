@@ -28,7 +28,7 @@ Every event begins with these fields:
 
 
 def reference() -> str:
-    """The page."""
+    """Return the reference of events as Markdown."""
     common = [each.name for each in msgspec.structs.fields(Event)]
     parts = [_HEAD.strip(), "", *_table(Event, skip=())]
     groups: tuple[tuple[str, tuple[type[Event], ...]], ...] = (

@@ -128,7 +128,7 @@ class DockerProvisioner(CellgateProvisioner):
         return container.watched.process
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """What `load_provisioner_info` needs except the engine, as JSON values. Only of a running kernel."""
+        """Return a running kernel's JSON values that `load_provisioner_info` needs beside the engine."""
         assert self._container is not None
         launch = self._container.launch
         key: Any = self.connection_info["key"]
@@ -272,7 +272,7 @@ class DockerProvisioner(CellgateProvisioner):
         self._end()
 
     async def explain_kill(self) -> KernelExit | None:
-        """As its engine tells of the container's memory, or its own cgroup."""
+        """Return the cause shown by the kernel's own cgroup, or by the engine for the container's memory."""
         if self._child is not None:
             return await self._child.explain_kill()
         return None if self._container is None else await Engine.explain_kill(self._container)
@@ -304,7 +304,7 @@ class DockerProvisioner(CellgateProvisioner):
         )
 
     async def make_names(self, folder: str, forked: int) -> Names | None:
-        """See `CellgateProvisioner`."""
+        """Make names for a branch; None where the engine or the container does not allow it."""
         engine, container = self._engine, self._container
         if engine is None or not self._may_name(engine):
             return None
@@ -340,7 +340,7 @@ class DockerProvisioner(CellgateProvisioner):
             await engine.close()
 
     def _leave(self, seat: Seat) -> None:
-        """When nothing of the kernel is left, and no branch of it."""
+        """Give up a seat once the kernel's process has ended."""
         if self._child is None or self._child.exited.done():
             seat.leave()
         else:

@@ -163,7 +163,7 @@ class SandboxProvisioner(ChildProvisioner):
             await self._disks.files_given(self._watched)
 
     async def make_names(self, folder: str, forked: int) -> Names | None:
-        """See `CellgateProvisioner`."""
+        """Make names for a branch; None if the kernel has ended."""
         child = self._child
         if child is None or child.inner_pid is None or child.exited.done():
             return None
@@ -172,7 +172,7 @@ class SandboxProvisioner(ChildProvisioner):
         )
 
     async def explain_kill(self) -> KernelExit | None:
-        """As the cgroup of a forked kernel tells; a kernel that was started cold has none."""
+        """Return the cause shown by a forked kernel's cgroup; a kernel that was started cold has none."""
         child = self._child
         return await child.explain_kill() if isinstance(child, ForkedChild) else None
 

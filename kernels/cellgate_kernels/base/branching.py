@@ -93,7 +93,7 @@ class Obstacle:
 
 
 def way_round(obstacles: tuple[Obstacle, ...]) -> str:
-    """What to do about them: a sentence for each kind."""
+    """Return a sentence of advice for each kind of obstacle."""
     names: dict[ObstacleKind, list[str]] = {}
     for obstacle in obstacles:
         names.setdefault(obstacle.kind, []).append(obstacle.name)

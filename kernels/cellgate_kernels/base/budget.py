@@ -137,9 +137,9 @@ class PartOfBudget:
         self._owner = owner
 
     def hold(self, holder: Holder, size: int) -> None:
-        """As `ByteBudget.hold`, for the owner."""
+        """Hold bytes for the owner; see `ByteBudget.hold`."""
         self._budget.hold(holder, size, self._owner.name)
 
     def release(self, holder: Holder) -> None:
-        """As `ByteBudget.release`."""
+        """Release a holder's bytes; see `ByteBudget.release`."""
         self._budget.release(holder)

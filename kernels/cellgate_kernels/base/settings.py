@@ -59,7 +59,7 @@ class ContainerSettings:
 
     @property
     def isolation(self) -> str:
-        """What separates a kernel from the host: ``gvisor`` under runsc, else ``container``."""
+        """The wall between a kernel and the host: ``gvisor`` under runsc, else ``container``."""
         return "gvisor" if "runsc" in self.runtime else "container"
 
     @property

@@ -204,7 +204,7 @@ def guarded(
     failed: Callable[[Exception], None] | None = None,
     **ids: object,
 ) -> Callable[P, None]:
-    """As `Supervisor.guard`, where logging and calling `failed` are all that can be done."""
+    """Guard a callback as `Supervisor.guard` does, where errors can only be logged and passed to `failed`."""
 
     def guarded_callback(*arguments: P.args, **options: P.kwargs) -> None:
         try:

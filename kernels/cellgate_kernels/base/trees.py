@@ -237,7 +237,7 @@ def rename(source: Path, target: Path) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """What is in a folder, even if its owner took away the permission to read it."""
+    """List the names in a folder, even if its owner took away the permission to read it."""
     with opened(folder) as descriptor:
         return os.listdir(descriptor)  # noqa: PTH208 - a descriptor
 

@@ -48,7 +48,7 @@ class Claimant:
 
     @property
     def turn(self) -> int:
-        """How much later its next turn is due after each."""
+        """The time by which each turn puts off the next one."""
         return round(TURN / self.weight)
 
 
@@ -90,7 +90,7 @@ class Turns(Generic[T]):
 
     @property
     def claimants(self) -> int:
-        """How many claimants are known: those that wait, and those remembered from their last turns."""
+        """The number of known claimants: those that wait, and those remembered from their last turns."""
         return len(self._lines)
 
     def add(self, claimant: Claimant, item: T) -> None:

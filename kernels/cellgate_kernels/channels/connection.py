@@ -138,7 +138,7 @@ class KernelConnection:
 
     @property
     def prefix(self) -> str | None:
-        """What the paths of the kernel's sockets begin with; None if it has none."""
+        """The prefix of the paths of the kernel's sockets; None if it has none."""
         return self._info.get("ip")
 
     @property
@@ -226,7 +226,7 @@ class KernelConnection:
         room: Room | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """As `listen`, but only for messages that answer the request of this id, after the listeners.
+        """Pass messages that answer the request of this id to `received`, after the listeners.
 
         A request has one follower; a later one replaces it.
         """
@@ -319,7 +319,7 @@ class KernelConnection:
         return message.header.msg_id
 
     def ask(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> asyncio.Future[Message]:
-        """As `request`; the future is the kernel's answer. Cancel it to stop listening."""
+        """Send a request and return a future of the kernel's answer. Cancel it to stop listening."""
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         msg_id = self.request(channel, msg_type, content)
 
@@ -497,7 +497,7 @@ class KernelConnection:
                     socket.resume()
 
     def _attendants(self, message: Message) -> Iterator[_Attendant]:
-        """Who is to receive a message."""
+        """Yield the listeners and the follower that a message is for."""
         for listener in self._listeners:
             if listener.types is None or message.header.msg_type in listener.types:
                 yield listener

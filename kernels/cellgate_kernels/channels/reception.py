@@ -71,7 +71,7 @@ class _Work:
 
     @property
     def due(self) -> float:
-        """What its share has used by now; the lowest is next."""
+        """The time that its share had used; the message with the least is read next."""
         return max(self.start, self.share.used)
 
 

@@ -47,7 +47,7 @@ SUBSCRIPTION = b"\0\x01\x01"
 
 
 def hello(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """What a client sends first: greeting and READY. Messages may follow when the other side is ready too."""
+    """Return a client's greeting and READY. Messages may follow when the other side is ready too."""
     ready = b"\x05READY" + _property(b"Socket-Type", socket_type)
     if identity:
         ready += _property(b"Identity", identity)
@@ -125,7 +125,7 @@ class Decoder:
         self._missing = 0
 
     def feed(self, data: bytes) -> None:
-        """Add received data."""
+        """Add received data to the messages being read."""
         if self._missing:
             part = data[: self._missing]
             self._missing -= len(part)
@@ -154,7 +154,7 @@ class Decoder:
         return message
 
     def _next(self) -> list[bytes] | None:
-        """As `next`, for what is in the buffer."""
+        """Return the next message that is whole in the buffer; None if there is none."""
         buffer, end = self._buffer, len(self._buffer)
         # Limited, because frames can be two bytes long and never complete a message.
         for _ in range(_FRAMES_AT_ONCE):

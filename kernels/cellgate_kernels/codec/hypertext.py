@@ -41,7 +41,7 @@ class HtmlReader:
     left: int = MOST
 
     def read(self, text: str) -> str:
-        """As `read_html`; empty when the limit is reached."""
+        """Return a page's text as `read_html` does; empty when the limit is reached."""
         taken = text[: min(self.left, LONGEST)]
         self.left -= len(taken)
         return read_html(taken) if len(taken) == len(text) else _cut(read_html(taken))

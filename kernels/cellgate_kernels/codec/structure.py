@@ -76,7 +76,7 @@ def weigh(frame: bytes, most: int | None = None) -> int | None:
 
 
 def weigh_small(frame: bytes) -> int:
-    """As `weigh` for frames that are not heavy, at little cost: strings are not recognised."""
+    """Weigh a small frame as `weigh` does, at less cost: strings are not recognised."""
     return _cost(frame.count(b"[") + frame.count(b"{"), frame.count(b","))
 
 

@@ -61,7 +61,7 @@ class EngineEvents:
         await self._first.wait()
 
     async def stop(self) -> None:
-        """End the thread."""
+        """Close the stream and wait for the thread's end."""
         self._stopped.set()
         self._close_stream()
         if self._thread.is_alive():

@@ -79,7 +79,7 @@ def build_image(
 
 
 def built_of(url: str, tag: str) -> str | None:
-    """What the image of this name was built of: an environment's name, or `OWN`; None if nothing says so.
+    """Return what an image was built of: an environment's name, or `OWN`; None if it has no label.
 
     Raises BackendUnavailable.
     """

@@ -126,7 +126,7 @@ class Forker:
 
     @property
     def usable(self) -> bool:
-        """Whether it forks."""
+        """Whether it can fork a kernel now."""
         return not self._retired and self._ready.done()
 
     @property
@@ -272,7 +272,7 @@ class Forker:
         return answer
 
     def _first_descriptors(self) -> Sequence[int]:
-        """Those that each child gets before its own."""
+        """Return the descriptors that each child gets before its own."""
         return ()
 
     def _take(self, descriptors: list[int]) -> bool:
@@ -408,7 +408,7 @@ class ForkedChild:
 
     @property
     def pid(self) -> int:
-        """Its id on this machine, until `exited`; 0 if it had ended before that could be asked."""
+        """The process id on this machine, until `exited`; 0 if the child ended before it could be read."""
         return self.inner_pid or 0
 
     def signal(self, signum: int) -> None:
@@ -443,7 +443,7 @@ class ForkedChild:
         return self._memory_kills > known
 
     def reported(self, status: int) -> None:
-        """Its parent says how it ended."""
+        """Note the wait status that the child's parent reported."""
         if self._fate.status is None:
             self._fate.status = status
             self._fate.reported.set()

@@ -86,7 +86,7 @@ def understand(message: bytes) -> Said:
 
 
 def orders(sessions: Sequence[str], mounts: Iterable[Step], folder: str, modules: Sequence[str]) -> bytes:
-    """What a zygote does first: give up `sessions`, mount its own, go to `folder`, load `modules`."""
+    """Encode a zygote's first orders: give up `sessions`, mount its own, go to `folder`, load `modules`."""
     return json.dumps(
         {
             "sessions": list(sessions),
@@ -121,7 +121,7 @@ class Description:
     filter: bytes
 
     def encoded(self, source_of: Callable[[str], str | int]) -> bytes:
-        """As bytes.
+        """Encode the request as JSON.
 
         `source_of` says where the child finds a folder or file of the host: a path, or the number of a
         detached mount. Raises NotForked.

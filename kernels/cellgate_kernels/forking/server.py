@@ -215,7 +215,7 @@ class ForkServer:
             raise NotForked(f"it can't have a uid of its own: {in_words(error)}") from error
 
     def _give_back(self, uids: KernelUids, uid: KernelUid, made: Sequence[ForkedChild]) -> None:
-        """When the kernel that has it has ended, or now if there is none."""
+        """Give back a uid when the kernel that has it has ended; at once if there is none."""
         if not made:
             uids.give_back(uid)
             return
@@ -272,7 +272,7 @@ class ForkServer:
         return isinstance(step, Bind) and self._source_of(step.source) != step.source
 
     def _source_of(self, path: str) -> str:
-        """Where a child finds a folder or file of the host, before it gives up those of sessions."""
+        """Return the path at which a child finds the host's file before it gives up sessions' folders."""
         # What is above it is ours, and may be reached by links; it may itself be written to by a kernel.
         real = Path(path).parent.resolve() / Path(path).name
         for number, (folder, _) in enumerate(self._sessions):

@@ -90,7 +90,7 @@ class Sharers:
 
     @property
     def kind(self) -> tuple[str, ResourceLimits]:
-        """What a container's start depends on, whoever has it."""
+        """The values that a container's start depends on, whoever uses it."""
         return self.kernelspec, self.limits
 
 
@@ -134,11 +134,11 @@ class Places:
 
     @property
     def all(self) -> list[Path]:
-        """All that there are."""
+        """The folders of the container; those that it lacks are left out."""
         return [folder for folder in (self.sockets, self.workspaces, self.packages) if folder is not None]
 
     def limits(self, limits: ResourceLimits) -> ResourceLimits:
-        """Those of the container: what all its kernels may use at the most, and the zygote."""
+        """Return the container's limits: the sum of its kernels' and the zygote's."""
         if self.kernels == 1:
             return limits
         first = of_the_first(limits)
@@ -151,7 +151,7 @@ class Places:
 
 
 def of_the_first(limits: ResourceLimits) -> ResourceLimits:
-    """Those of a zygote whose kernels have these: enough to load modules, whatever a client chose."""
+    """Return a zygote's limits for kernels with these limits: never less than its modules need to load."""
     memory, cpus, pids = max(limits.memory, _FIRST_MEMORY), max(limits.cpus, 1.0), max(limits.pids, 64)
     return replace(limits, memory=memory, cpus=cpus, pids=pids)
 
@@ -337,7 +337,7 @@ class _House:
         return "" if self._container is None else self._container.image
 
     def seat(self, kernel_id: str) -> Seat:
-        """One more."""
+        """Reserve a place for one more kernel."""
         self._seats.add(kernel_id)
         return Seat(self, kernel_id)
 
@@ -356,7 +356,7 @@ class _House:
         self._containers.tidy(self)
 
     async def close(self) -> None:
-        """End it now."""
+        """End the container now, and wait until it has ended."""
         self._seats.clear()
         self._end()
         if self._container is not None:
@@ -675,7 +675,7 @@ class Seat:
     async def make_names(
         self, child: SharedChild, folder: str, forked: int, user: tuple[int, int]
     ) -> Names | None:
-        """As `CellgateProvisioner.make_names`, for kernels that are this user and group."""
+        """Make names as `CellgateProvisioner.make_names` does, for kernels of this user and group."""
         if not self.has_names:
             return None
         if forked == _FIRST:
@@ -694,7 +694,7 @@ class Seat:
 
     @property
     def shared_with(self) -> str:
-        """Whose kernels are there."""
+        """The principal whose kernels share the container."""
         return self._house.sharers.principal
 
     @property
@@ -760,13 +760,13 @@ class Seat:
 
 
 def _namespace(process: int) -> tuple[int, int]:
-    """What identifies the namespace of processes that this one is in. Raises OSError."""
+    """Return device and inode of the PID namespace of a process. Raises OSError."""
     found = Path(f"/proc/{process}/ns/pid").stat()
     return found.st_dev, found.st_ino
 
 
 def _number_inside(process: int) -> int | None:
-    """Its number in its own namespace of processes; None if it has ended."""
+    """Return a process's number in its own PID namespace; None if it has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -859,7 +859,7 @@ class SharedChild(ForkedChild):
         self._loop.call_later(_INSIST_AFTER, self._guard(lambda: self.signal(signal.SIGKILL)))
 
     async def explain_kill(self) -> KernelExit | None:
-        """As its own cgroup tells, or else its container's."""
+        """Return the cause that the kernel's own cgroup shows, or else its container's."""
         if self._cgroup is not None:
             return await super().explain_kill()
         return await Engine.explain_kill(self._container)

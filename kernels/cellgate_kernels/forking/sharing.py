@@ -50,11 +50,11 @@ class KeptProcess(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number in its own namespace."""
+        """The process's number in its own PID namespace."""
 
     @property
     def ended(self) -> asyncio.Future[KernelExit | None]:
-        """How it ended; None once the keeper says nothing any more."""
+        """A future of the kernel's end; of None if the keeper is gone."""
 
     def kill(self) -> None:
         """Kill it with its process group; does nothing after its end."""
@@ -101,11 +101,11 @@ class _Tenant:
 
     @property
     def folders(self) -> frozenset[Path]:
-        """Its workspace, and its packages if it has any."""
+        """The kernel's workspace, and its packages' folder if it has one."""
         return frozenset({self.workspace} if self.packages is None else {self.workspace, self.packages})
 
     def end(self, how: KernelExit) -> None:
-        """It has ended."""
+        """Set the kernel's end, once."""
         if not self.exited.done():
             self.exited.set_result(how)
 
@@ -138,7 +138,7 @@ class SharedSandbox:
         self._gone.add_done_callback(guarded(self._sandbox_ended, "end of a sandbox"))
 
     def place_for(self, kernel_id: str) -> BranchPlace:
-        """Where a branch of this id goes. Raises KernelStartFailed when its sockets' paths are too long."""
+        """Return the place of a branch. Raises KernelStartFailed if its sockets' paths are too long."""
         name = f"b{kernel_id[:8]}"
         prefix = str(self.folders.sockets / name)
         check_socket_path(prefix)
@@ -160,12 +160,12 @@ class SharedSandbox:
         raise KernelStartFailed("The files are not in the kernel's sandbox")
 
     def socket_of_names(self, kernel_id: str) -> tuple[str, str]:
-        """Where names are offered to a new kernel: the path here, and as it sees it."""
+        """Return the socket that offers names to a new kernel: its path here, and as the kernel sees it."""
         name = f"n{kernel_id[:8]}"
         return str(self.folders.sockets / name), str(Path(self.view.socket_prefix).with_name(name))
 
     def socket_of_held(self, held_id: str) -> tuple[str, str]:
-        """Where a held fork waits for us: the path here, and as it sees it. Raises KernelStartFailed when it
+        """Return the socket of a held fork: its path here, and as it sees it. Raises KernelStartFailed when it
         is too long.
         """
         name = f"h{held_id[:8]}"
@@ -175,7 +175,7 @@ class SharedSandbox:
 
     @property
     def held(self) -> int:
-        """How many held forks it has."""
+        """The number of held forks in the sandbox."""
         return self._held
 
     def hold(self, ended: asyncio.Future[KernelExit]) -> None:
@@ -188,7 +188,7 @@ class SharedSandbox:
         ended.add_done_callback(has_ended)
 
     def processes(self) -> tuple[int, ...]:
-        """Those of its kernels that have not ended, numbered as in the sandbox."""
+        """Return the process numbers, as in the sandbox, of the kernels that have not ended."""
         tenants = (each for each in self._tenants.values() if not each.exited.done())
         return tuple(each.kept.pid for each in tenants if each.kept is not None)
 
@@ -239,7 +239,7 @@ class SharedSandbox:
         )
 
     def others_in(self, folder: Path, kernel_id: str) -> tuple[str, ...]:
-        """Those of them that use this folder."""
+        """Return the ids of the other kernels that use this folder."""
         return tuple(each for each in self.others(kernel_id) if folder in self._tenants[each].folders)
 
     def _told(self, tenant: _Tenant, told: asyncio.Future[KernelExit | None]) -> None:
@@ -276,7 +276,7 @@ class SharedSandbox:
             self.root._end()
 
     def end(self, kernel_id: str) -> bool:
-        """See `Sharing`."""
+        """End a kernel; returns False if the sandbox must end for it instead."""
         tenant = self._tenants.get(kernel_id)
         if tenant is None or tenant.kept is None or self._gone.done() or self._is_last(tenant):
             return False
@@ -287,7 +287,7 @@ class SharedSandbox:
         return True
 
     def _give_up(self, tenant: _Tenant) -> None:
-        """Nobody tells of its end: whatever still runs there ends with the sandbox."""
+        """End the whole sandbox if it has not reported the end of a killed kernel."""
         if not tenant.exited.done():
             tenant.close()
             if self._is_last(tenant):
@@ -351,7 +351,7 @@ class BranchProvisioner(CellgateProvisioner):
 
     @property
     def image_used(self) -> Mapping[str, str]:
-        """That of its sandbox."""
+        """The image of the sandbox."""
         return self.sandbox.root.image_used
 
     @property
@@ -361,30 +361,30 @@ class BranchProvisioner(CellgateProvisioner):
 
     @property
     def has_neighbours(self) -> bool:
-        """As its sandbox."""
+        """Whether the sandbox has kernels of other sessions."""
         return self.sandbox.root.has_neighbours
 
     async def remove(self, *folders: Path) -> None:
-        """As its sandbox's first kernel."""
+        """Remove folders by the sandbox's first kernel."""
         await self.sandbox.root.remove(*folders)
 
     @property
     def keeper_socket(self) -> str | None:
-        """That of its sandbox."""
+        """The path of the socket of the sandbox's keeper."""
         return keeper_of(self.sandbox.folders)
 
     @property
     def can_share(self) -> bool:
-        """As its sandbox's first kernel could."""
+        """True: the sandbox's first kernel could share."""
         return True
 
     @property
     def place(self) -> tuple[LaunchFolders, KernelView]:
-        """Those of its sandbox."""
+        """The folders and the view of the sandbox."""
         return self.sandbox.folders, self.sandbox.view
 
     async def log_tail(self) -> str:
-        """Its sandbox's, in which all its kernels write."""
+        """Return the end of the sandbox's log, to which all its kernels write."""
         return await self.sandbox.root.log_tail()
 
     async def files_given(self) -> None:
@@ -392,7 +392,7 @@ class BranchProvisioner(CellgateProvisioner):
         await self.sandbox.root.files_given()
 
     async def branch_files_given(self) -> None:
-        """As in its sandbox's first kernel."""
+        """Pass the notice on to the sandbox's first kernel."""
         await self.sandbox.root.branch_files_given()
 
     async def cleanup(self, restart: bool = False) -> None:
@@ -441,5 +441,5 @@ def _unlink_files(prefix: str) -> None:
 
 
 def keeper_of(folders: LaunchFolders) -> str:
-    """Where the keeper of a sandbox takes programs."""
+    """Return the path of the socket on which a sandbox's keeper takes programs."""
     return f"{folders.socket_prefix}-0"

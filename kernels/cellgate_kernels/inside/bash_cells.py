@@ -65,7 +65,7 @@ class CellgateBashKernel(BashKernel):
         self.saved_sigint_handler = signal.signal(signal.SIGINT, self.interrupt)
 
     def interrupt(self, number, frame):
-        """As from the terminal: the program that runs in it gets the signal."""
+        """Send the terminal's interrupt to the program that runs in it."""
         self.interrupted = True
         self.looks = LOOKS
         self.seen = None
@@ -175,7 +175,7 @@ class CellgateBashKernel(BashKernel):
         self.send_response(self.iopub_socket, "stream", {"name": "stdout", "text": text})
 
     def content_of(self, piece):
-        """What the file shows; None if it can't be shown: user code may have named any file or none."""
+        """Return the content of the file that a piece names; None if it can't be shown."""
         with suppress(OSError, ValueError, AttributeError, IndexError):
             _, shown = extract_contents(piece.line.rstrip("\r\n") + "\n")
             return shown[0]

@@ -32,7 +32,7 @@ class CellOutput:
         self.late = ""
 
     def feed(self, text: str) -> Iterator[str | FileLine]:
-        """What is certain by now; the rest is held until more is known."""
+        """Yield the output that is certain by now; keep the rest until more text comes."""
         self._held += text
         output, prompt, late = self._held.partition(self._prompt)
         if prompt:
@@ -51,7 +51,7 @@ class CellOutput:
             yield text
 
     def end(self) -> Iterator[str | FileLine]:
-        """What was held: nothing more follows."""
+        """Yield the text that was kept, as nothing more follows."""
         while (found := _MARK.search(self._held)) is not None:
             yield from self._line(found, final=True)
         if self._held:
@@ -75,7 +75,7 @@ class CellOutput:
         return [held[:start], line] if start else [line]
 
     def _begun(self) -> int:
-        """How many of the last characters held may be the beginning of a mark or of the prompt."""
+        """Return how many of the last kept characters may begin a mark or the prompt."""
         held, wanted = self._held, (*MARKS, self._prompt)
         longest = max(map(len, wanted)) - 1
         for length in range(min(longest, len(held)), 0, -1):

@@ -221,7 +221,7 @@ def start_forwarder():
 
 @cache
 def mend(shell):
-    """What is ours of IPython's shell; a zygote's is mended before the fork."""
+    """Change IPython's shell: lines of cells, tables, charts, errors. A zygote's is changed before a fork."""
     cells_have_lines()
     tables_on_request(shell)
     charts_are_seen(shell)
@@ -591,7 +591,7 @@ def session_class():
 
 @cache
 def json_encoder():
-    """What writes JSON, and what turns all else into what that can write."""
+    """Return a function that encodes JSON, and one that makes other values encodable."""
     from jupyter_client.jsonutil import json_clean, json_default  # noqa: PLC0415
 
     return json.JSONEncoder(default=json_default, ensure_ascii=False, allow_nan=False).encode, json_clean
@@ -642,7 +642,7 @@ def kernel_that_branches():
 
         @property
         def streams(self):
-            """Its own standard streams, whatever a cell may have put in their places."""
+            """The kernel's own standard streams, whatever a cell has put in their places."""
             return self._stdout, self._stderr
 
         async def do_execute(self, *arguments, **options):
@@ -774,7 +774,7 @@ class Spool:
                 self.close()
 
     def count(self, cell, kind):
-        """How many outputs of the cell came before; so a reader knows what is no longer in the ring."""
+        """Return the number of a cell's earlier outputs: it tells a reader how many the ring has lost."""
         before = self.sent.pop(cell, 0)
         self.sent[cell] = before + (kind in OUTPUT)
         if len(self.sent) > CELLS_COUNTED:

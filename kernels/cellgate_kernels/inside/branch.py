@@ -195,7 +195,7 @@ class Branching:
                 order.fail(error)
 
     def look_and_leave(self, order):
-        """As `consider`."""
+        """Do the work of `consider`, and raise the errors that cells' changes cause."""
         if order.is_claimed:
             return
         if not self.is_idle():
@@ -233,7 +233,7 @@ class Branching:
         return dealing.isdisjoint(codes)
 
     def obstacles(self, maps):
-        """What would not survive a fork, as pairs of a kind and a name. `maps`: the `memory_map`."""
+        """Return obstacles to a fork as pairs of a kind and a name. `maps`: the `memory_map`."""
         found = [("thread", thread.name) for thread in self.foreign_threads()]
         names = {name for name in thread_names() if LOST_THREADS.match(name)}
         found += [("native_thread", name) for name in sorted(names)]
@@ -248,7 +248,7 @@ class Branching:
         return found
 
     def obstacles_to_holding(self, maps):
-        """What would not come back with a checkpoint. `maps`: the `memory_map`."""
+        """Return obstacles to a checkpoint: files that it would not bring back. `maps`: the `memory_map`."""
         own = self.own_descriptors
         opened = {number: link for number, link in descriptors().items() if own.get(number) != link}
         return [("unnamed_file", name) for name in self.unnamed(opened, maps).too_large()]
@@ -432,7 +432,7 @@ def no_collection():
 
 
 def fork_quietly():
-    """As os.fork, without the warning that there are other threads: those of the kernel are dealt with."""
+    """Fork as os.fork does, without its warning of other threads: the kernel's own are made anew."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return fork()
@@ -588,7 +588,7 @@ class Branch:
             os._exit(1)
 
     def forget_the_parents_ends(self):
-        """What was to be done at the parent's exit is the parent's: it would empty the namespace, wait for
+        """Drop the calls registered for the parent's exit: they would empty the namespace, wait for
         threads, and remove temporary folders that the parent still uses.
         """
         atexit._clear()
@@ -790,17 +790,17 @@ class Branch:
         self.branching.alone = loop.call_later(ALONE_AFTER, self.end_if_alone)
 
     def end_if_alone(self):
-        """Nobody knows of this branch: whoever asked for it has ended, and so must it."""
+        """End this branch if it got no message: the gateway that requested it has ended."""
         if not self.app.session.digest_history:
             os._exit(1)
 
 
 def ignore(*_):
-    """Do nothing."""
+    """Ignore all arguments and do nothing."""
 
 
 def cells_callback(kernel):
-    """What is called with each message for the main thread."""
+    """Return the callback that receives each message for the main thread."""
     return kernel.shell_channel_thread.manager._shell_channel_to_main.to_stream._recv_callback
 
 
@@ -832,7 +832,7 @@ def mapped_files(maps):
 
 
 def thread_names():
-    """What the system calls the threads of this process."""
+    """Return the names that the system has for this process's threads."""
     names = []
     for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
         path = f"/proc/self/task/{thread}/comm"
@@ -904,7 +904,7 @@ def missing_names(app):
 
 
 def names_not_found(app):
-    """As `missing_names`. Raises AttributeError."""
+    """Return the same as `missing_names`. Raises AttributeError."""
     from ipykernel import utils  # noqa: PLC0415
 
     kernel = app.kernel

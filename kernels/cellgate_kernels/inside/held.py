@@ -260,7 +260,7 @@ def is_another(number, path):
 
 
 def access(number):
-    """How a descriptor was opened: for reading, writing or both."""
+    """Return the mode in which a descriptor was opened: O_RDONLY, O_WRONLY or O_RDWR."""
     return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
 
 
@@ -322,7 +322,7 @@ def share(kernels, held):
 
 
 def memory(process):
-    """What the system counts to a process, in KiB; empty where it does not say."""
+    """Return a process's kinds of memory in KiB, by the system's names; empty where these can't be read."""
     with suppress(OSError), open(f"/proc/{process}/smaps_rollup") as file:  # noqa: PTH123
         words = (line.split() for line in file.readlines()[1:])
         return {name.rstrip(":"): int(size) for name, size, *_ in words}

@@ -226,7 +226,7 @@ class Keeper:
         self.poll.register(descriptor, events)
 
     def unwatch(self, descriptor):
-        """The opposite."""
+        """Stop watching a descriptor."""
         del self.ready[descriptor]
         self.poll.unregister(descriptor)
 
@@ -262,7 +262,7 @@ class Keeper:
         return max(1, 1000 * (min(due for due, _ in self.timers) - moment))
 
     def take_signals(self, descriptor, events):
-        """What the handlers of signals left in the pipe: one byte each."""
+        """Act on the signals that their handlers wrote to the pipe, one byte each."""
         for number in os.read(descriptor, WAKE_BYTES):
             if number == signal.SIGCHLD:
                 self.reap()
@@ -283,7 +283,7 @@ class Keeper:
             os.waitpid(child, 0)
 
     def kernel_ended(self, kernel, returncode):
-        """Its cells' programs end with it, unless they left its group."""
+        """End the programs in an ended kernel's process group, and report its return code."""
         signal_group(kernel, signal.SIGKILL)
         self.kernels.discard(kernel)
         if kernel == self.first:

@@ -70,11 +70,11 @@ class Probe(io.RawIOBase):
     """A file that looks at its buffer while that is writing."""
 
     def writable(self):
-        """As every file that can be written to."""
+        """Return True: the buffer asks before it writes."""
         return True
 
     def write(self, data):
-        """Look, instead."""
+        """Copy the buffer's memory instead of writing the data."""
         self.seen = words(self.buffer)
         return len(data)
 
@@ -86,7 +86,7 @@ def words(buffer):
 
 
 def place_of_owner():
-    """Where in a buffer Python keeps which thread uses it, by looking for it; None if it is not found."""
+    """Find the offset at which a buffer keeps the id of the thread that uses it; None if there is none."""
     probe = Probe()
     probe.buffer = io.BufferedWriter(probe)
     probe.buffer.write(b"x")

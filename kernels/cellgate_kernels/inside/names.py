@@ -78,6 +78,6 @@ def checked(result):
 
 
 def close(descriptors):
-    """Close each."""
+    """Close all the descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)

@@ -77,7 +77,7 @@ class Native:
             self.rest_connections(kind, found(kind, namespace))
 
     def rest_connections(self, kind, known):
-        """As `rest_duckdb`, of the databases of these connections."""
+        """Set the databases of these connections to one thread, and remember how many each had."""
         for connection in known:
             with suppress(Exception):  # closed, or its settings are locked
                 # A cursor leaves the connection its result and its transaction.

@@ -110,7 +110,7 @@ def length(area):
 
 
 def inside(parts, areas):
-    """Those parts that still lie in one of the areas, by their addresses."""
+    """Yield the parts that still lie in one of the areas, by their addresses."""
     waiting = iter(areas)
     start = end = 0
     for address, size in sorted(parts):

@@ -106,7 +106,7 @@ class Relay:
         self.adjust()
 
     def give_up(self):
-        """Nobody answers in time."""
+        """Fail the connection if no answer has come in time."""
         if self.connecting and not self.over:
             self.fail(errno.ETIMEDOUT)
 
@@ -164,7 +164,7 @@ class Relay:
             side.socket.shutdown(socket.SHUT_WR)
 
     def other(self, side):
-        """The other side."""
+        """Return the side that is not this one."""
         return self.program if side is self.gateway else self.gateway
 
     def adjust(self):

@@ -82,7 +82,7 @@ class Programs:
         self.relays = set()
 
     def accept(self, listener):
-        """Take a connection."""
+        """Accept a connection and wait for its request; close it if too many programs run."""
         try:
             connection, _ = listener.accept()
         except OSError:
@@ -401,13 +401,13 @@ class Program:
             self.close_pipe(descriptor)
 
     def close_pipe(self, descriptor):
-        """Nothing more is read from this pipe."""
+        """Close a pipe and stop reading it."""
         self.watch(descriptor, 0, None)
         del self.pipes[descriptor]
         os.close(descriptor)
 
     def close_pipes(self):
-        """Read nothing more."""
+        """Close all the pipes and stop reading them."""
         for descriptor in tuple(self.pipes):
             self.close_pipe(descriptor)
 
@@ -483,7 +483,7 @@ class Program:
         self.watch(self.connection.fileno(), events, self.connection_ready)
 
     def forget(self):
-        """Nothing is left of it."""
+        """Close the program's input and drop it from those that run."""
         self.close_stdin()
         self.programs.running.discard(self)
 
@@ -508,7 +508,7 @@ def execute(argv, environment, streams):
 
 
 def execute_in(kernel, folder, argv, environment, streams):
-    """As `execute`, in the mounts of a kernel and a folder there. Raises OSError."""
+    """Start a program as `execute` does, in a kernel's mounts and a folder there. Raises OSError."""
     # Only now is there a need for what enters them.
     import names  # noqa: PLC0415
 
@@ -560,7 +560,7 @@ def become(argv, environment, streams):
 
 
 def places(program, environment):
-    """Where a program may be: a path as it is, a name in each folder of its own PATH."""
+    """Return the paths where a program may be: a path itself, a name in each folder of its own PATH."""
     if b"/" in program or not program:
         return [program]
     folders = environment.get(b"PATH", b"").split(b":")
@@ -576,12 +576,12 @@ def pipe(opened):
 
 
 def close(*descriptors):
-    """Close each."""
+    """Close all the descriptors, also those that are closed already."""
     for descriptor in descriptors:
         with suppress(OSError):
             os.close(descriptor)
 
 
 def waiting_in(descriptor):
-    """How many bytes can be read from a pipe now."""
+    """Return the number of bytes that can be read from a pipe now."""
     return NATIVE.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, NATIVE.pack(0)))[0]

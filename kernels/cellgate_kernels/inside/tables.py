@@ -63,7 +63,7 @@ def table_or_why(table, rows):
 
 
 def words(error):
-    """What the error says, as far as it can."""
+    """Return an error's message, cut; a fixed one if the error can't give its own."""
     try:
         return str(error)[:MOST_WORDS].encode(errors="replace").decode()
     except Exception:  # noqa: BLE001 - it may be anybody's
@@ -71,7 +71,7 @@ def words(error):
 
 
 def duration(nanoseconds):
-    """As ISO 8601 has it, in pandas' form: only days can be negative."""
+    """Format a duration by ISO 8601 as pandas does, where only days can be negative."""
     days, rest = divmod(nanoseconds, DAY)
     seconds, fraction = divmod(rest, 10**9)
     minutes, seconds = divmod(seconds, 60)
@@ -196,7 +196,7 @@ class Writer:
         return {"schema": schema, "data": [dict(zip(keys, row, strict=True)) for row in rows]}
 
     def names(self, labels, index, *, is_series):
-        """What names each field: its name, which is its key in the rows, and its label if that is another."""
+        """Return each field's name, which is its key in the rows, and its label if that differs."""
         encoded = [self.value(label) for label in labels]
         bases = [self.base(*pair) for pair in zip(labels, encoded, strict=True)]
         if is_series and not labels[0]:
@@ -241,7 +241,7 @@ class Writer:
         return inside if isinstance(inside, str) else str(label)
 
     def columns(self, columns):
-        """What the labels of the columns don't say of their index."""
+        """Return the properties of the columns' index that its labels don't show."""
         said = {}
         labels = list(columns)
         if columns.nlevels > 1:
@@ -304,7 +304,7 @@ class Writer:
         return {**field, **said}, found
 
     def type_of(self, dtype):
-        """As pandas' own Table Schema has it."""
+        """Return the type that pandas' own Table Schema gives a dtype."""
         types, pandas = self.pandas.api.types, self.pandas
         known = (
             (types.is_integer_dtype, "integer"),
@@ -319,7 +319,7 @@ class Writer:
         return next((name for holds, name in known if holds(dtype)), "any")
 
     def dtype_of(self, dtype):
-        """What a field says of its dtype besides the type."""
+        """Return the properties of a field that describe its dtype beyond the type."""
         pandas = self.pandas
         if isinstance(dtype, pandas.CategoricalDtype):
             return {"ordered": bool(dtype.ordered)}
@@ -387,7 +387,7 @@ class Writer:
         return [None if text == "NaT" else in_thousandths(text) for text in texts]
 
     def durations(self, values):
-        """Durations, from numpy's."""
+        """Encode an array of numpy's durations; None for missing ones."""
         unit, count = self.numpy.datetime_data(values.dtype)
         factor = count * {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[unit]
         missing = self.numpy.isnat(values).tolist()
@@ -502,7 +502,7 @@ class Writer:
         return {"$time" if value.tzinfo is None else "$text": value.isoformat()}
 
     def timedelta(self, value, _):
-        """pandas' and Python's."""
+        """Encode a duration of pandas or Python."""
         if value is self.pandas.NaT:
             return {"$missing": "NaT"}
         seconds = value.days * 86_400 + value.seconds
@@ -510,13 +510,13 @@ class Writer:
         return {"$timedelta": duration(seconds * 10**9 + fraction)}
 
     def period(self, value, depth):
-        """Its beginning and its frequency."""
+        """Encode a period as its beginning and its frequency."""
         self.opened(1, depth + 1)
         self.spend(1)
         return {"$period": [self.start(value), value.freqstr]}
 
     def start(self, period):
-        """When a period begins, by which and its frequency it is known."""
+        """Return the moment when a period begins, which identifies it together with its frequency."""
         try:
             moment = period.to_timestamp(how="start").to_datetime64()
         except self.pandas.errors.OutOfBoundsDatetime:
@@ -524,13 +524,13 @@ class Writer:
         return in_thousandths(str(self.numpy.datetime_as_string(moment)))
 
     def interval(self, value, depth):
-        """Its ends, and which of them belong to it."""
+        """Encode an interval as its ends and which of them it includes."""
         self.opened(1, depth + 1)
         left, right = self.value(value.left, depth + 2), self.value(value.right, depth + 2)
         return {"$interval": {"left": left, "right": right, "closed": value.closed}}
 
     def complex(self, value, depth):
-        """Its parts."""
+        """Encode a complex number as its two parts."""
         self.opened(1, depth + 1)
         self.spend(1)
         return {

@@ -38,7 +38,7 @@ class Area:
 
     @property
     def size(self):
-        """Its bytes."""
+        """The size in bytes."""
         return self.end - self.start
 
     @property
@@ -116,7 +116,7 @@ class Unnamed:
 
 
 def identity(found):
-    """What tells a file from all others, as the list of a process's memory has it."""
+    """Return a file's device and inode numbers in the form of a process's memory map."""
     return os.major(found.st_dev), os.minor(found.st_dev), found.st_ino
 
 
@@ -135,7 +135,7 @@ def shared_areas(maps):
 
 
 def whole(number):
-    """What is in an open file, however it was opened. Raises OSError."""
+    """Read an open file whole, whatever mode it was opened in, up to the limit. Raises OSError."""
     parts = []
     file = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
     try:

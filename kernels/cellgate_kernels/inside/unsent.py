@@ -113,7 +113,7 @@ class Unsent:
             self.text += len(piece)
 
     def begin_cell(self, parent):
-        """What is written from now on is for the request with this header, unless it is said otherwise."""
+        """Count text written from now on to the request with this header, until the next one."""
         if self.map is not None:
             with self.lock:
                 self.set_parent(parent)

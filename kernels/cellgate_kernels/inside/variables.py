@@ -103,7 +103,7 @@ def summaries(texts):
 
 
 def written(value):
-    """As Python writes it."""
+    """Return the value's repr."""
     return repr(value), None
 
 
@@ -132,12 +132,12 @@ def text(shown, value):
 
 
 def path(shown, value):
-    """As text, unless `shown` is false."""
+    """Return a path as text, or nothing if `shown` is false."""
     return (str(value) if shown else ""), None
 
 
 def counted(value):
-    """How many items it has."""
+    """Return the number of items."""
     return number_of(len(value), "item"), None
 
 
@@ -147,14 +147,14 @@ def number_of(count, what):
 
 
 def function(value):
-    """Its parameters' names."""
+    """Return the names of a function's parameters."""
     code = value.__code__
     names = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     return f"({', '.join(names[:MOST_SHOWN])})", None
 
 
 def module(value):
-    """Its name and version."""
+    """Return a module's name and version."""
     told = [vars(value).get(name) for name in ("__name__", "__version__")]
     return " ".join(each[:MOST_SHOWN] for each in told if type(each) is str), None
 
@@ -184,7 +184,7 @@ def column(value):
 
 
 def polars_frame(value):
-    """Rows and columns."""
+    """Describe a Polars frame: rows, columns and bytes."""
     rows, columns = value.shape
     return table_of(rows, columns), int(value.estimated_size()) if columns <= MOST_COLUMNS else None
 
@@ -195,13 +195,13 @@ def polars_column(value):
 
 
 def arrow_table(value):
-    """pyarrow's."""
+    """Describe a table of pyarrow: rows, columns and bytes."""
     columns = value.num_columns
     return table_of(value.num_rows, columns), value.nbytes if columns <= MOST_COLUMNS else None
 
 
 def tensor(value):
-    """torch's."""
+    """Describe a tensor of torch: shape, type, device and bytes."""
     return f"{tuple(value.shape)} {value.dtype} {value.device}", value.element_size() * value.nelement()
 
 

@@ -188,7 +188,7 @@ def private():
 
 
 def threads():
-    """How many threads this process has."""
+    """Return the number of this process's threads."""
     return len(os.listdir("/proc/self/task"))  # noqa: PTH208
 
 
@@ -247,7 +247,7 @@ class Zygote:
         return None
 
     def requested(self, request):
-        """What else a request says is known to zygotes elsewhere."""
+        """Note further fields of a request; a zygote in a sandbox needs none."""
 
     def forked(self, process):
         """There is a child with this pidfd."""
@@ -258,7 +258,7 @@ class Zygote:
         tell(self.control, "refused", number=number, why=why)
 
     def fork(self):
-        """As os.fork; the child is the first process of a new namespace of processes."""
+        """Fork a child as the first process of a new PID namespace; returns as os.fork does."""
         checked(libc.unshare(CLONE_NEWPID))
         child = refused = None
         try:
@@ -455,7 +455,7 @@ def memory(path, size, mode):
 
 
 def folder(path):
-    """Make a folder."""
+    """Make a folder and those above it, if they are missing."""
     os.makedirs(path, 0o755, exist_ok=True)  # noqa: PTH103
 
 

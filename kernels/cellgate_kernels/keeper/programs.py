@@ -65,7 +65,7 @@ class ProgramSpec:
     stdin: bool = False
 
     def words(self) -> list[bytes]:
-        """As the keeper takes it."""
+        """Return the words of the request to the keeper."""
         variables = [f"{name}={value}" for name, value in self.env.items()]
         given = ["1" if self.stdin else "0", self.folder, str(len(self.argv)), *self.argv, *variables]
         return [word.encode() for word in given]
@@ -116,7 +116,7 @@ class Program:
         self._untaken = 0
 
     async def next(self) -> ProgramOutput | ProgramExit:
-        """What it does next. Raises KernelDied when its sandbox, or whoever answers there, is gone, and once
+        """Wait for the program's next output or exit. Raises KernelDied when its sandbox is gone, and once
         it was closed: what came before that and was not handled is dropped.
         """
         while True:

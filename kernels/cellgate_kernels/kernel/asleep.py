@@ -93,7 +93,7 @@ class Sleep:
                 self._tasks.start(self._read_back(), "read back")
 
     def leave(self) -> None:
-        """As `wake`, for one that is not used here any more: its memory comes back as it needs it."""
+        """Let a kernel run on that is not used here any more: its memory comes back as it needs it."""
         if self.over:
             return
         self.over = True
@@ -124,4 +124,4 @@ class Sleep:
 
 
 def _ignore(_: Message) -> None:
-    """What it sent before it slept."""
+    """Ignore a message that was sent before the kernel slept."""

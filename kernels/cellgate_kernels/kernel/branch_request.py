@@ -51,7 +51,7 @@ class NamesOffer:
     needed: bool
 
     def content(self) -> dict[str, Any]:
-        """As part of the message's content."""
+        """Return its part of the message's content."""
         return {
             "socket": self.socket,
             "folder": self.folder,
@@ -78,7 +78,7 @@ class Order:
     names: NamesOffer | None = None
 
     def content(self) -> dict[str, Any]:
-        """As the message's content."""
+        """Return the content of the message."""
         return {
             "prefix": self.prefix,
             "key": self.key,
@@ -145,7 +145,7 @@ async def ask_for_branch(
 
 
 def understood(content: object) -> Made:
-    """What a kernel or a held fork says of the process that it forked. Raises as `ask_for_branch`."""
+    """Read an answer about a forked process. Raises the errors of `ask_for_branch`."""
     try:
         told = msgspec.convert(content, _Made | _NotMade)
     except msgspec.ValidationError:

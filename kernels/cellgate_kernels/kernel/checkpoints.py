@@ -25,7 +25,7 @@ class HeldFork(Protocol):
 
     @property
     def id(self) -> str:
-        """Its own, unlike any kernel's."""
+        """The checkpoint's id, which no kernel has."""
 
     @property
     def made_of(self) -> str:
@@ -33,7 +33,7 @@ class HeldFork(Protocol):
 
     @property
     def workspace(self) -> Path:
-        """That kernel's folder of files, which may be gone since."""
+        """The folder of the kernel's files, which may be gone by now."""
 
     @property
     def overruled(self) -> tuple[Obstacle, ...]:
@@ -55,4 +55,4 @@ class HeldFork(Protocol):
         """
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """End the held fork. Idempotent."""

@@ -148,7 +148,7 @@ def accept(told: Told) -> Environment | None:
 
 
 def count(told: object) -> int:
-    """How many packages were left out, as reported by a kernel or a record; 0 for an invalid number."""
+    """Return the reported number of packages left out; 0 for an invalid one."""
     return told if type(told) is int and 0 <= told <= MOST_PACKAGES else 0
 
 

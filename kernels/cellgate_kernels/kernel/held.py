@@ -50,7 +50,7 @@ class Tether:
         self._is_over = False
 
     async def ask(self, order: object) -> bytes:
-        """Its answer to an order, as it came. Raises KernelDied when there is none.
+        """Send an order and return the answer's bytes. Raises KernelDied when there is none.
 
         A held fork that does not answer in time is given up; one is not because a caller is cancelled.
         """
@@ -84,7 +84,7 @@ class Tether:
                 asked.set_exception(KernelDied(f"{_GONE}, or does not answer"))
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the connection to the held fork. Idempotent."""
         self._is_over = True
         self._reading.cancel()
 
@@ -152,16 +152,16 @@ class Held(Generic[K]):
 
     @property
     def process(self) -> int:
-        """Its number in its own namespace."""
+        """The process's number in its own PID namespace."""
         return self._kept.pid
 
     @property
     def alive(self) -> bool:
-        """See ``HeldFork``."""
+        """Whether the held fork is not closed."""
         return not self._closed
 
     async def memory(self) -> int:
-        """See ``HeldFork``."""
+        """Measure the bytes that the held fork keeps. Raises KernelDied when it has ended."""
         order = {"kernels": self.sandbox.processes(), "held": self.sandbox.held}
         answer = await self._ask(order)
         try:
@@ -191,7 +191,7 @@ class Held(Generic[K]):
             raise
 
     def close(self) -> None:
-        """See ``HeldFork``."""
+        """End the held fork, and give it up if it does not end in time. Idempotent."""
         if not self._closed:
             self._closed = True
             self._tether.close()

@@ -140,7 +140,7 @@ class SharedBackend:
     containers: SharedContainers | None = None
 
     def options(self) -> dict[str, object]:
-        """As keywords of a launch."""
+        """Return the options as keywords of a launch."""
         if self.engine is not None:
             return {"engine": self.engine}
         forks = {} if self.fork_server is None else {"fork_server": self.fork_server}
@@ -154,7 +154,7 @@ class Manager(AsyncKernelManager):
     """
 
     def _connect_control_socket(self) -> None:
-        """Don't open it."""
+        """Leave jupyter_client's control socket closed: the gateway has its own."""
 
 
 class Kernel:
@@ -207,7 +207,7 @@ class Kernel:
 
     @property
     def isolation(self) -> str:
-        """What separates this kernel from the host: ``none``, ``sandbox``, ``container`` or ``gvisor``."""
+        """The wall between this kernel and the host: ``none``, ``sandbox``, ``container`` or ``gvisor``."""
         return self._provisioner.isolation
 
     @property
@@ -264,7 +264,7 @@ class Kernel:
 
     @property
     def shares_workspace_with(self) -> tuple[str, ...]:
-        """Those of them that use its workspace folder too. While there are any, don't move the folder away.
+        """The ids of neighbours that use its workspace too. While there are any, don't move the folder away.
 
         `discard` removes it with the last of them.
         """
@@ -398,7 +398,7 @@ class Kernel:
         return await connect_port(self._awake_keeper(), port)
 
     def _awake_keeper(self) -> str:
-        """Where the kernel's keeper takes requests. It sleeps as the kernel does. Raises KernelDied."""
+        """Wake the keeper, which sleeps as the kernel does, and return its socket. Raises KernelDied."""
         path = self._provisioner.keeper_socket
         if path is None or not self.alive:
             raise KernelDied("The kernel has ended")
@@ -588,7 +588,7 @@ class KernelLauncher:
         self._tasks = Supervisor()
 
     def ways(self) -> dict[str, str]:
-        """How kernels of each kernelspec start now, unless their session asks for what can't be forked:
+        """Return how kernels of each kernelspec start now, unless their session needs what can't be forked:
         ``fork`` or ``cold``.
         """
         return {name: "fork" if self.forks(name) else "cold" for name in self.catalog.find_kernel_specs()}
@@ -630,7 +630,7 @@ class KernelLauncher:
         return self._containers is None
 
     def containers(self) -> tuple[str, str] | None:
-        """What containers are for, a ``session`` or a ``principal``, and whether the limits are each
+        """Return whether a container is a ``session``'s or a ``principal``'s, and whether the limits are each
         ``kernel``'s or the ``container``'s; None without containers.
         """
         if "engine" not in self._backend_options:
@@ -1090,7 +1090,7 @@ class KernelLauncher:
         provisioner: CellgateProvisioner,
         info: Mapping[str, Any],
     ) -> Environment | None:
-        """What the kernelspec's environment holds, as reported by the first kernel without variables."""
+        """Return the kernelspec's environment, as reported by the first kernel without variables."""
         key = profile.kernelspec, _digest(provisioner.image_used)
         if key in self._environments or profile.variables or not self._may_ask(profile):
             return self._environments.get(key)

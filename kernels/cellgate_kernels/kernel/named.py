@@ -68,7 +68,7 @@ async def _names(sandbox: SharedSandbox, wanted: Wanted) -> Names | None:
 
 
 def _without_names(sandbox: SharedSandbox, wanted: Wanted) -> Outlook | None:
-    """What it sees if it has the names of the process that is forked; None if not even its own workspace."""
+    """Return the outlook with the forked process's names; None if its own workspace is not among them."""
     if wanted.workspace.parent != sandbox.branches:
         return None
     return replace(wanted.origin, workspace=sandbox.first_name(wanted.workspace))

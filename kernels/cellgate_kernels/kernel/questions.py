@@ -119,7 +119,7 @@ class _Inspected(msgspec.Struct, frozen=True):
 async def complete(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], code: str, cursor: int
 ) -> Completion:
-    """What may stand at the cursor. Raises as `ask`."""
+    """Ask for completions at the cursor. Raises the errors of `ask`."""
     content = await ask(
         connection, exited, "complete_request", {"code": code, "cursor_pos": cursor}, "complete_reply"
     )
@@ -133,7 +133,7 @@ async def inspect(
     cursor: int,
     detail: int,
 ) -> Inspection:
-    """What is known of the name at the cursor; with `detail` 1 its source too. Raises as `ask`."""
+    """Inspect the name at the cursor; with `detail` 1 its source too. Raises the errors of `ask`."""
     question = {"code": code, "cursor_pos": cursor, "detail_level": detail}
     return inspection_of(await ask(connection, exited, "inspect_request", question, "inspect_reply"))
 
@@ -263,7 +263,7 @@ def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> Compl
 
 
 def inspection_of(content: Mapping[str, Any]) -> Inspection:
-    """What a reply says of a name; nothing if it makes no sense."""
+    """Read an inspect_reply; empty if it is invalid."""
     told = _as(content, _Inspected)
     if told is None or not told.found:
         return Inspection()

@@ -133,7 +133,7 @@ class Sharing(Protocol):
 
     @property
     def workspaces(self) -> int:
-        """How many workspaces they have."""
+        """The number of workspaces of all kernels in the sandbox."""
 
     def end(self, kernel_id: str) -> bool:
         """End this kernel alone; returns False where it is the last, whose sandbox is to end with it."""
@@ -217,7 +217,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @property
     def keeper_socket(self) -> str | None:
-        """Where the kernel's keeper takes programs, on this machine; None before a launch and after the end.
+        """The path here of the keeper's socket for programs; None before a launch and after the end.
 
         A kernel may put anything there.
         """
@@ -234,7 +234,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @abstractmethod
     def _view(self, folders: LaunchFolders) -> KernelView:
-        """Where a kernel of this backend finds the contents of `folders`."""
+        """Return the paths at which a kernel of this backend sees `folders`."""
 
     @abstractmethod
     async def _start(self, launch: Launch) -> None:
@@ -276,7 +276,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @property
     def workspaces(self) -> int:
-        """How many workspaces its sandbox has; each may take as much of the disk as its limit says."""
+        """The number of workspaces in the sandbox; each may take as much of the disk as its limit says."""
         return 1 if self.sharing is None else self.sharing.workspaces
 
     def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
@@ -309,7 +309,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @property
     def place(self) -> tuple[LaunchFolders, KernelView]:
-        """Where the kernel's files are, here and as it sees them. Raises KernelStartFailed after its end."""
+        """The kernel's folders here, and as it sees them. Raises KernelStartFailed after its end."""
         if self._folders is None:
             raise KernelStartFailed("The kernel has ended.")
         return self._folders, self._view(self._folders)
@@ -368,7 +368,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         return self.connection_info
 
     async def _undo(self) -> None:
-        """As `cleanup`. Errors are only logged, because the caller needs to know why the launch failed."""
+        """Clean up after a failed launch. Errors are only logged: the caller needs the launch's own."""
         try:
             await self.cleanup()
         except Exception as error:  # any error

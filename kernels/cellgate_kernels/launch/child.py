@@ -116,7 +116,7 @@ class Log:
         return True
 
     def close(self) -> None:
-        """Stop reading; idempotent."""
+        """Stop reading and close the pipe. Idempotent."""
         if self._resume is not None:
             self._resume.cancel()
         if self._reader is not None:

@@ -108,7 +108,7 @@ class Names:
         return self._descriptors
 
     def close(self) -> None:
-        """Close both. Idempotent."""
+        """Close both descriptors. Idempotent."""
         descriptors, self._descriptors = self._descriptors, (-1, -1)
         for descriptor in descriptors:
             if descriptor >= 0:

@@ -73,7 +73,7 @@ class Cgroup:
         return opened
 
     def memory_kills(self) -> int:
-        """How many processes in it the system has ended because all of them used too much memory."""
+        """Count its processes that the system ended because all together used too much memory."""
         for folder, version in self.folders:
             with suppress(OSError):
                 text = (folder / {1: "memory.oom_control", 2: "memory.events"}[version]).read_text()
@@ -125,7 +125,7 @@ class Cgroups:
 
     @classmethod
     def find(cls, name: str, root: Path = Path("/"), *, freezing: bool = False) -> Cgroups:
-        """Those of this process, after one was made for a try.
+        """Return the cgroups below this process's own, after one was made for a try.
 
         Raises BackendUnavailable, saying why, where none can be made for memory, tasks and processors.
         `name` must be a gateway's own: what an earlier one of that name has left is removed. `root` is where
@@ -157,7 +157,7 @@ class Cgroups:
     def around(
         cls, process: int, name: str, limits: ResourceLimits, root: Path = Path("/")
     ) -> tuple[Cgroups, Cgroup]:
-        """Those below the cgroup of a container, and one of them in which all its processes are then.
+        """Return the cgroups below a container's, and the one of them that all its processes were moved to.
 
         `process` is the container's first, and `limits` are for all that are there now. With version 2 a
         group that has processes passes no controllers on, so they must be in one below. Raises
@@ -204,7 +204,7 @@ class Cgroups:
 
     @classmethod
     def _tried(cls, hierarchies: Sequence[Hierarchy], name: str) -> Cgroups:
-        """Those below these folders, after one was made. Raises OSError."""
+        """Return the cgroups below these folders, after one was made. Raises OSError."""
         found = cls(hierarchies, name)
         found._open()
         cgroup = found.make("try", ResourceLimits())
@@ -319,7 +319,7 @@ def hierarchies(own: str, mounts: str, controllers: Sequence[str] = CONTROLLERS)
 
 
 def _folder(point: str, root: str, path: str) -> Path:
-    """Where a cgroup's folder is, if the mount at `point` shows the hierarchy from `root` on."""
+    """Return a cgroup's folder below the mount at `point`, which shows the hierarchy from `root` on."""
     inside = path.removeprefix(root) if root != "/" and path.startswith(root) else path
     return Path(point) / inside.lstrip("/")
 

@@ -176,7 +176,7 @@ def _measured(root: Path, enough: int) -> _Tree:
 
 
 def _name_bytes(status: os.stat_result, linked: set[int]) -> int:
-    """What a name counts for. `linked` remembers files with several names, of which one has the bytes."""
+    """Return a name's bytes. `linked` remembers files with several names, of which one has the bytes."""
     if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
         if status.st_ino in linked:
             return ENTRY_BYTES
@@ -185,12 +185,12 @@ def _name_bytes(status: os.stat_result, linked: set[int]) -> int:
 
 
 def entry_bytes(status: os.stat_result) -> int:
-    """What a file or folder with one name counts for."""
+    """Return the bytes that a file or folder with one name counts for."""
     return max(status.st_blocks * 512, ENTRY_BYTES)
 
 
 def new_bytes(size: int) -> int:
-    """What a new file of so many bytes counts for: whole blocks, and the least for an empty one.
+    """Return the bytes that a new file of this size counts for: whole blocks, and the least for an empty one.
 
     Not what the file system says of it, which knows only after a while, and may hold more ready at first.
     """

@@ -89,7 +89,7 @@ class Watched:
 
     @property
     def patience(self) -> float:
-        """See `PATIENCE`."""
+        """The pause after a check, as a multiple of its time; see `PATIENCE`."""
         return PATIENCE_WHEN_NEAR if self.is_over(self.last, NEAR) else PATIENCE
 
     def bring_along(self, found: Usage) -> None:

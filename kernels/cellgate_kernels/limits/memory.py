@@ -35,7 +35,7 @@ class Use:
 
 
 def uses(roots: Sequence[int]) -> list[Use]:
-    """What each of these processes and its descendants use; nothing for one that is gone."""
+    """Measure each process with its descendants; nothing for one that is gone."""
     children: dict[int, list[int]] = defaultdict(list)
     own: dict[int, tuple[int, int]] = {}
     processes = (name for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208

@@ -148,7 +148,7 @@ class _Shelf:
 
     @property
     def start_at(self) -> float:
-        """When the next warm kernel may be started, at the earliest."""
+        """The earliest time at which the next warm kernel may be started."""
         return max(self.retry_at, self.paused_until)
 
 
@@ -195,7 +195,7 @@ class KernelPool:
         self._balance()
 
     def statistics(self) -> PoolStatistics:
-        """How many kernels there are now, by state."""
+        """Count the kernels by state."""
         return PoolStatistics(
             warm=sum(len(shelf.warm) for shelf in self._shelves.values()),
             starting=len(self._starting) + self._branching,
@@ -333,7 +333,7 @@ class KernelPool:
         )
 
     def _withdraw(self, claim: _Claim) -> None:
-        """Its caller was cancelled: if a kernel is starting for it, the next in line gets that."""
+        """Take back a cancelled caller's claim: a kernel that starts for it goes to the next in line."""
         self._answer(claim)
         future = claim.kernel
         if not future.cancelled() and future.exception() is None:
@@ -482,7 +482,7 @@ class KernelPool:
         return self._unless_closed(kernel)
 
     def _make_room(self) -> asyncio.Task[None] | None:
-        """Whose end to wait for before there is a place for a branch; None if there is one now.
+        """End a warm kernel for a branch; returns the task of its end, or None if there is a place already.
 
         Raises PoolExhausted.
         """

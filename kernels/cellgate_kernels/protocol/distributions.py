@@ -33,7 +33,7 @@ class Distribution(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, name: str, version: str) -> Distribution:
-        """As the constructor, with the version in any form that PEP 440 knows, such as ``1.0-RC1``."""
+        """Make a distribution of a version in any form that PEP 440 knows, such as ``1.0-RC1``."""
         return cls(name, normal_version(version))
 
     @property

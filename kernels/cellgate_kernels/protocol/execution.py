@@ -134,7 +134,7 @@ class Execution:
         return (*self._start(), *events, *self._ask())
 
     def room(self, msg_type: str) -> int:
-        """How many bytes of content a message of this type may have to be of any use now."""
+        """Return the largest size of content, in bytes, with which a message of this type is of use now."""
         if self.finished and msg_type not in _LATE_OUTPUT:
             return 0
         return self.limiter.room(msg_type) if msg_type in self._HANDLERS else 0
@@ -181,7 +181,7 @@ class Execution:
         return self._finish()
 
     def outcome(self) -> Outcome:
-        """How it ended; only once it is finished.
+        """Return how the cell ended; only once it is finished.
 
         A cell that ended well is `ok` even if its deadline had passed or an interrupt was on its way. Any
         other end after a deadline is `timeout`, any error or abort after a requested interrupt is

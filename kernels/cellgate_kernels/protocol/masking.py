@@ -99,7 +99,7 @@ class Masker:
                 edge = places[after] if after < len(places) else len(text)
 
     def _places(self, text: str) -> list[int]:
-        """Where values begin, in order, that may go on after the text's end."""
+        """Return the positions, in order, of values that begin in the text and may go on after it."""
         found: set[int] = set()
         for each in self._beginnings:
             length, _ = each.follow(0, text[max(0, len(text) - each.longest) :])
@@ -121,7 +121,7 @@ class Masker:
     def follow(
         self, begun: tuple[int, ...], before: str, piece: str
     ) -> tuple[tuple[int, ...], int, int | None]:
-        """How much of each value stands at the end of a text, if it is followed by a piece.
+        """Return how much of each value stands at the end of a text after a piece is added.
 
         `begun`: the same at the end of `before`. Beside it the longest of them, and where the first whole
         value begins that ends in the piece. A piece costs its own length, however much has begun.
@@ -191,7 +191,7 @@ class Beginnings:
         return shorter
 
     def follow(self, length: int, piece: str) -> tuple[int, int | None]:
-        """How long the beginning at a piece's end is, after one before it; where the first whole one is."""
+        """Return the length of a beginning at a piece's end, and where the first whole value ends."""
         at = 0
         if not length and (at := piece.find(self.form[0])) < 0:
             return 0, None
@@ -246,7 +246,7 @@ class StreamMasker:
         """How much of it was given out by `rest`."""
 
     def more(self, text: str) -> str:
-        """What can be shown of the text so far and was not yet."""
+        """Add text, and return the part of all text that can be shown now and was not yet."""
         tail, text = self._tail, self._tail + text
         self._begun, longest, first = self._masker.follow(self._begun, tail, text[len(tail) :])
         first = self._first if first is None or (self._first is not None and self._first < first) else first
@@ -271,7 +271,7 @@ class StreamMasker:
         return len(self._tail) > self._shown
 
     def rest(self) -> str:
-        """What was held back: it is shown now. If it becomes a value later, only its end is replaced."""
+        """Return the text that was held back. If it becomes a value later, only its end is replaced."""
         found, end = self._masker.find(self._tail, is_whole=True)
         shown = render(self._tail, found, self._shown, end)
         edge = self._masker.edge(self._tail, found[-1].end if found else 0)
@@ -323,7 +323,7 @@ class MessageMasker:
         return list(_rest(streams))
 
     def rest(self) -> list[Message]:
-        """All that is held back: there is no next message."""
+        """Return all messages that are held back, as none follows."""
         return [message for streams in self._cells.values() for message in _rest(streams)]
 
     def mask(self, message: Message) -> Message | None:

@@ -132,7 +132,7 @@ def _decode_repaired(frame: bytes) -> Any:
 
 
 def _valid_text(frame: bytes) -> str:
-    """As valid UTF-8, in small steps: each bad byte costs time, and other threads need theirs."""
+    """Decode UTF-8 in small steps and replace bad bytes: these cost time, and other threads need theirs."""
     decoder = getincrementaldecoder("utf-8")(errors="replace")
     starts = range(0, len(frame), _STEP)
     return "".join([decoder.decode(frame[at : at + _STEP]) for at in starts] + [decoder.decode(b"", True)])
@@ -170,7 +170,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def msg_type(self) -> str:
-        """The header's `msg_type`."""
+        """The message type that the header has."""
         return self.header.msg_type
 
     def content(self) -> dict[str, Any]:

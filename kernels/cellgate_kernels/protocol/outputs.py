@@ -65,7 +65,7 @@ def strip_ansi(text: str) -> str:
 
 
 def render_stream(text: str) -> str:
-    r"""What a screen shows of a stream: ``\r`` erases its line, ``\b`` the character before it.
+    r"""Return a stream's text as a screen shows it: ``\r`` erases its line, ``\b`` the character before it.
 
     A ``\r`` at the end of a line erases nothing, because nothing was written over it (nbclient's rule).
     Linear in the text's length, and colours stay. Rendering the start of a stream first does not change the
@@ -141,7 +141,7 @@ def _stream_text(outputs: Iterable[Mapping[str, Any]], name: str) -> str:
 
 
 def text(outputs: Iterable[Mapping[str, Any]]) -> str:
-    """What a person reading the notebook would read, in order and without ANSI codes.
+    """Return the outputs' text as a notebook's reader sees it, in order and without ANSI codes.
 
     Streams, the text of results and displays, tracebacks; each output starts on a new line.
     """
@@ -368,7 +368,7 @@ class OutputLimiter:
         return budget is None or budget.open
 
     def room(self, event_type: str) -> int:
-        """How many bytes of a message of this type could still pass; 0 when none could."""
+        """Return the number of bytes of a message of this type that could still pass; 0 if none."""
         budget = self._budgets.get(event_type)
         if budget is None:
             return sys.maxsize
@@ -409,7 +409,7 @@ class OutputLimiter:
                 return (_mark(event_type, kinds, size, why),)
 
     def admit(self, event: KernelEvent, size: int) -> tuple[KernelEvent, ...]:
-        """What passes of an event: all of it; a cut one and a marker; or nothing. `size`: its bytes."""
+        """Return what passes of an event of `size` bytes: all, a cut one and a marker, or nothing."""
         budget = self._budgets.get(event.type)
         if budget is None:
             return (event,)
@@ -426,7 +426,7 @@ class OutputLimiter:
         return events
 
     def _copies(self, event: KernelEvent) -> int:
-        """How many outputs the event writes: a display id's event rewrites every output of that id.
+        """Return the number of outputs that an event writes: with a display id, every output of that id.
 
         Otherwise one big update of many small displays could make a notebook far larger than the cap.
         """

@@ -68,7 +68,7 @@ class WaitingQuestions:
             self.close()
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop all waiting messages and stop the timer."""
         self.waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

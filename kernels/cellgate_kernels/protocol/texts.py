@@ -66,7 +66,7 @@ def read_text(frame: bytes, room: int) -> Stream:
 
 
 def _end_of_part(frame: bytes, position: int) -> int:
-    """Where the text ends, or a part of it that can be decoded on its own."""
+    """Return the end of the text, or of a part of it that can be decoded on its own."""
     end = position + STEP
     part = frame[position:end]
     if b'"' in part.replace(b"\\\\", b"").replace(b'\\"', b""):

@@ -69,7 +69,7 @@ class _Text:
     end: int
 
     def after(self, before: int) -> bytes:
-        """What is left without what had been written `before`."""
+        """Return the part that was written after the first `before` bytes of text."""
         return self.data[max(0, before - self.end + len(self.data)) :]
 
 
@@ -122,7 +122,7 @@ class _Half:
 
 
 def read_last_words(prefix: str, received: frozenset[str]) -> LastWords:
-    """What a dead kernel had written and not sent; nothing where it kept no files.
+    """Return the text that a dead kernel had written and not sent; none if it kept no files.
 
     `prefix`: that of its sockets' paths. `received`: ids of messages from it, among them that of the latest
     one with text that was received.
@@ -146,7 +146,7 @@ def read_last_words(prefix: str, received: frozenset[str]) -> LastWords:
 
 
 def _rest(path: Path) -> tuple[list[tuple[str, bytes]], bool]:
-    """What was left in the pipes, by stream, and whether that is only the end of it."""
+    """Return the bytes left in the pipes, by stream, and whether they are only the end of all."""
     data = _read(path, _SIZES.size + 2 * _REST_BYTES)
     if len(data) < _SIZES.size:
         return [], False

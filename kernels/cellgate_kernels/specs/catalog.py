@@ -23,7 +23,7 @@ from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manife
 
 
 def data_folder(prefix: Path) -> Path:
-    """Where Cellgate keeps its data below an installation prefix; any Jupyter program can use it as
+    """Return the folder of Cellgate's data below an installation prefix; any Jupyter program can use it as
     JUPYTER_PATH.
     """
     return prefix / "share" / "cellgate"
@@ -140,7 +140,7 @@ class KernelspecCatalog(KernelSpecManager):
                 del self._specs[other]
 
     def manifests(self) -> dict[str, Manifest]:
-        """What is in the environments of kernelspecs of Python that have a manifest, by kernelspec."""
+        """Return the manifests of Python kernelspecs' environments, by kernelspec."""
         return dict(self._manifests)
 
     def find_kernel_specs(self) -> dict[str, str]:

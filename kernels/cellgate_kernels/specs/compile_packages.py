@@ -44,7 +44,7 @@ def _begin(files: Sequence[Path]) -> int:
 
 
 def packages_folder(prefix: Path) -> Path:
-    """Where this version of Python has the packages of an environment."""
+    """Return the folder of an environment's packages for this version of Python."""
     return prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 

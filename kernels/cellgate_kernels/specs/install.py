@@ -232,7 +232,7 @@ def _links(path: Path) -> Iterator[Path]:
 
 
 def _ask(python: Path, code: str) -> str:
-    """What the interpreter prints for this code."""
+    """Return the text that the interpreter prints for this code."""
     return _run(python, "-c", code).strip()
 
 

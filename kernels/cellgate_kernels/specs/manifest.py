@@ -50,7 +50,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def manifest_path(spec: KernelSpec) -> PurePosixPath | None:
-    """Where the manifest of a kernelspec's interpreter is, on this machine or in its image, if it has one.
+    """Return the path, here or in the image, of the manifest of a kernelspec's interpreter, if it has one.
 
     None unless the kernelspec starts a kernel of Python by the interpreter of an environment.
     """

@@ -34,7 +34,7 @@ class Side(Protocol):
         """Send a message, as an answer to `parent` or unsolicited."""
 
     def deliver(self, channel: Channel, frames: list[bytes]) -> None:
-        """Send any frames."""
+        """Send any frames to the client."""
 
     def die(self, cause: str = "kernel_exit", code: int = 1) -> None:
         """End the process, now."""
@@ -67,11 +67,11 @@ class Cell:
             self.say(Channel.IOPUB, "execute_input", {"code": self.code, "execution_count": self.count})
 
     def stream(self, text: str, name: str = "stdout") -> None:
-        """Print."""
+        """Send text of a stream."""
         self.say(Channel.IOPUB, "stream", {"name": name, "text": text})
 
     def reply(self, status: str = "ok", **fields: Any) -> None:
-        """Send the execute_reply."""
+        """Send the cell's execute_reply."""
         content = {"status": status, "execution_count": self.count, **fields}
         self.say(Channel.SHELL, "execute_reply", content)
 

@@ -36,7 +36,7 @@ class _Selector(selectors.DefaultSelector):
         self.now = START
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As in the base class, but the timeout passes at once."""
+        """Select as the base class does, but let the timeout pass at once."""
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready

@@ -83,25 +83,25 @@ class MemorySocket:
         self._hand_out_soon()
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """See `ChannelSocket`."""
+        """Pass a message on to the fake kernel."""
         self._sent(list(frames))
 
     def pause(self) -> None:
-        """See `ChannelSocket`."""
+        """Stop handing out messages."""
         self._paused = True
 
     def resume(self) -> None:
-        """See `ChannelSocket`."""
+        """Hand out messages again, in the loop's next turn."""
         self._paused = False
         self._hand_out_soon()
 
     def rest(self, seconds: float) -> None:
-        """See `ChannelSocket`."""
+        """Hand out no messages for a while."""
         if self._resting is None:
             self._resting = asyncio.get_running_loop().call_later(seconds, guarded(self.wake, "fake socket"))
 
     def wake(self) -> None:
-        """See `ChannelSocket`."""
+        """End a rest and hand out messages now."""
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None
@@ -109,7 +109,7 @@ class MemorySocket:
             self._hand_out()
 
     def close(self) -> None:
-        """See `ChannelSocket`."""
+        """Close the fake socket and drop its messages."""
         self._closed = True
         self._inbox.clear()
         self.taken.set()
@@ -180,7 +180,7 @@ class FakeHeldFork:
         return not self._closed and not self.ended.done()
 
     async def memory(self) -> int:
-        """What a test set. Raises KernelDied when it has ended."""
+        """Return the bytes that a test set. Raises KernelDied when it has ended."""
         await asyncio.sleep(0)
         if not self.alive:
             raise KernelDied("The checkpoint has ended")
@@ -193,7 +193,7 @@ class FakeHeldFork:
             asyncio.get_running_loop().call_soon(guarded(self.die, "fake held fork"))
 
     def die(self) -> None:
-        """Its process ends, now."""
+        """End its process now."""
         if not self.ended.done():
             self.ended.set_result(KernelExit.of_returncode(-9))
 
@@ -282,7 +282,7 @@ class FakeKernel(Kernel):
 
     @property
     def isolation(self) -> str:
-        """None."""
+        """The wall around a fake kernel: ``none``."""
         return "none"
 
     def control_group(self) -> ControlGroup | None:
@@ -291,12 +291,12 @@ class FakeKernel(Kernel):
 
     @property
     def display_name(self) -> str:
-        """Its kernelspec's name."""
+        """The name of its kernelspec."""
         return self.profile.kernelspec
 
     @property
     def image(self) -> Mapping[str, str]:
-        """It has none."""
+        """The image, which a fake kernel has not."""
         return {}
 
     @property
@@ -316,7 +316,7 @@ class FakeKernel(Kernel):
 
     @property
     def process(self) -> int | None:
-        """It has none."""
+        """The process, which a fake kernel has not."""
         return None
 
     @property
@@ -416,7 +416,7 @@ class FakeKernel(Kernel):
         """Does nothing: it has no user of its own."""
 
     async def shutdown(self) -> None:
-        """End it. Idempotent."""
+        """End the fake kernel. Idempotent."""
         self._ended = True
         self.connection.close()
         self._exit_as(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))

@@ -44,7 +44,7 @@ async def at_once(attempt: Attempt) -> None:
 
 
 async def never_starts(attempt: Attempt) -> None:
-    """Never ready."""
+    """Wait for ever: this kernel never gets ready."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -76,7 +76,7 @@ class Gate:
         self._arrived = asyncio.Event()
 
     async def __call__(self, attempt: Attempt) -> None:
-        """Wait."""
+        """Wait until a test lets the start go on."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(turn)
         self._arrived.set()
@@ -100,7 +100,7 @@ class FakeCatalog(KernelspecCatalog):
         super().__init__(kernel_dirs=[])
 
     def reload(self) -> None:
-        """Nothing changes."""
+        """Read the kernelspecs again; these never change."""
         self._specs = {name: KernelSpec(display_name=name, language="python") for name in self._names}
 
 
@@ -138,15 +138,15 @@ class FakeLauncher(KernelLauncher):
         self._messages = Reception()
 
     def forks(self, kernelspec: str) -> bool:
-        """None is."""
+        """Return False: no fake kernel is forked."""
         return False
 
     def keeps_warm(self, profile: KernelProfile) -> bool:
-        """All can be."""
+        """Return True: any profile can be kept warm."""
         return True
 
     def shares_workspaces(self) -> bool:
-        """As a test says."""
+        """Return the answer that a test set."""
         return self.in_one_workspace
 
     async def start(self, profile: KernelProfile) -> FakeKernel:
@@ -166,7 +166,7 @@ class FakeLauncher(KernelLauncher):
         return kernel
 
     async def restore(self, held: HeldFork, spec: BranchSpec, *, like: Kernel | None = None) -> FakeKernel:
-        """See ``KernelPool.restore``."""
+        """Restore a held fork as ``KernelPool.restore`` does."""
         assert isinstance(held, FakeHeldFork)
         assert like is None or isinstance(like, FakeKernel)
         return await held.restore(spec, held.kernel if like is None else like)

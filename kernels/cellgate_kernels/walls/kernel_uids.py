@@ -89,7 +89,7 @@ class KernelUids:
 
     @classmethod
     async def find(cls, name: str, folders: Iterable[Path]) -> KernelUids:
-        """Those of the gateway with this name, after one was tried on all `folders` of its kernels.
+        """Return the uids of the gateway with this name, after one was tried on all `folders` of its kernels.
 
         Raises BackendUnavailable, saying why, where kernels can't have uids of their own.
         """

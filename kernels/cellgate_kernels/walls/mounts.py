@@ -151,7 +151,7 @@ def system_part(readable: Sequence[str]) -> Iterator[Step]:
 
 
 def session_part(limits: ResourceLimits, folders: LaunchFolders, readable: Sequence[str]) -> Iterator[Step]:
-    """What belongs to one kernel alone, and at the end the root read-only."""
+    """Yield the mounts that belong to one kernel alone; the last makes the root read-only."""
     # Read-only, because for /proc/sys a gateway run as root is still root even without capabilities, and
     # because a kernel must not undo its oom_score_adj.
     yield Processes()

@@ -119,7 +119,7 @@ class E2bHandler(DoorHandler):
     door = DOOR
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """See `BaseHandler`."""
+        """Return an error in the form of E2B's API, and set its status."""
         code = status_code(error)
         self.set_status(code)
         self.is_expected = isinstance(error, Unsupported | SandboxGone)
@@ -164,7 +164,7 @@ class SandboxHandler(E2bHandler):
         return login
 
     def problem(self, error: CellgateError, code: HTTPStatus) -> dict[str, object]:
-        """See `E2bHandler`."""
+        """Return an error's body in the form that the sandbox's client knows."""
         if isinstance(error, SandboxGone):
             # The proxy before a sandbox says so there; SDKs know it by these words.
             return {"sandboxId": self.sandbox_id[:64], "message": error.message, "code": code}

@@ -50,7 +50,7 @@ class CellHandler(SandboxHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Its lines, as they come. It is interrupted when its client leaves."""
+        """Run a cell and stream its lines. It is interrupted when its client leaves."""
         self.check()
         self.session()
         body = await self.body(CellBody)
@@ -93,14 +93,14 @@ class CellHandler(SandboxHandler):
             raise SandboxGone("The sandbox was not found") from error
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        """See `StreamingHandler`."""
+        """Encode rows as lines of NDJSON."""
         assert form is Format.NDJSON
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
             return await self.services.lanes.texts.run(self._lines, rows)
         return self._lines(rows)
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
-        """See `StreamingHandler`."""
+        """Write the lines that tell of a broken stream."""
         assert form is Format.NDJSON
         for told in broken_off(error.reason, error.message):
             self.write(encode(told) + b"\n")
@@ -129,7 +129,7 @@ class HealthHandler(SandboxHandler):
 
     @requires(Permission.READ)
     async def get(self) -> None:
-        """Nothing if it does."""
+        """Answer without a body if the sandbox runs."""
         self.check()
         self.session()
         self.set_status(204)

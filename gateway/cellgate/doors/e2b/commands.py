@@ -154,7 +154,7 @@ class StartHandler(SandboxHandler):
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """Its events, from its start to its end. It runs on if its client leaves."""
+        """Start a program and stream its events. It runs on if its client leaves."""
         self.check()
         self.session()
         body = opened(self.raw_body())
@@ -184,22 +184,22 @@ class StartHandler(SandboxHandler):
         return int(given) / 1000
 
     def set_head(self, form: Format) -> None:
-        """See `StreamingHandler`."""
+        """Set the headers of a Connect stream."""
         super().set_head(form)
         self.set_header("Content-Type", "application/connect+json")
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        """See `StreamingHandler`."""
+        """Encode rows as Connect envelopes."""
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
             return await self.services.lanes.texts.run(envelopes, rows)
         return envelopes(rows)
 
     def sign_of_life(self, form: Format) -> bytes:
-        """See `StreamingHandler`."""
+        """Return an envelope that only keeps the connection alive."""
         return _told({"keepalive": {}})
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
-        """See `StreamingHandler`."""
+        """Write the last envelope, which has the error."""
         self.write(envelope({"error": {"code": "internal", "message": error.message}}, LAST))
 
 
@@ -222,7 +222,7 @@ class ProcessHandler(SandboxHandler):
         await self.answer_made(size, encode_in_steps, told)
 
     async def list_all(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
-        """All that run."""
+        """List the programs that run."""
         return {
             "processes": [
                 {
@@ -243,7 +243,7 @@ class ProcessHandler(SandboxHandler):
         return {}
 
     async def give_input(self, runs: Sequence[ProcessRun]) -> Mapping[str, object]:
-        """Send one input."""
+        """Send input to a program."""
         body = await self.body(AboutBody)
         data = check_input(ProcessInputBody(data_b64=body.input.stdin))
         _find(runs, body).give_input(data, close=False)

@@ -89,14 +89,14 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
             raise InvalidInput("path is missing")
 
     async def find_session(self) -> Session:
-        """Return the sandbox."""
+        """Return the sandbox, if files may be written there."""
         session = self.session()
         session.record.check_writable()
         session.account.check_record()
         return session
 
     def target(self) -> Parts | None:
-        """See `UploadHandler`."""
+        """Return the path of the file in the request, if it names one."""
         return self._parts
 
     async def receive(self, chunk: bytes | memoryview) -> None:
@@ -168,7 +168,7 @@ class FilesystemHandler(SandboxHandler):
             self.answer(told)
 
     async def list_folder(self, key: str) -> Mapping[str, object]:
-        """What is in a folder; a link or a file is none."""
+        """List a folder; a link or a file is none."""
         body = await self.body(PathBody)
         if not 0 <= body.depth <= MAX_DEPTH:
             raise InvalidInput(f"depth must be from 1 to {MAX_DEPTH}")
@@ -179,7 +179,7 @@ class FilesystemHandler(SandboxHandler):
         return {"entries": await self.services.lanes.texts.run(_all_told, found)}
 
     async def look(self, key: str) -> Mapping[str, object]:
-        """What is at a path."""
+        """Return the entry at a path."""
         return await self._entry(key, parse_home_path((await self.body(PathBody)).path))
 
     async def make_folder(self, key: str) -> Mapping[str, object]:

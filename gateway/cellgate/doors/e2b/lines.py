@@ -137,7 +137,7 @@ def _result(data: Mapping[str, msgspec.Raw], *, is_main: bool) -> dict[str, obje
 
 
 def _without_quotes(content: msgspec.Raw) -> object:
-    """What a string says whose form is shown."""
+    """Return a string without the quotes of its repr."""
     text = msgspec.json.decode(content)
     if not isinstance(text, str):
         return content

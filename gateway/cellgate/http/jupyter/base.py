@@ -72,7 +72,7 @@ class JupyterHandler(BaseHandler):
     body_types = BaseHandler.body_types | {"text/plain"}
 
     def _authenticate(self) -> Login | Ask:
-        """As for any request; where it brings no token, the login of a client that has logged in."""
+        """Authenticate as any request; one without a token has the login of a client that has logged in."""
         headers = self.request.headers
         token = self.get_query_argument("token", None)
         if WORD_HEADER in headers and not token_of(headers.get("Authorization", ""), token):
@@ -84,7 +84,7 @@ class JupyterHandler(BaseHandler):
 
     @property
     def login_place(self) -> CookiePlace:
-        """Where a client that has logged in has its cookie."""
+        """The place of the cookie of a client that has logged in."""
         return replace(self.cookie_place, purpose=Purpose.JUPYTER)
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:

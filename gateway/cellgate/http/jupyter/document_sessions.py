@@ -108,7 +108,7 @@ class NotebookSessionHandler(NotebookSessionsBase):
 
     @requires(Permission.READ)
     async def get(self, wanted: str) -> None:
-        """Its model."""
+        """Answer the session's model."""
         self.check()
         self.answer(self.model(self.entry(wanted)))
 

@@ -63,7 +63,7 @@ class KernelHandler(JupyterHandler):
 
     @requires(Permission.READ)
     async def get(self, wanted: str) -> None:
-        """Its model; once a client has received the end of a cell, it finds the kernel idle."""
+        """Answer the kernel's model; once a client has received a cell's end, it finds the kernel idle."""
         self.check()
         session = self.session_of(wanted)
         await session.recorded()

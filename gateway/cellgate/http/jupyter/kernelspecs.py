@@ -74,7 +74,7 @@ class KernelspecHandler(KernelspecsBase):
 
     @requires()
     async def get(self, name: str) -> None:
-        """Its model."""
+        """Answer the kernelspec's model."""
         self.check()
         self.answer(self.model(self.known(name)))
 

@@ -53,5 +53,5 @@ def login_of(derived: DerivedTokens, headers: Mapping[str, str], found: list[str
 
 
 def _thing(word: str) -> str:
-    """What the secret is for; no sandbox has a blank in its name, so it is no sandbox's token."""
+    """Return the secret's subject; no sandbox has a blank in its name, so it is no sandbox's token."""
     return f"jupyter {word}"

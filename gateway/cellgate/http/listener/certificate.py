@@ -87,7 +87,7 @@ class Certificate:
         self._tasks.repeat(look, "certificate", pause=pause)
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop looking for changes."""
         await self._tasks.cancel()
 
     async def _look(self) -> bool:

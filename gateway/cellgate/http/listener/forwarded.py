@@ -50,7 +50,7 @@ class TrustedProxies:
         return any(address in network for network in self.networks)
 
     def read(self, peer: str, headers: Mapping[str, str]) -> Forwarded:
-        """What the headers say of a request that came from `peer`, which must be a trusted proxy."""
+        """Read the headers of a request from `peer`, which must be a trusted proxy."""
         scheme = _last(headers.get("X-Forwarded-Proto"))
         host = _last(headers.get("X-Forwarded-Host"))
         return Forwarded(

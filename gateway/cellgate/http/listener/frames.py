@@ -127,7 +127,7 @@ class WatchedProtocol(WebSocketProtocol13):
             await self._read_part(head)
 
     async def _read_head(self) -> _Head | None:
-        """What the next frame announces; None if no client may send it."""
+        """Read the next frame's head; None if no client may send it."""
         first, second = await self._read_bytes(2)
         opcode, reserved, size = first & _OPCODE, first & _RESERVED, second & _LENGTH
         is_final = bool(first & _FINAL)
@@ -220,7 +220,7 @@ class WatchedWebSocketHandler(WebSocketHandler):
             asyncio.get_running_loop().call_later(EVICTED_SECONDS, guarded(stream.drop, "evicted WebSocket"))
 
     def get_websocket_protocol(self) -> WebSocketProtocol | None:
-        """Tornado's hook."""
+        """Return a WebSocket protocol that watches the client's frames."""
         protocol = super().get_websocket_protocol()
         if isinstance(protocol, WebSocketProtocol13):
             return WatchedProtocol(self, mask_outgoing=False, params=protocol.params)

@@ -29,7 +29,7 @@ class Rounds(Generic[T]):
         self._pause = ROUND_SECONDS
 
     def take(self, now: float, everything: Collection[T]) -> Sequence[T]:
-        """What to check now; `everything` is read when a round begins, so some of it may be gone by now.
+        """Return the items to check now; `everything` is read when a round begins, so some may be gone.
 
         Nothing if the loop was blocked: what clients sent in that time has not been read yet.
         """

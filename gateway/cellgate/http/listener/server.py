@@ -294,7 +294,7 @@ class Listener(HTTPServer):
         self._lingering.keep(connection)
 
     def closed(self, stream: ClientStream) -> None:
-        """Free its place."""
+        """Free the place of a closed connection, and add its bytes."""
         self._streams.pop(stream, None)
         self._received += stream.received
         self._sent += stream.sent
@@ -371,7 +371,7 @@ class Listener(HTTPServer):
         await super().close_all_connections()
 
     def stop(self) -> None:
-        """Stop accepting connections."""
+        """Stop accepting connections, also after a pause."""
         if self._resume is not None:
             self._resume.cancel()
             self._resume = None
@@ -383,7 +383,7 @@ _parse: Callable[[object, bytes], tuple[str, HTTPHeaders]] = getattr(HTTP1Connec
 
 
 def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
-    """As tornado's method, which uses no `self`; refuses too many headers before they cost any parsing."""
+    """Parse headers as tornado's method does, but refuse too many before they cost any parsing."""
     if data.strip().count(b"\n") > MAX_HEADERS:
         raise HTTPInputError(f"More than {MAX_HEADERS} headers")
     return _parse(None, data)

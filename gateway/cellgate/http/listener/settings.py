@@ -74,7 +74,7 @@ class ListenerSettings:
 
 
 def for_principals(connections: int) -> int:
-    """How many of the connections may belong to principals: there is always one left that makes room."""
+    """Return the number of connections for principals: there is always one left that makes room."""
     return max(1, connections - min(MOST_OF_STRANGERS, max(1, connections // PART_OF_STRANGERS)))
 
 
@@ -102,7 +102,7 @@ def too_few(open_files: int, kernels: int, connections: int) -> str | None:
 
 
 def connections_for(open_files: int, kernels: int) -> int:
-    """How many connections leave enough open files for `kernels` kernels and for the gateway itself.
+    """Return the number of connections that leave open files for `kernels` kernels and the gateway itself.
 
     A connection may need a second one: the file that it downloads or uploads.
     """

@@ -193,7 +193,7 @@ class ClientStream(IOStream):
             self.whose = self._strangers
 
     def _leave_place(self) -> None:
-        """It is a stranger's again."""
+        """Give back the principal's place: the connection is a stranger's again."""
         self.is_strange = True
         self._owner.shares.leave(self.whose)
         self.whose = self._strangers
@@ -396,7 +396,7 @@ class ClientStream(IOStream):
         self._last_words(400, "bad_request", "This port is for HTTP: the URL must begin with http://")
 
     def close(self, exc_info: Any = False) -> None:
-        """As tornado's, but answers a request that can't be read."""
+        """Close the stream; a request that can't be read is answered first."""
         if isinstance(exc_info, UnsatisfiableReadError):
             if self.phase is Phase.WAITING:
                 self._last_words(431, "too_large", "The request's head is too large")
@@ -413,7 +413,7 @@ class ClientStream(IOStream):
         return self._said or (begun and self.sent > self._answer_mark)
 
     def close_fd(self) -> None:
-        """Tornado's hook."""
+        """Close the descriptor and free the connection's place."""
         if self._answered_early:
             self._owner.linger(self.socket)
         super().close_fd()
@@ -479,7 +479,7 @@ class ClientStream(IOStream):
         return written
 
     def write_to_fd(self, data: memoryview) -> int:
-        """Count bytes sent."""
+        """Write bytes and count those that were sent."""
         count = super().write_to_fd(data)
         self.has_sent(count)
         self._flushed += count
@@ -498,7 +498,7 @@ class ClientStream(IOStream):
 
 
 def strangers(origin: str) -> str:
-    """Whose the connections of an address are that have shown no token. No principal has such a name."""
+    """Return the owner of an address's connections that have shown no token. No principal has such a name."""
     return f"\n{origin}"
 
 

@@ -34,12 +34,12 @@ class Document:
 
     @cached_property
     def value(self) -> dict[str, Any]:
-        """As a value."""
+        """The OpenAPI document as a value."""
         return build_document(self._table, self._version, self._base_url)
 
     @cached_property
     def json(self) -> bytes:
-        """As JSON."""
+        """The OpenAPI document as JSON."""
         return encode(self.value) + b"\n"
 
     @cached_property
@@ -48,7 +48,7 @@ class Document:
         return reference_page(self.value).encode().split(ORIGIN.encode())
 
     def page(self, protocol: str, host: str) -> bytes:
-        """As a page, whose commands go to the address at which its reader has reached the gateway."""
+        """Return the page, whose commands go to the address at which its reader has reached the gateway."""
         at = f"{protocol}://{host if _HOST.fullmatch(host) else _USUAL}"
         return at.encode().join(self._page)
 

@@ -78,7 +78,7 @@ class ExploreHandler(ExecutionAnswers):
         return await going.ended()
 
     async def _plan(self, session: str, body: ExploreBody) -> Plan:
-        """What to explore. Raises InvalidInput, Forbidden, PackagesNotAllowed."""
+        """Return the exploration to make. Raises InvalidInput, Forbidden, PackagesNotAllowed."""
         if not 1 <= len(body.cells) <= MOST_ALTERNATIVES:
             raise InvalidInput(f"cells has {len(body.cells)} cells; from 1 to {MOST_ALTERNATIVES} are taken")
         idempotency_key = self.idempotency_key()

@@ -178,7 +178,7 @@ class FolderHandler(UploadHandler):
         self._staged: dict[int, Staged] = {}
 
     def parts_of(self, name: str) -> Parts:
-        """Where a file of this name in the form goes. Raises InvalidInput."""
+        """Return the path of a file of this name in the form. Raises InvalidInput."""
         return parse_path(name)
 
     async def receive(self, chunk: bytes | memoryview) -> None:
@@ -316,7 +316,7 @@ class FileHandler(FileAnswers, UploadHandler):
     uploads = frozenset({"PUT"})
 
     def begin(self) -> None:
-        """Check the path."""
+        """Check the path and the type of the body."""
         kind = self.request.headers.get("Content-Type", "")
         if kind.startswith("multipart/"):
             raise UnsupportedMedia("PUT takes the file's bytes as they are; POST to .../files takes forms")
@@ -405,7 +405,7 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def head(self, key: str, path: str) -> None:
-        """As GET, without the body."""
+        """Answer the headers of GET without the body."""
         await self.get(key, path)
 
     @operation(

@@ -99,7 +99,7 @@ class VariablesHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def get(self, key: str) -> None:
-        """Those that a person has defined, the last ones if there are very many."""
+        """Answer the variables that a person has defined, the last ones if there are very many."""
         self.check()
         found = await variables(self._session(key))
         sizes = (len(each.name) + len(each.type) + len(each.summary) for each in found.variables)

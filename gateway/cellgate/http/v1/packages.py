@@ -50,7 +50,7 @@ class PackagesHandler(BaseHandler):
         needs=Permission.PACKAGES,
     )
     async def get(self, key: str) -> None:
-        """Those installed now; none for a session that has ended."""
+        """Answer the packages installed now; none for a session that has ended."""
         self.check()
         session = self.services.manager.get(self.owner, check_session_key(key))
         if session is None:

@@ -58,7 +58,7 @@ class ProcessesHandler(ProcessAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """All that run and the last that ended, oldest first."""
+        """Answer the programs that run and the last that ended, oldest first."""
         self.check()
         session = self.services.manager.live(self.owner, check_session_key(key))
         runs = session.processes.all
@@ -120,7 +120,7 @@ class ProcessHandler(ProcessAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str, process: str) -> None:
-        """Its model, or its events from the first to the last."""
+        """Answer the program's model, or its events from the first to the last."""
         self.check()
         form = self.accepted()
         run = self.find(key, process)

@@ -99,7 +99,7 @@ class SessionHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """Its model."""
+        """Answer the session's model."""
         self.check()
         usage = self.query(ModelQuery).usage
         model = await self.services.archive.model(self.owner, key, usage=usage)

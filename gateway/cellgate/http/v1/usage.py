@@ -14,7 +14,7 @@ from cellgate.wire.queries import UsageQuery
 
 
 def uses(account: Account) -> dict[str, QuotaUse]:
-    """What is used of each quota, as the wire has it."""
+    """Return the use of each quota in its form on the wire."""
     return {name: QuotaUse(limit=use.limit, used=use.used) for name, use in account.uses().items()}
 
 
