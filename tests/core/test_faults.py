@@ -58,7 +58,7 @@ async def opened(house: House) -> Session:
 async def ended(session: Session, code: str = "ok") -> ExecutionRun:
     """A cell of the session that has ended."""
     run = session.submit(ExecuteRequest(code=code))
-    await soon(run.wait())
+    await soon(run.end.wait())
     return run
 
 
@@ -94,9 +94,9 @@ async def test_a_fault_of_the_worker_ends_its_cell_and_the_next_runs(
     run = session.submit(ExecuteRequest(code="hang" if what == "rest" else "ok"))
     if what == "commit":
         with pytest.raises(GatewayFault):
-            await soon(run.wait())
+            await soon(run.end.wait())
     else:
-        await soon(run.wait())
+        await soon(run.end.wait())
     assert house.faults.met == [what]
     # It is the submitter that sends a cell which nothing is before.
     (line,) = lines(caplog, "sending a cell" if what == "rest" else "worker")
@@ -113,7 +113,7 @@ async def test_what_waits_behind_a_fault_ends_with_the_cause(house: House) -> No
     house.faults.arm("workspace")
     runs = [session.submit(ExecuteRequest(code=code)) for code in ("ok", "hang", "hang")]
     for run in runs:
-        await soon(run.wait())
+        await soon(run.end.wait())
     assert [await recorded_end(house, run) for run in runs] == [
         ("ok", None),
         ("cancelled", "internal_error"),
@@ -149,7 +149,7 @@ async def test_a_message_that_can_t_be_taken_ends_the_cell_and_the_kernel(
     await asyncio.sleep(0)
     for _ in range(100):
         house.pool.kernels[0].connection.tell_nonsense()
-    await soon(run.wait())
+    await soon(run.end.wait())
     assert await recorded_end(house, run) == ("died", "internal_error")
     assert len(lines(caplog, "listener")) == 1, "one is enough: the rest is not heard any more"
     assert await recorded_end(house, await ended(session)) == ("ok", None)
@@ -199,7 +199,7 @@ async def test_a_record_that_fails_for_good_ends_the_session_and_nobody_waits(ho
     for _ in range(MOST_FAULTS + 1):
         run = session.submit(ExecuteRequest(code="ok"))
         with pytest.raises(GatewayFault):
-            await soon(run.wait())
+            await soon(run.end.wait())
     await soon(asyncio.wait_for(session.over, DEADLINE))
     house.faults.arm("commit", times=0)
     assert house.pool.in_use == set()
@@ -217,7 +217,7 @@ async def test_a_session_ends_whatever_fails_at_its_end(
         await soon(house.manager.delete("ada", "s"))
     house.faults.arm(what, 0)
     await house.journal.commit()
-    assert run.done.done()
+    assert run.end.done.done()
     assert house.manager.get("ada", "s") is None
     assert house.pool.in_use == set()
     assert {r.session for r in caplog.records if "could not end" in r.message} == {"s"}  # type: ignore[attr-defined]

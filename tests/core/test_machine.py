@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,14 @@ async def not_committed(log: EventLog, seq: int) -> None:
     log._publish()
 
 
-def ended_twice(run: ExecutionRun, kernel_state: str) -> dict[str, Any]:
+FINISH = ExecutionRun.finish
+
+
+def ended_twice(run: ExecutionRun, kernel_state: str) -> Mapping[str, Any]:
     """The end is recorded, and once more."""
-    run._record_end(kernel_state)
-    return run._record_end(kernel_state)
+    FINISH(run, kernel_state)
+    run.end.event = None
+    return FINISH(run, kernel_state)
 
 
 def lost(queue: ExecutionQueue, cause: str) -> None:
@@ -76,7 +80,7 @@ def broken_chain(log: EventLog, row: Any) -> None:
 
 async def no_deadline(run: ExecutionRun, kernel: Any) -> None:
     """The deadline passes, and the cell goes on."""
-    run._late = False
+    run.deadline.late = False
     await run._finished(kernel)
 
 

@@ -126,9 +126,9 @@ def test_what_a_thread_of_an_ended_cell_prints_is_that_cells(world: World) -> No
     world.pass_time(0.5)
     assert asked.told
     assert asked.run is not None
-    end = asked.run.last_seq
+    end = asked.run.record.last_seq
     world.pass_time(1)
-    assert asked.run.last_seq == end + 1
+    assert asked.run.record.last_seq == end + 1
 
 
 def test_a_session_without_clients_hands_no_message_to_its_door(world: World) -> None:

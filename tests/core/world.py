@@ -220,7 +220,7 @@ class World:
             request = ExecuteRequest(asked.code, timeout=timeout, allow_stdin=True)
             run = known if known is not None else session.submit(request, idempotency=idempotency)
             asked.run = run
-            await run.wait()
+            await run.end.wait()
             assert self.is_durable(run), "somebody was told of an end that is not durable"
             asked.told = True
         except CellgateError as error:
@@ -318,7 +318,7 @@ class World:
             recorded |= check_session(events)
         for asked in self.asked:
             if asked.run is not None:
-                assert asked.run.done.done(), "somebody still waits"
+                assert asked.run.end.done.done(), "somebody still waits"
                 assert asked.run.id in recorded, "a cell that was accepted is not in the record"
                 assert asked.told or isinstance(asked.refusal, (StorageError, ShuttingDown, RecordGone))
             assert not isinstance(asked.refusal, GatewayFault)

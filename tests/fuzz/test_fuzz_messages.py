@@ -205,7 +205,7 @@ class Played:
         context = RunContext(self.log, ExecutionSettings(CAPS), self)
         self.run = ExecutionRun(request, context, number=1, timeout=None)
         self.run.machine.msg_id = "ours"
-        self.run.queued(0)
+        self.run.record.queued(request, None, 0)
         self.lane = Lane("fuzz", 1)
         self.door = Door(
             cast("Host", self),
@@ -305,9 +305,9 @@ def check_record(played: Played) -> None:
     assert len(msgspec.json.encode(shown)) <= 6 * CAPS.data + MARKS
     assert len(of_cell) <= 4 * CAPS.data // 128 + 50
     assert verify((row.seq, row.body, row.hash) for row in rows).valid
-    assert played.run.builder is not None
+    assert played.run.record.builder is not None
     for plain in (False, True):
-        msgspec.json.encode(played.run.builder.result(plain=plain, size=AnswerSize(500) if plain else None))
+        msgspec.json.encode(played.run.record.builder.result(plain=plain, size=AnswerSize(500) if plain else None))
     survey = Survey()
     for row in rows:
         survey.add(row)

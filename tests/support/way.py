@@ -26,7 +26,8 @@ from urllib.parse import urlsplit
 import cellgate
 import cellgate_kernels
 from cellgate.channels.client import ChannelSettings
-from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.execution.cell_record import CellEnd
+from cellgate.execution.run import ExecutionSettings
 from cellgate.http.v1.executions import ExecuteHandler
 from cellgate.quotas.quotas_file import QuotaSettings
 from cellgate.record.store.sqlite.journal import Journal
@@ -167,7 +168,7 @@ async def one_way(url: str, code: str) -> Way:
     """The path of the next cell, with all that the loop does beside it."""
     with counted(
         ExecuteHandler.post.__code__,
-        ExecutionRun.end.__code__,
+        CellEnd.complete.__code__,
         Journal.append.__code__,
         frozenset({LocalSocket._readable.__code__, LocalSocket._deliver.__code__}),
     ) as counter:

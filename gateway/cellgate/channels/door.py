@@ -22,6 +22,7 @@ from cellgate.channels.requests import Received, names_subshell
 from cellgate.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
 from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.cell_record import explain_end
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.spill_ledger import Opener
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelDied
@@ -329,7 +330,7 @@ class Door:
 def _reason(run: ExecutionRun, outcome: Outcome) -> tuple[str, str]:
     if outcome.error is not None:
         return outcome.error["ename"], outcome.error["evalue"]
-    explained = run.explanation(outcome.status)
+    explained = explain_end(outcome.status, run.deadline.timeout, run.message)
     if explained is not None:
         return explained["ename"], explained["evalue"]
     ename = "CellNotRun" if outcome.status is Status.CANCELLED else "KernelLost"

@@ -128,7 +128,7 @@ class AzureRunHandler(AzureHandler, DoorHandler):
         session, _ = await manager.get_or_create(self.owner, self.wanted(), until=until)
         run = session.submit(request, arrived=arrived)
         self.stop_when_gone(session, run)
-        await run.wait()
+        await run.end.wait()
         return session, run
 
     def timeout(self, asked: float | None) -> float | None:

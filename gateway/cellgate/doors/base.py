@@ -125,9 +125,9 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
     async def run_in(self, session: Session, request: ExecuteRequest) -> Result:
         """The result of a cell, without ANSI codes; it is interrupted when its client leaves."""
         run = session.submit(request)
-        builder = run.builder
+        builder = run.record.builder
         self.stop_when_gone(session, run)
-        await run.wait()
+        await run.end.wait()
         archive, row = self.services.archive, session.row
         if builder is not None:
             return await archive.made(builder, _result)

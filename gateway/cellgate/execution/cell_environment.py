@@ -1,13 +1,17 @@
 """The code that sets environment variables for one cell, and restores the previous values after it.
 
-It runs in the user's namespace, before and after the cell, and leaves no names there. Pure: this module
-generates the code; ``run`` runs it silently.
+It runs in the user's namespace, before and after the cell, and leaves no names there. It is no cell: silent,
+not in the history, not recorded. ``run`` says when it runs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.messages import Channel
 
 RESTORING = (
     "(lambda o: ([o.environ.pop(k, None) if v is None else o.environ.__setitem__(k, v)"
@@ -23,3 +27,28 @@ def setting(variables: Iterable[tuple[str, str]]) -> str:
         " o.environ.update(e), None)[2])"
         f"(__import__('os'), __import__('json').loads({json.dumps(dict(variables))!r}))"
     )
+
+
+async def run_silently(
+    kernel: Kernel,
+    code: str,
+    *,
+    progress: asyncio.Event,
+    wake: Callable[[object], None],
+    given_up: Callable[[], bool],
+) -> None:
+    """Run code that is not a cell; returns early when the kernel dies or `given_up` says so.
+
+    `progress` is set by `wake`, and by whatever changes the answer of `given_up`. Raises KernelDied.
+    """
+    content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
+    reply = kernel.connection.ask(Channel.SHELL, "execute_request", content)
+    for ended in (reply, kernel.exited):
+        ended.add_done_callback(wake)
+    try:
+        while not (reply.done() or kernel.exited.done() or given_up()):
+            progress.clear()
+            await progress.wait()
+    finally:
+        kernel.exited.remove_done_callback(wake)
+        reply.cancel()

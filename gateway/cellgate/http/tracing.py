@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tornado.httputil import HTTPServerRequest
 
-from cellgate.execution.run import RunEnd
+from cellgate.execution.cell_record import RunEnd
 from cellgate.http.described import IsToken, nothing_known
 from cellgate_kernels.pool.pool import ClaimEnd
 

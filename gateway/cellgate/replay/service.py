@@ -150,8 +150,8 @@ class Replayer:
             installs=installs,
         )
         run = session.submit(request)
-        builder = run.builder or ResultBuilder()
-        await run.wait()
+        builder = run.record.builder or ResultBuilder()
+        await run.end.wait()
         result = await self._archive.made(builder, ResultBuilder.result)
         asked = store.asked
         store.forget()

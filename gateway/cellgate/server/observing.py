@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate.execution.run import RunEnd
+from cellgate.execution.cell_record import RunEnd
 from cellgate.http.metrics import Metrics
 from cellgate.http.tracing import Tracer
 from cellgate.record.store.sqlite.location import RECORD, wal_beside

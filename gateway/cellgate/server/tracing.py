@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from tornado.httputil import HTTPServerRequest
 
 from cellgate.errors import OtelMissing
-from cellgate.execution.run import RunEnd
+from cellgate.execution.cell_record import RunEnd
 from cellgate.http.described import IsToken, method_of, nothing_known, path_of
 from cellgate.http.tracing import RequestSpan, Tracer
 from cellgate_kernels.pool.pool import ClaimEnd

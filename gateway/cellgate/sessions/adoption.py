@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
 from msgspec import structs
 
 from cellgate.execution.limits import SessionLimits
-from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.resumed import Backlog, ResumedCell
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.files.workspace import folder_of
 from cellgate.record.events import EventLog, now
@@ -37,8 +34,6 @@ from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.base.places import Places
-from cellgate_kernels.base.resources import MIB
-from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.channels.spool import Spooled, read_spool
 from cellgate_kernels.codec.decoding import json_decoder
 from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
@@ -46,14 +41,12 @@ from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.launch.folders import SOCKETS
 from cellgate_kernels.protocol.contents import content_of
 from cellgate_kernels.protocol.masking import MessageMasker
-from cellgate_kernels.protocol.messages import Message
 
 logger = logging.getLogger(__name__)
 
 _decode = json_decoder(object).decode
 
 ADOPTED_AT_ONCE = 4
-BACKLOG_BYTES = 8 * MIB
 MESSAGES_A_TURN = 32
 """Messages of adopted cells that are processed in a turn of the loop, of all sessions together.
 
@@ -88,240 +81,7 @@ PROGRAM_LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
 )
 PORT_LOST_WITH_THE_GATEWAY: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
 
-_NO_OUTPUT = frozenset({"queued", "file"})
-_OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at", "widget"})
-"""Not of the kernel's message. Which widget shows an output follows from the messages before it."""
-
 MakeSession = Callable[[SessionSpec], Session]
-
-
-class Backlog:
-    """Collects an adopted kernel's messages until its cell's run has taken all of them.
-
-    When too much has accumulated, iopub is not read any further, and the rest waits in the kernel.
-    """
-
-    def __init__(self) -> None:
-        self._connection: KernelConnection | None = None
-        self._messages: list[Message] = []
-        self._size = 0
-        self.is_masked = False
-        """Whether values of secrets are replaced in it."""
-        self._stop: Callable[[], None] = lambda: None
-
-    def attend(self, connection: KernelConnection) -> None:
-        """Start listening."""
-        self._connection = connection
-        self._stop = connection.listen(self._receive, room=lambda _: BACKLOG_BYTES)
-
-    def _receive(self, message: Message) -> None:
-        self._messages.append(message)
-        self._size += len(message.content_frame) + sum(map(len, message.buffers))
-        if self._size > BACKLOG_BYTES and self._connection is not None:
-            self._connection.pause()
-
-    def mask(self, masker: MessageMasker) -> None:
-        """Replace values of secrets in what was collected; what comes from now on is masked already."""
-        self.is_masked = True
-        collected, self._messages = self._messages, []
-        for message in collected:
-            self._messages += masker.before(message)
-            if (shown := masker.mask(message)) is not None:
-                self._messages.append(shown)
-
-    def collected(self) -> list[Message]:
-        """The messages so far, once. They still count until the end, so that it comes even in a flood."""
-        messages = self._messages
-        self._messages = []
-        return messages
-
-    def end(self) -> None:
-        """Stop listening, and let the kernel continue."""
-        self._stop()
-        self._messages = []
-        if self._connection is not None:
-            self._connection.resume()
-
-
-class RecordedOutputs:
-    """The outputs of a cell that are already recorded, to be matched with messages in the kernel's spool.
-
-    The n-th recorded event corresponds to the kernel's n-th output message, give or take an input prompt,
-    which uses another socket. So messages are matched by content, and numbers only show which recorded events
-    are no longer in the spool.
-    """
-
-    def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
-        self._events = [event for event in events if event["type"] not in _NO_OUTPUT]
-        self._open: dict[bytes, deque[int]] = defaultdict(deque)
-        for number, event in enumerate(self._events):
-            content = {name: value for name, value in event.items() if name not in _OF_THE_EVENT}
-            self._open[_key(event["type"], content)].append(number)
-
-    def gap(self, first: int, end: int) -> bool:
-        """Skip lost messages, numbered `first` to `end`; returns whether some of them were not recorded."""
-        for numbers in self._open.values():
-            while numbers and first <= numbers[0] < end:
-                numbers.popleft()
-        return end > len(self._events)
-
-    def meet(self, event_type: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The recorded event that matches, if any; each event matches only once."""
-        content = {name: value for name, value in fields.items() if name != "widget"}
-        numbers = self._open.get(_key(event_type, content))
-        return self._events[numbers.popleft()] if numbers else None
-
-    def forget(self) -> None:
-        """Treat everything from now on as new."""
-        self._open.clear()
-
-
-def _key(event_type: str, fields: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode([event_type, fields], order="deterministic")
-
-
-@dataclass(frozen=True, slots=True)
-class SentBefore:
-    """A cell that a previous gateway sent: its row and recorded events, and its messages since.
-
-    `missed`: from the kernel's spool; `backlog`: those that arrive now. `places`: those in which they are
-    processed.
-    """
-
-    row: ExecutionRow
-    events: Sequence[Mapping[str, Any]]
-    missed: Sequence[Spooled]
-    backlog: Backlog
-    places: Places
-
-
-class AdoptedRun(ExecutionRun):
-    """A cell that a previous gateway sent. It is not sent again; missed messages are processed first."""
-
-    def __init__(self, sent: SentBefore, context: RunContext, cell_timeout: float) -> None:
-        row = sent.row
-        events = sent.events
-        queued = events[0]
-        self._names = tuple((name, "") for name in queued.get("env", ()))
-        self._recorded = RecordedOutputs(events)
-        self._missed = sent.missed
-        self._backlog = sent.backlog
-        self._places = sent.places
-        # The ids of messages that came from the spool.
-        self._seen: frozenset[str] = frozenset()
-        started_at = next((event["at"] for event in events if event["type"] == "started"), now())
-        passed = _seconds(started_at, now())
-        timeout = queued.get("timeout", cell_timeout)
-        request = ExecuteRequest(
-            code=queued["code"],
-            timeout=timeout,
-            silent=queued.get("silent", False),
-            allow_stdin=True,
-            store_history=queued.get("store_history", True),
-            cell_id=queued.get("cell_id"),
-        )
-        self._timeout = timeout
-        idempotency = None
-        if row.idempotency_key is not None and row.request_hash is not None:
-            idempotency = (row.idempotency_key, row.request_hash)
-        super().__init__(
-            request,
-            context,
-            number=row.number,
-            timeout=None if timeout is None else max(0.0, timeout - passed),
-            idempotency=idempotency,
-        )
-        self.id = row.id
-        self.was_sent = True
-        self.created_at = row.created_at
-        self.first_seq = row.first_seq
-        self.last_seq = events[-1]["seq"]
-        self.machine.msg_id = row.msg_id
-        self._passed = passed
-        self._waited = _seconds(row.created_at, started_at)
-        for event in events:
-            self.machine.follow_widget(event["type"], event)
-            if self.builder is not None:
-                self.builder.apply(event)
-
-    async def _begin(self, kernel: Kernel) -> None:
-        """Instead of sending a request, process what the kernel spooled, then what was received since."""
-        self._attend(kernel)
-        self._sent_at = self._now() - self._passed
-        self._queued_at = self._sent_at - self._waited
-        self.timeout = self._timeout
-        # Only now: the previous gateway set the values already, and restoring them takes just the names.
-        self.request = replace(self.request, env=self._names)
-        self._note_sent()
-        try:
-            await self._process_missed()
-            # What arrives meanwhile is collected. Between the last look and `_follow` there is no turn.
-            while messages := self._backlog.collected():
-                await self._process(messages)
-        finally:
-            self._backlog.end()
-        self._follow(kernel)
-        self._recorded.forget()
-        self._missed = ()
-        self.waiting_for_input = self._asked and self._last_type == "input_request"
-        self._rest(kernel)
-
-    async def _process_missed(self) -> None:
-        expected = 0
-        for spooled in self._missed:
-            await self._turn()
-            message = spooled.message
-            if spooled.before > expected and self._recorded.gap(expected, spooled.before):
-                self._unrecorded = True
-            expected = max(expected, spooled.before + (message.msg_type not in _NO_EVENT))
-            super().receive(message)
-            # Replies are not in the spool: every input_request except the last has been answered.
-            self.machine.answered()
-            self._ask_later()
-        self._seen = frozenset(spooled.message.header.msg_id for spooled in self._missed)
-
-    async def _process(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            if message.parent.msg_id == self.msg_id:
-                await self._turn()
-                self.receive(message)
-                self._ask_later()
-
-    async def _turn(self) -> None:
-        if (place := self._places.take()) is not None:
-            await place
-
-    def _ask_later(self) -> None:
-        """Nobody may answer yet: it is not known whether the kernel still waits for that."""
-        self._asked |= self.waiting_for_input
-        self.waiting_for_input = False
-
-    def receive(self, message: Message) -> None:
-        """Handle a message, unless it came from the spool already."""
-        # Text that was held back comes under an id that is known; the masker leaves out what comes twice.
-        is_text = self._backlog.is_masked and message.msg_type == "stream"
-        if is_text or message.header.msg_id not in self._seen:
-            super().receive(message)
-
-    _last_type = ""
-    _asked = False
-
-    def emit(
-        self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
-    ) -> dict[str, Any]:
-        """Record an event of this execution, unless it is in the record already."""
-        self._last_type = event_type
-        if (known := self._recorded.meet(event_type, fields)) is not None:
-            return dict(known)
-        return super().emit(event_type, fields, withhold=withhold, size=size)
-
-
-_NO_EVENT = frozenset({"status", "execute_reply"})
-
-
-def _seconds(earlier: str, later: str) -> float:
-    between = datetime.fromisoformat(later) - datetime.fromisoformat(earlier)
-    return max(0.0, between.total_seconds())
 
 
 class Recovery:
@@ -440,7 +200,7 @@ class Recovery:
         spool: Sequence[Spooled],
         backlog: Backlog,
         limits: SessionLimits,
-    ) -> AdoptedRun | None:
+    ) -> ExecutionRun | None:
         """The cell that the kernel was given and whose end is not recorded.
 
         Raises KernelDied if the kernel keeps no spool, so there is no way to tell what the cell did.
@@ -451,8 +211,15 @@ class Recovery:
             if any(event["type"] != "queued" for event in events) and not missed:
                 raise KernelDied("What its running cell did in between is not known.")
             if missed:
-                sent = SentBefore(execution, events, missed, backlog, self._places)
-                return AdoptedRun(sent, RunContext(log, self._settings), limits.cell_timeout)
+                cell = ResumedCell(execution, events, missed, backlog, self._places, limits.cell_timeout)
+                return ExecutionRun(
+                    cell.request,
+                    RunContext(log, self._settings),
+                    number=execution.number,
+                    timeout=cell.timeout,
+                    idempotency=cell.idempotency,
+                    resumed=cell,
+                )
         return None
 
     async def _events(self, execution: ExecutionRow) -> Any:

@@ -135,7 +135,7 @@ class _Alternative:
         """Whether its cell has ended `ok` in a branch that is still there."""
         if self.run is None or not self.stays or self.refusal is not None:
             return False
-        return self.run.done.done() and self.run.machine.outcome().status is Status.OK
+        return self.run.end.done.done() and self.run.machine.outcome().status is Status.OK
 
 
 class Exploration:
@@ -278,7 +278,7 @@ class Exploration:
     async def _follow(self, each: _Alternative, session: Session, run: ExecutionRun) -> None:
         """Return when its cell has ended and, unless it may stay, its branch too."""
         try:
-            await run.wait()
+            await run.end.wait()
         except CellgateError as error:
             each.refusal = error
         if self.plan.keep is Keep.NONE or (self.plan.keep is Keep.FIRST_OK and not each.ended_well):

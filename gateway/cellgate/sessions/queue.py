@@ -180,7 +180,7 @@ class SessionRuns:
             timeout=timeout,
             idempotency=idempotency,
         )
-        run.queued(len(self._queue) + (self.current is not None))
+        run.record.queued(request, timeout, len(self._queue) + (self.current is not None))
         return run
 
     @property
@@ -213,9 +213,9 @@ class SessionRuns:
     def ending(self) -> list[asyncio.Future[None]]:
         """The `done` futures of executions whose end the kernel has reported but is not recorded yet."""
         return [
-            run.done
+            run.end.done
             for run in self.known()
-            if run.machine.replied and run.machine.idle and not run.done.done()
+            if run.machine.replied and run.machine.idle and not run.end.done.done()
         ]
 
     def find(self, execution: str) -> ExecutionRun | None:

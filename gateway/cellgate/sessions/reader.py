@@ -308,10 +308,10 @@ class Archive:
         if session is not None:
             run = session.find(execution)
             if run is not None and run.machine.finished:
-                await run.wait()  # an end is shown only once it is durable, as on a stream
-            elif run is not None and run.builder is not None:
+                await run.end.wait()  # an end is shown only once it is durable, as on a stream
+            elif run is not None and run.record.builder is not None:
                 # So is all before it. What comes while that is made durable is for the next answer.
-                so_far = run.builder.copy()
+                so_far = run.record.builder.copy()
                 await session.log.commit()
                 return await self.made(so_far, make, *arguments, **options)
         row, found = await self.find(principal, key, execution)

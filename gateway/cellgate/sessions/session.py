@@ -375,7 +375,7 @@ class Session:
         self._report("A session begins", cause=cause)
         if running is not None:
             running.host = self
-            running.place = self.account.adopt_cell()
+            running.end.place = self.account.adopt_cell()
             self._queue.put(running)
         self.undo.attached()
         self._start_worker()
@@ -583,7 +583,7 @@ class Session:
                 branch.wake()
 
         async def tell(_: RolledBack) -> None:
-            row = run.row(self.row.id, None)
+            row = run.record.row(self.row.id, None)
             self.record.finished(await copied(branch.log, row, self.log, self._runs.take_number))
             # Going back to it must not undo the cell that it is made of.
             self.undo.move(point, await self._position())
@@ -664,7 +664,7 @@ class Session:
         current = self._runs.current
         if name == WORKER and current is not None and current.broken:
             # Ending it failed as well. Its waiters can be told, but the end can't be recorded.
-            current.fail(GatewayFault())
+            current.end.fail(GatewayFault())
             self._runs.current = None
         else:
             self._faults += 1
@@ -780,7 +780,7 @@ class Session:
         if run is None or run.machine.finished:
             run = self._queue.first
         if run is not None:
-            run.moved(position)
+            run.record.moved(position)
         elif self._opener is not None:
             self._opener(position)
 
@@ -793,9 +793,9 @@ class Session:
             return
         self._unwatch()
         first = self._queue.first
-        waits = first is not None and not first.stands_in_line  # else it has a timer of its own
+        waits = first is not None and not first.deadline.stands_in_line  # else it has a timer of its own
         if self._replacing and self._runs.current is None and first is not None and waits:
-            patience = first.patience
+            patience = first.deadline.patience
             if patience is not None:
                 timer = asyncio.get_running_loop().call_later(
                     patience, self._tasks.guard(self._too_late, "deadline in line", execution=first.id), first
@@ -807,12 +807,12 @@ class Session:
         if self._watched is not None:
             run, timer, since = self._watched
             timer.cancel()
-            run.deduct(self.slot.waited(since))
+            run.deadline.deduct(self.slot.waited(since))
             self._watched = None
 
     def _too_late(self, run: ExecutionRun) -> None:
         if self.slot.in_line and run is self._queue.first:
-            run.message = DeadlinePassed(run.timeout or 0.0).message
+            run.message = DeadlinePassed(run.deadline.timeout or 0.0).message
             self._queue.remove(run, NO_KERNEL, Status.TIMEOUT)
             self._finish_later(run)
             self._watch_first()
@@ -869,7 +869,7 @@ class Session:
         place = self.account.enter(at_once=not self._runs.busy)
         run = self._make_run(request, self._capped(timeout), idempotency, place)
         if arrived is not None:
-            run.deduct(self.slot.waited(arrived))
+            run.deadline.deduct(self.slot.waited(arrived))
         return self._begin_or_queue(run)
 
     def _capped(self, timeout: float | None) -> float | None:
@@ -902,7 +902,7 @@ class Session:
         prepared = run.request.env or self._hooks
         free = self.slot.alive and not self._replacing and not self._runs.busy
         free = free and not self._holds and not self.undo.due
-        turn = run.place is None or run.place.running
+        turn = run.end.place is None or run.end.place.running
         if self.kernel is not None and free and turn and not prepared:
             self._runs.current = run
             self.record.state = SessionState.BUSY
@@ -940,9 +940,9 @@ class Session:
         except BaseException:
             place.leave()
             raise
-        run.place = place
-        run.save()
-        self.record.touch(run.created_at)
+        run.end.place = place
+        run.record.save()
+        self.record.touch(run.record.created_at)
         return run
 
     async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
@@ -963,7 +963,7 @@ class Session:
         self._tasks.start(
             self._finish(run),
             f"finish {run.id}",
-            lambda _: run.fail(GatewayFault()),
+            lambda _: run.end.fail(GatewayFault()),
             execution=run.id,
         )
 
@@ -1051,7 +1051,7 @@ class Session:
             elif item.machine.finished and item is not self._runs.current:
                 await self._finish_cancelled(item)
             else:
-                with self._observer.within(item.origin):
+                with self._observer.within(item.end.origin):
                     await self._execute(item)
 
     def _next(self) -> ExecutionRun | Restart | None:
@@ -1059,14 +1059,14 @@ class Session:
         if self._holds:
             return self._queue.take_cancelled()
         while (item := self._queue.take_urgent()) is None and (run := self._queue.first) is not None:
-            if run.late:
+            if run.deadline.late:
                 run.message = NO_TURN
                 self._queue.end_first(Status.TIMEOUT, "running_quota")
-            elif run.place is None or run.place.begin(self._queue.wake):
-                run.leave_line()
+            elif run.end.place is None or run.end.place.begin(self._queue.wake):
+                run.deadline.leave_line()
                 return self._queue.take()
             else:
-                run.stand_in_line()
+                run.deadline.stand_in_line()
                 return None
         return item
 
@@ -1074,7 +1074,7 @@ class Session:
         try:
             await self._finish(run)
         except BaseException:
-            run.fail(GatewayFault())
+            run.end.fail(GatewayFault())
             raise
 
     async def _do_restart(self, request: Restart) -> None:
@@ -1115,8 +1115,8 @@ class Session:
                 self.record.check_writable()
                 if not self.slot.alive:
                     since = self._now()
-                    await self._replace_kernel(self.record.cause or "kernel_exit", run.patience)
-                    run.deduct(self.slot.waited(since))
+                    await self._replace_kernel(self.record.cause or "kernel_exit", run.deadline.patience)
+                    run.deadline.deduct(self.slot.waited(since))
             assert self.kernel is not None
             self.record.state = SessionState.BUSY
             await self._run(run, self.kernel)
@@ -1203,27 +1203,27 @@ class Session:
         return True
 
     async def _finish(self, run: ExecutionRun) -> None:
-        """Record the end; followers and `run.done` are notified once it is durable.
+        """Record the end; followers and those that wait are notified once it is durable.
 
         A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
         """
-        if not run.told:
+        if run.end.event is None:
             self.undo.cell_ended(began=run.was_sent)
         ends_it = self.state is SessionState.BUSY and run is self._runs.current
         event = run.finish(SessionState.IDLE if ends_it else self.record.state)
         if event["cause"] in LIMITS:
             self._report("A limit ended a cell", execution=run.id, cause=event["cause"])
         self.record.finished(event)
-        run.save(event["status"])
+        run.record.save(event["status"])
         self._runs.remember(run)
         if run.request.message is None:
-            await run.commit()
+            await run.end.commit()
             return
         self.door.finished(run)
         if len(self._tasks) > MOST_COMMITS:
-            await run.commit()
+            await run.end.commit()
         else:
-            self._tasks.start(run.commit(), f"commit {run.id}", execution=run.id)
+            self._tasks.start(run.end.commit(), f"commit {run.id}", execution=run.id)
 
     # The end
 
@@ -1331,7 +1331,7 @@ class Session:
         """Let nobody wait forever, even for something that could not be recorded."""
         self._queue.refuse_restarts(error)
         for run in self._runs.known():
-            run.fail(error)
+            run.end.fail(error)
         self._runs.current = None
         self._quiet.set()
 

@@ -212,9 +212,9 @@ class SessionRecord:
         """
         row = await self._store.execution_by_key(self.row.id, key)
         for run in live:
-            if run.idempotency is not None and run.idempotency[0] == key:
-                _check_same(run.idempotency[1], request_hash)
-                return run if run.builder is not None else (run.id, run.first_seq)
+            if run.record.idempotency is not None and run.record.idempotency[0] == key:
+                _check_same(run.record.idempotency[1], request_hash)
+                return run if run.record.builder is not None else (run.id, run.record.first_seq)
         if row is None:
             return None
         _check_same(row.request_hash, request_hash)

@@ -91,16 +91,16 @@ async def test_a_watch_does_not_take_what_it_can_t_see_for_deleted_or_new(tmp_pa
     deep.mkdir(parents=True)
     (deep / "seen").touch()
     run = session.submit(ExecuteRequest(code="ok"))
-    builder = run.builder
-    await run.wait()
+    builder = run.record.builder
+    await run.end.wait()
     assert builder is not None
     assert [file.path.rsplit("/", 1)[1] for file in builder.result().files] == ["seen"]
     (deep / "d" / "d").mkdir(parents=True)
     (deep / "d" / "d" / "beyond").touch()
     for _ in range(2):
         run = session.submit(ExecuteRequest(code="ok"))
-        builder = run.builder
-        await run.wait()
+        builder = run.record.builder
+        await run.end.wait()
         assert builder is not None
         assert builder.result().files == []
     assert not tree.scan(folder)[1]

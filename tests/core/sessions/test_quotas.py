@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
+from cellgate.execution.cell_record import explain_end
 from cellgate.execution.request import ExecuteRequest
 from cellgate.quotas.quotas import Policy
 from cellgate.sessions.session import Session
@@ -259,7 +260,7 @@ def test_nobody_elses_cells_wait(make: MakeWorld) -> None:
     async def other() -> str:
         session = (await world.manager.get_or_create("bob", SessionBody(session="s")))[0]
         run = session.submit(ExecuteRequest("hello"))
-        await run.wait()
+        await run.end.wait()
         return str(run.machine.outcome().status)
 
     assert world.run(asyncio.wait_for(other(), 1)) == "ok"
@@ -309,7 +310,7 @@ def test_the_timeout_of_a_cell_passes_while_it_waits_for_its_turn(make: MakeWorl
     assert statuses([short]) == ["timeout"]
     assert short.run is not None
     assert short.run.machine.outcome().cause == "running_quota"
-    explained = short.run.explanation(short.run.machine.outcome().status)
+    explained = explain_end(short.run.machine.outcome().status, 3, short.run.message)
     assert explained is not None
     assert "the quota `running` limits how many run at once" in explained["evalue"]
     world.pass_time(10)

@@ -53,7 +53,7 @@ def run_of(asked: Asked) -> ExecutionRun:
 def end_of(asked: Asked) -> tuple[Status, str | None]:
     """How it ended; it has."""
     run = run_of(asked)
-    assert run.done.done()
+    assert run.end.done.done()
     outcome = run.machine.outcome()
     return outcome.status, outcome.cause
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cellgate.sessions.adoption import RecordedOutputs, unfinished_cells
+from cellgate.execution.resumed import RecordedOutputs
+from cellgate.sessions.adoption import unfinished_cells
 from cellgate_kernels.channels.spool import Spooled
 from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
 
@@ -39,12 +40,6 @@ def test_a_gap_beyond_the_record_is_a_loss() -> None:
     assert known.gap(0, 3) is True
     assert not met(known, "x")
     assert not met(known, "y")
-
-
-def test_nothing_is_met_any_more_once_all_is_new() -> None:
-    known = recorded("x")
-    known.forget()
-    assert not met(known, "x")
 
 
 def status(cell: str, state: str) -> Spooled:

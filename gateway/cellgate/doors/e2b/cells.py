@@ -62,7 +62,7 @@ class CellHandler(SandboxHandler):
         session = context.session
         run, asked = self._submit(context, body)
         self.interrupt_when_gone(session, run, asked)
-        async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
+        async with aclosing(session.log.follow_execution(run.id, run.record.first_seq - 1)) as batches:
             await self.stream(batches, Format.NDJSON)
 
     def _context(self, identifier: str | None) -> Context:
@@ -121,7 +121,7 @@ def _set_up(context: Context, sandbox: Sandbox) -> None:
         if run.machine.finished and run.machine.outcome().status is Status.OK:
             sandbox.set_up = run.ran_on
 
-    run.done.add_done_callback(guarded(note, "set-up of a sandbox", execution=run.id))
+    run.end.done.add_done_callback(guarded(note, "set-up of a sandbox", execution=run.id))
 
 
 class HealthHandler(SandboxHandler):

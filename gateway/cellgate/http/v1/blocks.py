@@ -114,9 +114,9 @@ class BlocksHandler(ExecutionAnswers):
             await self.services.files.write(session, block.file, block.code.encode())
         request = check_execute(cell, self.services.manager.ceilings(self.owner), interactive=False)
         run = session.submit(permitted(self.services, self.login, request))
-        builder = run.builder
+        builder = run.record.builder
         self.interrupt_when_gone(session, run, options)
-        await run.wait()
+        await run.end.wait()
         archive, row = self.services.archive, session.row
         if builder is None:
             return await archive.result(row.principal, row.key, run.id, _block_answer, view)

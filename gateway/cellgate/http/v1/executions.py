@@ -95,9 +95,9 @@ class ExecutionAnswers(StreamingHandler):
             self.set_location(path)
             await self.answer_parts(await self.result(session, run.id, view), 202)
         elif form is Format.JSON:
-            builder = run.builder
+            builder = run.record.builder
             self.interrupt_when_gone(session, run, body)
-            await run.wait()
+            await run.end.wait()
             if self.disconnected:
                 return
             if builder is None:
@@ -108,7 +108,7 @@ class ExecutionAnswers(StreamingHandler):
             await self.answer_parts(parts)
         else:
             self.interrupt_when_gone(session, run, body)
-            async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
+            async with aclosing(session.log.follow_execution(run.id, run.record.first_seq - 1)) as batches:
                 await self.stream(batches, form)
 
     def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:

@@ -1,0 +1,282 @@
+"""The record of one cell: its events and its row while it runs, and its end until that is durable.
+
+``run`` decides what is recorded and when; ``record.events`` keeps the session's events. Observers learn of the
+end here, because only here its commit is timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from cellgate.errors import StorageError, StorageFull
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.results import ResultBuilder
+from cellgate.quotas.usage import CellPlace
+from cellgate.record.events import EventLog
+from cellgate.record.rows import ExecutionRow
+from cellgate.wire.endings import CELL_TIMEOUT, KERNEL_DIED
+from cellgate_kernels.base.errors import CellgateError, GatewayFault
+from cellgate_kernels.base.tasks import guarded
+from cellgate_kernels.protocol.execution import Status
+
+
+class RunEnd(Struct, frozen=True, gc=False):
+    """How an execution ended, as an observer is told: ids and times, never code or output.
+
+    `origin`: what the observer said when it was accepted. `run_seconds` is None for a cell that was never
+    sent.
+    """
+
+    origin: object
+    principal: str
+    session: str
+    execution: str
+    kernel: str | None
+    status: Status
+    cause: str | None
+    queue_seconds: float
+    run_seconds: float | None
+
+
+class RunObserver:
+    """The reports of executions, which nobody reads. Overriding methods must be quick and raise nothing."""
+
+    def origin(self) -> object:
+        """Return what the calling task works for, such as a traced request; ends carry it as `origin`."""
+        return None
+
+    def within(self, origin: object) -> AbstractContextManager[object]:
+        """Return a context in which the calling task works for `origin`."""
+        return nullcontext()
+
+    def ended(self, end: RunEnd) -> None:
+        """Take note that an execution has ended; its end is not durable yet."""
+
+    def committed(self, end: RunEnd, seconds: float) -> None:
+        """Take note that an end became durable, `seconds` after its commit began, or could not be written."""
+
+
+def explain_end(status: Status, timeout: float | None, message: str | None) -> dict[str, Any] | None:
+    """Return an error for an end that the kernel could not report itself; None for others.
+
+    `timeout` in seconds. `message`: the gateway's own words, if it has some.
+    """
+    if status is Status.TIMEOUT:
+        said = f"The cell ran longer than its {timeout:g} s and did not react to an interrupt."
+        return {"ename": CELL_TIMEOUT, "evalue": message or said, "traceback": []}
+    if status is Status.DIED:
+        return {"ename": KERNEL_DIED, "evalue": message or "The kernel ended.", "traceback": []}
+    return None
+
+
+class KnownEvents(Protocol):
+    """Events of a cell that a former gateway has recorded."""
+
+    def meet(self, event_type: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the recorded event that matches, once."""
+
+
+class CellRecord:
+    """A cell's events and row. `builder`: its result so far; None once its end is durable.
+
+    `idempotency`: the key and the hash of its request, if it has a key. `is_partial`: whether output was lost
+    for want of room. `known`: events that are in the record already. `started_at`: when the kernel began.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        execution: str,
+        msg_id: str,
+        number: int,
+        idempotency: tuple[str, str] | None,
+    ) -> None:
+        self.log = log
+        self.execution = execution
+        self.number = number
+        self.idempotency = idempotency
+        self.builder: ResultBuilder | None = ResultBuilder()
+        self.known: KnownEvents | None = None
+        self.first_seq = 0
+        self.last_seq = 0
+        self.created_at = ""
+        self.started_at: str | None = None
+        self.is_partial = False
+        self._msg_id = msg_id
+        self._status: str | None = None
+
+    def resume(self, row: ExecutionRow, events: Sequence[Mapping[str, Any]], known: KnownEvents) -> None:
+        """Go on with a record that a former gateway began; events that `known` has are not recorded again."""
+        self.created_at, self.first_seq, self.last_seq = row.created_at, row.first_seq, events[-1]["seq"]
+        self.known = known
+        if self.builder is not None:
+            for event in events:
+                self.builder.apply(event)
+
+    def emit(
+        self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
+    ) -> Mapping[str, Any]:
+        """Record an event of the cell. `size`: its approximate size in bytes, if it may be large."""
+        if self.known is not None and (known := self.known.meet(event_type, fields)) is not None:
+            return known
+        event = self.log.append(event_type, self.execution, fields, withhold=withhold, size=size)
+        self.last_seq = event["seq"]
+        if self.builder is not None:
+            self.builder.apply(event, size)
+        return event
+
+    def queued(self, request: ExecuteRequest, timeout: float | None, position: int) -> None:
+        """Record that the cell waits at `position` (0: it is next)."""
+        fields: dict[str, Any] = {"position": position, "code": request.code, "msg_id": self._msg_id}
+        if request.silent:
+            fields["silent"] = True
+        if not request.store_history:
+            fields["store_history"] = False
+        if request.timeout is not None or request.message is not None:
+            fields["timeout"] = timeout
+        if request.cell_id is not None:
+            fields["cell_id"] = request.cell_id
+        if request.env:
+            # Names only: values may be secrets, and the record is kept.
+            fields["env"] = [name for name, _ in request.env]
+        if self.idempotency is not None:
+            fields["idempotency"] = list(self.idempotency)
+        event = self.emit("queued", fields, size=len(request.code))
+        self.first_seq, self.created_at = event["seq"], event["at"]
+
+    def moved(self, position: int) -> None:
+        """Record that so many claims are ahead of its session's in the line for kernels."""
+        fields = {"position": position, "code": "", "msg_id": self._msg_id, "waiting_for": "kernel"}
+        # Without room the client learns no position; what matters is kept for the end.
+        with suppress(StorageFull):
+            self.emit("queued", fields)
+
+    def row(self, session_id: int, status: str | None) -> ExecutionRow:
+        """Return the execution's row in the record's index."""
+        self._status = status or self._status
+        key, request_hash = self.idempotency or (None, None)
+        return ExecutionRow(
+            session_id=session_id,
+            id=self.execution,
+            number=self.number,
+            msg_id=self._msg_id,
+            first_seq=self.first_seq,
+            last_seq=self.last_seq,
+            status=self._status,
+            created_at=self.created_at,
+            idempotency_key=key,
+            request_hash=request_hash,
+        )
+
+    def save(self, status: str | None = None) -> None:
+        """Write the execution's row; `status` once it has ended."""
+        self.log.save_execution(self.row(self.log.session_id, status))
+
+
+class CellEnd:
+    """The end of a cell: recorded once, made durable, then reported to all that wait.
+
+    `done` completes when the end is durable. `event`: the recorded end, None before. `origin`: what the
+    observer said when the cell was accepted. `place`: the cell's among those of its principal, if it has one.
+    """
+
+    def __init__(self, record: CellRecord, observer: RunObserver, principal: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
+        self.event: Mapping[str, Any] | None = None
+        self.origin = observer.origin()
+        self.place: CellPlace | None = None
+        self._record = record
+        self._observer = observer
+        self._principal = principal
+        self._report: RunEnd | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def record(
+        self,
+        fields: Mapping[str, Any],
+        *,
+        size: int,
+        kernel: str | None,
+        queue_seconds: float,
+        run_seconds: float | None,
+    ) -> Mapping[str, Any]:
+        """Record the end, withheld from followers until `commit`. `fields`: the event's."""
+        self._leave()
+        record = self._record
+        self.event = record.emit("finished", fields, withhold=True, size=size)
+        self._report = RunEnd(
+            self.origin,
+            self._principal,
+            record.log.key,
+            record.execution,
+            kernel,
+            fields["status"],
+            fields["cause"],
+            queue_seconds,
+            run_seconds,
+        )
+        self._observer.ended(self._report)
+        return self.event
+
+    def _leave(self) -> None:
+        if self.place is not None:
+            self.place.leave()
+
+    async def commit(self) -> None:
+        """Make the end durable, then notify followers and waiters, whether that worked or not."""
+        assert self.event is not None
+        assert self._report is not None
+        began = self._loop.time()
+        try:
+            await self._record.log.release(self.event["seq"])
+        except StorageError as error:
+            self.fail(error)
+        except BaseException:
+            self.fail(GatewayFault())
+            raise
+        else:
+            self.complete()
+        finally:
+            self._observer.committed(self._report, self._loop.time() - began)
+
+    async def wait(self) -> None:
+        """Return when the end is durable. Raises StorageError when it can't be made so."""
+        if not self.done.done():
+            # Each waiter has its own future, so that cancelling one does not affect the others.
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self.done.result()
+
+    def complete(self) -> None:
+        """Drop the outputs and notify waiters, as the end is durable."""
+        self._record.builder = None
+        if not self.done.done():
+            self.done.set_result(None)
+        self._notify_waiters()
+
+    def fail(self, error: CellgateError) -> None:
+        """Notify waiters that the end could not be recorded."""
+        self._leave()
+        self._record.builder = None
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # retrieved: nobody may be waiting
+        # In the next loop iteration: the session must know of the failure before a waiter continues.
+        notify: Callable[[], None] = guarded(
+            self._notify_waiters, "end of a wait", execution=self._record.execution
+        )
+        self._loop.call_soon(notify)
+
+    def _notify_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,115 @@
+"""The time of one cell: in line, in its run, and for the rest of its end.
+
+This is the one place of a cell's time. It has a clock and a timer, the event loop's, and knows neither kernel
+nor record: ``run`` sends, interrupts and records. A request's own timeout also counts while its session waits
+in line for a kernel; the time behind other cells of the session doesn't count, nor does any time in line for
+the session's `cell_timeout`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class CellDeadline:
+    """The deadline of one cell. Durations in seconds, moments by the event loop's clock.
+
+    `timeout`: the longest run; None for no limit. `late`: whether the deadline has passed, and nobody has
+    acted on that. `queued_at`: when the cell was accepted. `sent_at`: when a kernel got it; None before.
+    """
+
+    def __init__(
+        self, timeout: float | None, passed: Callable[[], None], *, is_own: bool, spent: float = 0.0
+    ) -> None:
+        """Set the deadline; no timer runs yet.
+
+        `passed` is called when a timer is up: the deadline's, or that of an end. `is_own`: whether the
+        timeout is the request's own. `spent`: how much of it was spent under a former gateway.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._passed = passed
+        self._is_own = is_own
+        self.timeout = timeout
+        self._left = None if timeout is None else max(0.0, timeout - spent)
+        self.late = False
+        self.queued_at = self._loop.time()
+        self.sent_at: float | None = None
+        self._in_line_since: float | None = None
+        # One timer: the deadline until the end begins, then the wait for its rest.
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_sign: float | None = None
+        self._patience_with_end: Callable[[], float] | None = None
+
+    def now(self) -> float:
+        """Return the time by the clock that all moments are of."""
+        return self._loop.time()
+
+    @property
+    def patience(self) -> float | None:
+        """The seconds for which the cell may still wait in line for a kernel, if its request has a timeout."""
+        return self._left if self._is_own else None
+
+    @property
+    def stands_in_line(self) -> bool:
+        """Whether the cell waits for its principal's other cells."""
+        return self._in_line_since is not None
+
+    def deduct(self, seconds: float) -> None:
+        """Take time that was spent in line for a kernel from the request's own timeout."""
+        if self._is_own and self._left is not None:
+            self._left = max(0.0, self._left - seconds)
+
+    def stand_in_line(self) -> None:
+        """Begin to wait for the principal's other cells, as the next of the session, until it is `late`."""
+        if self._in_line_since is None:
+            self._in_line_since = self.now()
+            if self.patience is not None:
+                self._set_timer(self.patience)
+
+    def leave_line(self) -> None:
+        """End the time in line, which is a part of the request's own timeout."""
+        if self._in_line_since is not None:
+            self.stop()
+            self.deduct(self.now() - self._in_line_since)
+            self._in_line_since = None
+
+    def start(self, *, ran: float = 0.0) -> None:
+        """Start the run's time. `ran`: the seconds for which the cell has run under a former gateway."""
+        self.sent_at = self.now() - ran
+        if self._left is not None:
+            self._set_timer(self._left)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the first of reply and idle has come, so that the deadline no longer applies."""
+        return self._patience_with_end is not None
+
+    def end_begun(self, patience: Callable[[], float]) -> None:
+        """Note a sign of the cell's end, whose rest may take `patience` without a further sign."""
+        self._last_sign = self.now()
+        if self._patience_with_end is None:
+            self._patience_with_end = patience
+            self._set_timer(patience())
+
+    def stop(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self, seconds: float) -> None:
+        self.stop()
+        self._timer = self._loop.call_later(seconds, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        if self._patience_with_end is None:
+            self.late = True
+        else:
+            assert self._last_sign is not None
+            left = self._last_sign + self._patience_with_end() - self.now()
+            if left > 0:
+                self._set_timer(left)
+                return
+        self._passed()
