@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,11 @@ class Watch:
         self.called.append(round(self.deadline.now() - self._began, 6))
 
 
+def in_virtual_time(work: Coroutine[Any, Any, Watch]) -> Watch:
+    with virtual_time() as loop:
+        return loop.run_until_complete(work)
+
+
 def after(seconds: float, make: Callable[[], Watch], act: Callable[[CellDeadline], None]) -> Watch:
     """Return the watch after it was acted on at once and time has passed."""
 
@@ -33,10 +39,12 @@ def after(seconds: float, make: Callable[[], Watch], act: Callable[[CellDeadline
         watch.deadline.stop()
         return watch
 
-    return virtual_time(play())
+    return in_virtual_time(play())
 
 
-@pytest.mark.parametrize(("timeout", "spent", "expected"), [(10, 0, [10]), (10, 4, [6]), (10, 11, [0]), (None, 0, [])])
+@pytest.mark.parametrize(
+    ("timeout", "spent", "expected"), [(10, 0, [10]), (10, 4, [6]), (10, 11, [0]), (None, 0, [])]
+)
 def test_a_cell_is_late_when_its_timeout_is_over(
     timeout: float | None, spent: float, expected: list[float]
 ) -> None:
@@ -74,7 +82,7 @@ def test_time_in_line_is_a_part_of_the_timeout() -> None:
         await asyncio.sleep(20)
         return watch
 
-    assert virtual_time(play()).called == [10]
+    assert in_virtual_time(play()).called == [10]
 
 
 def test_an_end_that_has_begun_has_no_deadline_and_waits_from_its_last_sign() -> None:
@@ -88,5 +96,5 @@ def test_an_end_that_has_begun_has_no_deadline_and_waits_from_its_last_sign() ->
         await asyncio.sleep(20)
         return watch
 
-    watch = virtual_time(play())
+    watch = in_virtual_time(play())
     assert (watch.called, watch.deadline.late, watch.deadline.is_ending) == ([18], False, True)
