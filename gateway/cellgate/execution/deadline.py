@@ -12,6 +12,10 @@ import asyncio
 from collections.abc import Callable
 
 
+def _nothing() -> None:
+    """Stand for the callback of a deadline that is closed."""
+
+
 class CellDeadline:
     """The deadline of one cell. Durations in seconds, moments by the event loop's clock.
 
@@ -97,6 +101,11 @@ class CellDeadline:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def close(self) -> None:
+        """Stop the timer for good, and drop the callback, which would keep the run and its deadline in a cycle."""
+        self.stop()
+        self._passed = _nothing
 
     def _set_timer(self, seconds: float) -> None:
         self.stop()

@@ -416,6 +416,7 @@ class ExecutionRun:
             return self.end.event
         self._release()
         deadline = self.deadline
+        deadline.close()
         ended = deadline.now()
         sent = ended if deadline.sent_at is None else deadline.sent_at
         outcome = self.machine.outcome()
