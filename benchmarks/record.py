@@ -268,6 +268,6 @@ async def _work(session: Session, seconds: float) -> int:
     count = 0
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
-        await session.submit(request).wait()
+        await session.submit(request).end.wait()
         count += 1
     return count

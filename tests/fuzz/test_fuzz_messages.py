@@ -307,7 +307,9 @@ def check_record(played: Played) -> None:
     assert verify((row.seq, row.body, row.hash) for row in rows).valid
     assert played.run.record.builder is not None
     for plain in (False, True):
-        msgspec.json.encode(played.run.record.builder.result(plain=plain, size=AnswerSize(500) if plain else None))
+        msgspec.json.encode(
+            played.run.record.builder.result(plain=plain, size=AnswerSize(500) if plain else None)
+        )
     survey = Survey()
     for row in rows:
         survey.add(row)

@@ -21,8 +21,8 @@ from cellgate.channels.order import EndOrder
 from cellgate.channels.requests import Received, names_subshell
 from cellgate.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
 from cellgate.errors import Conflict, QueueFull
-from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.cell_record import explain_end
+from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.spill_ledger import Opener
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, KernelDied

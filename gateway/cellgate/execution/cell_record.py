@@ -1,6 +1,6 @@
 """The record of one cell: its events and its row while it runs, and its end until that is durable.
 
-``run`` decides what is recorded and when; ``record.events`` keeps the session's events. Observers learn of the
+``run`` decides what is recorded and when; ``record.events`` keeps the session's events. Observers learn of an
 end here, because only here its commit is timed.
 """
 
@@ -123,12 +123,14 @@ class CellRecord:
         self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
     ) -> Mapping[str, Any]:
         """Record an event of the cell. `size`: its approximate size in bytes, if it may be large."""
-        if self.known is not None and (known := self.known.meet(event_type, fields)) is not None:
-            return known
-        event = self.log.append(event_type, self.execution, fields, withhold=withhold, size=size)
-        self.last_seq = event["seq"]
-        if self.builder is not None:
-            self.builder.apply(event, size)
+        event = None if self.known is None else self.known.meet(event_type, fields)
+        if event is None:
+            event = self.log.append(event_type, self.execution, fields, withhold=withhold, size=size)
+            self.last_seq = event["seq"]
+            if self.builder is not None:
+                self.builder.apply(event, size)
+        if event_type == "started" and self.started_at is None:
+            self.started_at = event["at"]
         return event
 
     def queued(self, request: ExecuteRequest, timeout: float | None, position: int) -> None:

@@ -51,7 +51,7 @@ class CellDeadline:
 
     @property
     def patience(self) -> float | None:
-        """The seconds for which the cell may still wait in line for a kernel, if its request has a timeout."""
+        """The seconds that the cell may still wait in line for a kernel, if its request has a timeout."""
         return self._left if self._is_own else None
 
     @property
@@ -103,7 +103,7 @@ class CellDeadline:
             self._timer = None
 
     def close(self) -> None:
-        """Stop the timer for good, and drop the callback, which would keep the run and its deadline in a cycle."""
+        """Stop the timer for good, and drop the callback, by which the run would keep itself alive."""
         self.stop()
         self._passed = _nothing
 

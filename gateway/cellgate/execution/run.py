@@ -5,7 +5,7 @@ the kernel belong to ``sessions.session``. This module connects them: it does th
 
 deadline -> interrupt -> grace -> kernel_lost (the session kills and replaces the kernel)
 
-``deadline`` has the cell's time, ``cell_record`` its events and its end, ``cell_input`` the answers to `input()`.
+``deadline`` has the cell's time, ``cell_record`` its events and its end, ``cell_input`` its answers.
 """
 
 from __future__ import annotations
@@ -172,16 +172,12 @@ class ExecutionRun:
             message = structs.replace(message, unread=True)
         for event in machine.receive(message):
             try:
-                recorded = record.emit(
-                    event.type, event.content, size=size_of(message) if message.readable else 0
-                )
+                record.emit(event.type, event.content, size=size_of(message) if message.readable else 0)
             except StorageFull:
                 # What is recorded is safe; output that arrives while there is no room is lost, and the
                 # result says so.
                 record.is_partial = True
                 continue
-            if event.type == "started" and record.started_at is None:
-                record.started_at = recorded["at"]
             if event.type == "input_request" and (line := self.input.next_line()) is not None:
                 self._reply_input(line)
         if self._interrupts is not None and self._kernel is not None:

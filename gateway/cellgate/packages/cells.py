@@ -124,6 +124,6 @@ async def _apply(run: ExecutionRun, host: Host, change: Change) -> Changed:
 def _fail(run: ExecutionRun, error: CellgateError) -> None:
     kind = type(error).__name__
     told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
-    run.emit("error", told)
+    run.record.emit("error", told)
     run.machine.error = told
     run.abandon(Status.ERROR, error.reason)

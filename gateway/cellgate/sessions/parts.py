@@ -12,8 +12,8 @@ from msgspec import UNSET, UnsetType
 
 from cellgate.channels.client import ChannelSettings
 from cellgate.egress.shared import Egress
-from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.execution.cell_record import RunObserver
+from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer

@@ -7,7 +7,7 @@ starts no kernel.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any
@@ -139,7 +139,7 @@ class SessionRecord:
         self.log.append("session", None, fields)
         self.save()
 
-    def finished(self, event: dict[str, Any]) -> None:
+    def finished(self, event: Mapping[str, Any]) -> None:
         """Update the session from an execution's `finished` event."""
         self.last_activity = event["at"]
         self.save(event["execution_count"])
@@ -186,7 +186,7 @@ class SessionRecord:
         """Record what a cell did to the workspace; if there is no room, its end can still be recorded."""
         for change in changes:
             with suppress(StorageFull):
-                run.emit("file", change)
+                run.record.emit("file", change)
 
     def save(self, execution_count: int | None = None) -> None:
         """Write the row with the last recorded state: `busy` has no event of its own and is not recorded."""

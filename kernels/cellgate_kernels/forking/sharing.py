@@ -165,7 +165,7 @@ class SharedSandbox:
         return str(self.folders.sockets / name), str(Path(self.view.socket_prefix).with_name(name))
 
     def socket_of_held(self, held_id: str) -> tuple[str, str]:
-        """Return the socket of a held fork: its path here, and as it sees it. Raises KernelStartFailed when it
+        """Return the socket of a held fork: its path here, and as it sees it. Raises KernelStartFailed if it
         is too long.
         """
         name = f"h{held_id[:8]}"
