@@ -7,7 +7,7 @@ end here, because only here its commit is timed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
@@ -272,10 +272,8 @@ class CellEnd:
             self.done.set_exception(error)
             self.done.exception()  # retrieved: nobody may be waiting
         # In the next loop iteration: the session must know of the failure before a waiter continues.
-        notify: Callable[[], None] = guarded(
-            self._notify_waiters, "end of a wait", execution=self._record.execution
-        )
-        self._loop.call_soon(notify)
+        execution = self._record.execution
+        self._loop.call_soon(guarded(self._notify_waiters, "end of a wait", execution=execution))
 
     def _notify_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []

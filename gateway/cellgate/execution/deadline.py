@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
-
-def _nothing() -> None:
-    """Stand for the callback of a deadline that is closed."""
+from cellgate_kernels.base.tasks import guarded
 
 
 class CellDeadline:
@@ -24,15 +23,21 @@ class CellDeadline:
     """
 
     def __init__(
-        self, timeout: float | None, passed: Callable[[], None], *, is_own: bool, spent: float = 0.0
+        self,
+        timeout: float | None,
+        passed: Callable[[], None],
+        failed: Callable[[Exception], None],
+        *,
+        is_own: bool,
+        spent: float = 0.0,
     ) -> None:
         """Set the deadline; no timer runs yet.
 
-        `passed` is called when a timer is up: the deadline's, or that of an end. `is_own`: whether the
-        timeout is the request's own. `spent`: how much of it was spent under a former gateway.
+        `passed` is called when a timer is up: the deadline's, or that of an end; `failed` with its error.
+        `is_own`: whether the timeout is the request's own. `spent`: how much of it a former gateway used up.
         """
         self._loop = asyncio.get_running_loop()
-        self._passed = passed
+        self._calls: tuple[Callable[[], None], Callable[[Exception], None]] | None = passed, failed
         self._is_own = is_own
         self.timeout = timeout
         self._left = None if timeout is None else max(0.0, timeout - spent)
@@ -103,15 +108,18 @@ class CellDeadline:
             self._timer = None
 
     def close(self) -> None:
-        """Stop the timer for good, and drop the callback, by which the run would keep itself alive."""
+        """Stop the timer for good, and drop the callbacks, by which the run would keep itself alive."""
         self.stop()
-        self._passed = _nothing
+        self._calls = None
 
     def _set_timer(self, seconds: float) -> None:
         self.stop()
-        self._timer = self._loop.call_later(seconds, self._time_is_up)
+        if self._calls is not None:
+            passed, failed = self._calls
+            look = partial(self._time_is_up, passed)
+            self._timer = self._loop.call_later(seconds, guarded(look, "end of a cell", failed))
 
-    def _time_is_up(self) -> None:
+    def _time_is_up(self, passed: Callable[[], None]) -> None:
         self._timer = None
         if self._patience_with_end is None:
             self.late = True
@@ -121,4 +129,4 @@ class CellDeadline:
             if left > 0:
                 self._set_timer(left)
                 return
-        self._passed()
+        passed()

@@ -32,7 +32,6 @@ from cellgate.execution.resumed import ResumedCell
 from cellgate.record.events import EventLog, now
 from cellgate.wire.events import Loss
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput, KernelDied
-from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Execution, Outcome, Status
 from cellgate_kernels.protocol.messages import Channel, Message, size_of
@@ -127,7 +126,8 @@ class ExecutionRun:
         self.input = CellInput(request.stdin)
         self.deadline = CellDeadline(
             timeout,
-            guarded(self._time_is_up, "end of a cell", lambda _: self.break_off(), execution=self.id),
+            self._time_is_up,
+            lambda _: self.break_off(),
             is_own=request.timeout is not None,
             spent=0.0 if resumed is None else resumed.ran,
         )

@@ -48,7 +48,7 @@ class CellPackages:
     async def after(self, run: ExecutionRun) -> None:
         """Remove the packages that were for this cell only."""
         if self._temporary and not self._host.packages.closed:
-            await self._host.packages.change(self._host, Change(uninstall=self._temporary), run.emit)
+            await self._host.packages.change(self._host, Change(uninstall=self._temporary), run.record.emit)
 
 
 async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ async def _apply(run: ExecutionRun, host: Host, change: Change) -> Changed:
     """Make the change, unless the cell is cancelled before it is done."""
     if run.unwanted.is_set():
         return Changed()
-    task = host.packages.begin(host, change, run.emit)
+    task = host.packages.begin(host, change, run.record.emit)
     tasks = Supervisor(host.packages.ids)
     unwanted = tasks.start(run.unwanted.wait(), f"install for {run.id}", execution=run.id)
     try:
