@@ -28,6 +28,7 @@ class CellDeadline:
         passed: Callable[[], None],
         failed: Callable[[Exception], None],
         *,
+        execution: str,
         is_own: bool,
         spent: float = 0.0,
     ) -> None:
@@ -38,6 +39,7 @@ class CellDeadline:
         """
         self._loop = asyncio.get_running_loop()
         self._calls: tuple[Callable[[], None], Callable[[Exception], None]] | None = passed, failed
+        self._execution = execution
         self._is_own = is_own
         self.timeout = timeout
         self._left = None if timeout is None else max(0.0, timeout - spent)
@@ -117,7 +119,9 @@ class CellDeadline:
         if self._calls is not None:
             passed, failed = self._calls
             look = partial(self._time_is_up, passed)
-            self._timer = self._loop.call_later(seconds, guarded(look, "end of a cell", failed))
+            self._timer = self._loop.call_later(
+                seconds, guarded(look, "end of a cell", failed, execution=self._execution)
+            )
 
     def _time_is_up(self, passed: Callable[[], None]) -> None:
         self._timer = None

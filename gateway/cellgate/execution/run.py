@@ -128,6 +128,7 @@ class ExecutionRun:
             timeout,
             self._time_is_up,
             lambda _: self.break_off(),
+            execution=self.id,
             is_own=request.timeout is not None,
             spent=0.0 if resumed is None else resumed.ran,
         )

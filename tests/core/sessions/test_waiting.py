@@ -150,7 +150,7 @@ def test_the_time_in_line_is_part_of_the_timeout(world: World, code: str, status
     world.pass_time(6)
     free(world, session)
     world.pass_time(3.9)
-    assert run_of(asked).done.done() is (status == "ok")
+    assert run_of(asked).end.done.done() is (status == "ok")
     world.pass_time(1)
     assert end_of(asked)[0] == status
 
@@ -204,7 +204,7 @@ def test_a_cell_whose_timeout_passes_in_line_for_a_new_kernel_ends_as_timeout(wo
     session = dead(world)
     asked = ask(world, BOB, "s", timeout=5)
     world.pass_time(4.9)
-    assert not run_of(asked).done.done()
+    assert not run_of(asked).end.done.done()
     world.pass_time(0.2)
     assert end_of(asked) == ("timeout", "no_kernel")
     behind = ask(world, BOB, "s")
@@ -236,7 +236,7 @@ def test_cells_that_wait_for_a_restart_end_at_their_deadlines(world: World) -> N
     world.pass_time(1)
     world.restart(session)
     world.pass_time(1)
-    assert not run_of(other).done.done()
+    assert not run_of(other).end.done.done()
     first = ask(world, ADA, "holder", timeout=5)
     second = ask(world, ADA, "holder", timeout=8)
     third = ask(world, ADA, "holder", "slow 3", timeout=8)
@@ -244,7 +244,7 @@ def test_cells_that_wait_for_a_restart_end_at_their_deadlines(world: World) -> N
     assert end_of(first) == ("timeout", "no_kernel")
     world.pass_time(7.8)
     # The clock of the second runs since it is first.
-    assert not run_of(second).done.done()
+    assert not run_of(second).end.done.done()
     world.pass_time(0.2)
     assert end_of(second) == ("timeout", "no_kernel")
     world.pass_time(4)
@@ -265,7 +265,7 @@ def test_a_cancelled_cell_passes_its_place_to_the_next(world: World) -> None:
     world.do(session.stop, run_of(first).id)
     world.pass_time(4.9)
     assert end_of(first) == ("cancelled", "cancelled")
-    assert not run_of(second).done.done()
+    assert not run_of(second).end.done.done()
     world.pass_time(0.2)
     assert end_of(second) == ("timeout", "no_kernel")
 

@@ -17,7 +17,9 @@ class Watch:
 
     def __init__(self, timeout: float | None = 10, *, is_own: bool = True, spent: float = 0.0) -> None:
         self.called: list[float] = []
-        self.deadline = CellDeadline(timeout, self._passed, self._failed, is_own=is_own, spent=spent)
+        self.deadline = CellDeadline(
+            timeout, self._passed, self._failed, execution="e", is_own=is_own, spent=spent
+        )
         self._began = self.deadline.now()
 
     def _failed(self, error: Exception) -> None:
