@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests import gauge
@@ -52,6 +52,8 @@ SYSTEM = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, OSError)
 ) | {"RequestException", "gaierror", "SSLError", "herror"}
 """Names of errors that are the system's."""
+SAID_BY = frozenset({"operation", "overload", "setter", "override"})
+"""Decorators of methods that are described elsewhere."""
 BROAD = frozenset({"Exception", "BaseException"})
 
 
@@ -157,9 +159,43 @@ def _is_guarded(callback: ast.expr) -> bool:
     return name.lstrip("_").startswith("guarded_") or name in HARMLESS
 
 
+def undocumented(trees: Mapping[Path, ast.Module]) -> Iterator[str]:
+    """Public methods without a docstring, but for overrides and what `operation` describes."""
+    classes = {
+        node.name: node for tree in trees.values() for node in tree.body if isinstance(node, ast.ClassDef)
+    }
+
+    def is_said(node: ast.ClassDef, method: str, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether a base of a class describes the method."""
+        for name in (_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases):
+            if name in classes and name not in seen:
+                base = classes[name]
+                own = next((each for each in methods(base) if each.name == method), None)
+                if (own is not None and ast.get_docstring(own)) or is_said(base, method, seen | {name}):
+                    return True
+        return False
+
+    for path, tree in trees.items():
+        for node in (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name[0] != "_"):
+            for method in methods(node):
+                marks = {
+                    _name(each.func if isinstance(each, ast.Call) else each) for each in method.decorator_list
+                }
+                silent = method.name[0] != "_" and not ast.get_docstring(method)
+                if silent and not marks & SAID_BY and not is_said(node, method.name):
+                    yield f"{path}:{method.lineno}: {node.name}.{method.name} has no docstring"
+
+
+def methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The methods of a class."""
+    return (each for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
 def main() -> int:
     """Print all problems; 1 when there are any."""
     found = [line for root in ROOTS for path in sorted(Path(root).rglob("*.py")) for line in problems(path)]
+    files = [path for root in SUPERVISED for path in sorted(Path(root).rglob("*.py"))]
+    found += undocumented({path: ast.parse(path.read_text()) for path in files})
     found += gauge.problems()
     sys.stdout.write("\n".join([*found, f"house: {len(found)} problems"]) + "\n")
     return 1 if found else 0

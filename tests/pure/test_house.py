@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from tests.house import problems
+from tests.house import problems, undocumented
 
 TOLD = [
     'raise ValueError(f"no: {error}")',
@@ -72,3 +73,23 @@ def test_programs_inside_kernels_tell_the_systems_words(
 ) -> None:
     place = "kernels/cellgate_kernels/inside/x.py"
     assert len(found(tmp_path, monkeypatch, "OSError", statement, place)) == problems
+
+
+BASE = """
+class Base:
+    def said(self):
+        \"\"\"Say it.\"\"\"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("class A:\n    def f(self): ...", 1),
+        ("class A:\n    def _f(self): ...", 0),
+        (f"{BASE}\nclass A(Base[int]):\n    def said(self): ...\n    def f(self): ...", 1),
+        ("class A:\n    @operation('f')\n    def get(self): ...", 0),
+    ],
+)
+def test_a_method_is_described_by_itself_or_by_its_base(text: str, missing: int) -> None:
+    assert len(list(undocumented({Path("a.py"): ast.parse(text)}))) == missing

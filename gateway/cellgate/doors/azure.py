@@ -66,7 +66,6 @@ class AzureHandler(DoorAccess):
     door = "azure"
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """Return an error in Azure's form."""
         told = {"error": {"code": error.reason, "message": error.message}}
         return "application/json; charset=utf-8", encode(told)
 
@@ -207,7 +206,6 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
     mislabelled_forms = True
 
     async def find_session(self) -> Session:
-        """Return the session that the files are for, made if there is none."""
         return await self.services.files.session(self.owner, self.key(), self.wanted())
 
     def begin(self) -> None:
@@ -223,7 +221,6 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
         return "/".join(parse_path(folder)) if folder else ""
 
     def parts_of(self, name: str) -> Parts:
-        """Return an uploaded file's path: aiohttp sends names percent-encoded, others as they are."""
         with suppress(UnicodeDecodeError):
             name = unquote(name, errors="strict")
         path = in_workspace(name)

@@ -37,7 +37,6 @@ class DifyHandler(DoorHandler):
     door = "dify"
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """Return an error in Dify's form."""
         told = {"code": -status_of(error), "message": error.message, "data": None}
         return "application/json; charset=utf-8", encode(told)
 

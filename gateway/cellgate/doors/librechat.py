@@ -98,7 +98,6 @@ class LibreChatAccess(DoorAccess):
         return issuer_of(token_of(self.request.headers.get("Authorization", ""), None)) == ISSUER
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """Return an error in LibreChat's form."""
         told: dict[str, object] = {"error": error.reason, "message": error.message}
         if status_of(error) == TOO_MANY:
             seconds = getattr(error, "retry_after", None) or 1.0
@@ -155,7 +154,6 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
     """Files for scripts to come."""
 
     async def find_session(self) -> Session:
-        """A session for these files alone; see `UploadHandler`."""
         reach = self.login.reach
         if reach.exact:
             raise Forbidden("This token is for one session, and each upload here is a session of its own")
@@ -163,7 +161,6 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         return await self.services.files.session(self.owner, reach.new_key(), wanted)
 
     def parts_of(self, name: str) -> Parts:
-        """Return an uploaded file's path."""
         return parse_path(in_workspace(name))
 
     @requires(Permission.RUN, Permission.FILES)

@@ -87,7 +87,6 @@ class PistonHandler(DoorHandler):
     door = "piston"
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """Return an error in Piston's form."""
         return "application/json; charset=utf-8", encode({"message": error.message})
 
     def manifest(self) -> Manifest | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
+from cellgate.execution.resumed import RecordedOutputs
 from cellgate.quotas.usage import CellPlace
 from cellgate.record.events import EventLog
 from cellgate.record.rows import ExecutionRow
@@ -74,13 +75,6 @@ def explain_end(status: Status, timeout: float | None, message: str | None) -> d
     return None
 
 
-class KnownEvents(Protocol):
-    """Events of a cell that a former gateway has recorded."""
-
-    def meet(self, event_type: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the recorded event that matches, once."""
-
-
 class CellRecord:
     """A cell's events and row. `builder`: its result so far; None once its end is durable.
 
@@ -102,7 +96,7 @@ class CellRecord:
         self.number = number
         self.idempotency = idempotency
         self.builder: ResultBuilder | None = ResultBuilder()
-        self.known: KnownEvents | None = None
+        self.known: RecordedOutputs | None = None
         self.first_seq = 0
         self.last_seq = 0
         self.created_at = ""
@@ -111,7 +105,7 @@ class CellRecord:
         self._msg_id = msg_id
         self._status: str | None = None
 
-    def resume(self, row: ExecutionRow, events: Sequence[Mapping[str, Any]], known: KnownEvents) -> None:
+    def resume(self, row: ExecutionRow, events: Sequence[Mapping[str, Any]], known: RecordedOutputs) -> None:
         """Go on with a record that a former gateway began; events that `known` has are not recorded again."""
         self.created_at, self.first_seq, self.last_seq = row.created_at, row.first_seq, events[-1]["seq"]
         self.known = known
@@ -201,29 +195,17 @@ class CellEnd:
         self._waiters: list[asyncio.Future[None]] = []
 
     def record(
-        self,
-        fields: Mapping[str, Any],
-        *,
-        size: int,
-        kernel: str | None,
-        queue_seconds: float,
-        run_seconds: float | None,
+        self, fields: Mapping[str, Any], size: int, kernel: str | None, queued: float, ran: float | None
     ) -> Mapping[str, Any]:
-        """Record the end, withheld from followers until `commit`. `fields`: the event's."""
+        """Record the end, withheld from followers until `commit`. `fields`: the event's, of `size` bytes.
+
+        `queued`, `ran`: seconds, None for a cell that no kernel got.
+        """
         self._leave()
         record = self._record
         self.event = record.emit("finished", fields, withhold=True, size=size)
-        self._report = RunEnd(
-            self.origin,
-            self._principal,
-            record.log.key,
-            record.execution,
-            kernel,
-            fields["status"],
-            fields["cause"],
-            queue_seconds,
-            run_seconds,
-        )
+        whose = self.origin, self._principal, record.log.key, record.execution
+        self._report = RunEnd(*whose, kernel, fields["status"], fields["cause"], queued, ran)
         self._observer.ended(self._report)
         return self.event
 

@@ -87,10 +87,6 @@ class RunContext:
     principal: str = ""
 
 
-def _nothing() -> None:
-    """Stand for a stop function when nothing is followed."""
-
-
 class ExecutionRun:
     """An execution from its request to its recorded end. It follows the kernel's responses to its request.
 
@@ -115,8 +111,10 @@ class ExecutionRun:
         self.id = uuid.uuid4().hex if resumed is None else resumed.row.id
         self.request = request
         self.host = context.host
-        msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
-        msg_id = msg_id if resumed is None else resumed.row.msg_id
+        if resumed is not None:
+            msg_id = resumed.row.msg_id
+        else:
+            msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
         limiter = OutputLimiter(context.settings.caps)
         self.machine = Execution(msg_id, request.code, limiter, allow_stdin=request.allow_stdin)
         self.record = CellRecord(
@@ -138,7 +136,7 @@ class ExecutionRun:
         self.broken = False
         self.message: str | None = None
         self.loss: Loss | None = None
-        self.unfollow: Callable[[], None] = _nothing
+        self.unfollow: Callable[[], None] = lambda: None
         self._settings = context.settings
         self._resumed = resumed
         self._interrupts: CellInterrupts | None = None
@@ -419,13 +417,10 @@ class ExecutionRun:
         outcome = self.machine.outcome()
         error = outcome.error
         texts = () if error is None else (error["ename"], error["evalue"], *error["traceback"])
-        return self.end.record(
-            _final(self, outcome, kernel_state, queued=sent - deadline.queued_at, ran=ended - sent),
-            size=sum(map(len, texts)),
-            kernel=self.ran_on,
-            queue_seconds=sent - deadline.queued_at,
-            run_seconds=None if deadline.sent_at is None else ended - sent,
-        )
+        queued, ran = sent - deadline.queued_at, ended - sent
+        final = _final(self, outcome, kernel_state, queued, ran)
+        size = sum(map(len, texts))
+        return self.end.record(final, size, self.ran_on, queued, None if deadline.sent_at is None else ran)
 
     def break_off(self) -> None:
         """End it because of an internal error; unless it had ended, the kernel's state is now unknown."""
@@ -453,11 +448,9 @@ def _delay_output(run: ExecutionRun, kernel: Kernel) -> None:
         kernel.connection.rest(OUTPUT_REST)
 
 
-def _final(
-    run: ExecutionRun, outcome: Outcome, kernel_state: str, *, queued: float, ran: float
-) -> dict[str, Any]:
+def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: float) -> dict[str, Any]:
     """Return the fields of the event that records a cell's end. `queued`, `ran`: seconds."""
-    kernel: dict[str, Any] = {"state": kernel_state, "replaced": run.loss is not None}
+    kernel: dict[str, Any] = {"state": state, "replaced": run.loss is not None}
     if run.loss is not None:
         kernel |= to_builtins(run.loss)
     timeout = run.deadline.timeout

@@ -755,7 +755,6 @@ class NotFoundHandler(BaseHandler):
     """Every path without a resource. `known`: those with one, which may have been meant."""
 
     def initialize(self, services: Services, known: tuple[str, ...] = ()) -> None:
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._known = known
 

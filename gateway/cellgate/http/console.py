@@ -233,7 +233,6 @@ class _VisitHandler(Entrance):
         )
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """A page for a browser."""
         if not self._takes_html:
             return super().problem_body(error)
         status = status_of(error)

@@ -30,7 +30,6 @@ class HealthHandler(BaseHandler):
 
     @operation("get_health", "Liveness", Answer(200, "The process is alive.", {JSON: Health}), public=True)
     async def get(self) -> None:
-        """200 as long as the event loop runs."""
         self.check()
         self.answer(Health())
 
@@ -48,7 +47,6 @@ class ReadyHandler(BaseHandler):
         public=True,
     )
     async def get(self) -> None:
-        """200, or 503 with what is missing."""
         self.check()
         problems = self.services.problems()
         missing = [str(problem) for problem in problems]
@@ -72,7 +70,6 @@ class MetricsHandler(BaseHandler):
         needs=Permission.METRICS,
     )
     async def get(self) -> None:
-        """All metrics."""
         self.check()
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.finish(self.services.metrics.render())
@@ -89,7 +86,6 @@ class InfoHandler(BaseHandler):
         ),
     )
     async def get(self) -> None:
-        """Version, isolation, kernelspecs, what their environments have, limits, packages, network, pool."""
         self.check()
         services = self.services
         specs = {

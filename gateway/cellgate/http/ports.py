@@ -70,7 +70,6 @@ class ProgramHandler(BaseHandler):
     _answering: asyncio.Task[None] | None = None
 
     def initialize(self, services: Services) -> None:
-        """Take the services that the handler needs."""
         super().initialize(services)
         assert services.ports is not None
         self._served = services.ports
@@ -431,7 +430,6 @@ class ProgramHandler(BaseHandler):
     # Errors
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """A problem or, for a browser, a page, which tries again while nothing listens yet."""
         if "text/html" not in self.request.headers.get("Accept", ""):
             return super().problem_body(error)
         status = status_of(error)

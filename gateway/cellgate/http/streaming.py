@@ -56,7 +56,6 @@ class StreamingHandler(BaseHandler):
     """A handler that can answer with a stream of events."""
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Sends keep-alives once a position in line was told.

@@ -82,5 +82,4 @@ class CellgateToolkit(Toolkit):
     """
 
     def tool(self, definition: Definition) -> CellgateTool:
-        """Return the tool of a definition."""
         return CellgateTool(definition, self)

@@ -180,7 +180,6 @@ class _Rows(MemoryStore):
         self.displays = Displays()
 
     def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
-        """Keep the row, and note a request for input."""
         self.asked |= row.type == "input_request"
         super().append(row, principal=principal, reserved=reserved)
 

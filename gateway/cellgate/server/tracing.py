@@ -133,7 +133,6 @@ class OpenTelemetry(Tracer):
         return None if getattr(span, "end_time", None) is not None else span.get_span_context()
 
     def within(self, origin: object) -> AbstractContextManager[object]:
-        """Work for another span, or for none."""
         return self._within(origin)
 
     @contextmanager
@@ -152,7 +151,6 @@ class OpenTelemetry(Tracer):
         return self._trace.set_span_in_context(self._trace.NonRecordingSpan(origin), empty)
 
     def cell(self, end: RunEnd, commit_seconds: float) -> None:
-        """Make the spans of a cell, whose times are known now."""
         committed = time.time_ns()
         ended = committed - int(commit_seconds * NANOSECONDS)
         started = ended - int((end.run_seconds or 0.0) * NANOSECONDS)
@@ -175,7 +173,6 @@ class OpenTelemetry(Tracer):
         self._span("commit", below, ended, {"cellgate.execution": end.execution}).end(committed)
 
     def claim(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
-        """Make the span of a claim."""
         ended = time.time_ns()
         attributes = {"cellgate.end": end.value}
         if kernel is not None:

@@ -351,26 +351,21 @@ class BranchProvisioner(CellgateProvisioner):
 
     @property
     def image_used(self) -> Mapping[str, str]:
-        """The image of the sandbox."""
         return self.sandbox.root.image_used
 
     @property
     def process(self) -> int | None:
-        """The first process of its sandbox, which it shares."""
         return self.sandbox.root.process
 
     @property
     def has_neighbours(self) -> bool:
-        """Whether the sandbox has kernels of other sessions."""
         return self.sandbox.root.has_neighbours
 
     async def remove(self, *folders: Path) -> None:
-        """Remove folders by the sandbox's first kernel."""
         await self.sandbox.root.remove(*folders)
 
     @property
     def keeper_socket(self) -> str | None:
-        """The path of the socket of the sandbox's keeper."""
         return keeper_of(self.sandbox.folders)
 
     @property
@@ -380,11 +375,9 @@ class BranchProvisioner(CellgateProvisioner):
 
     @property
     def place(self) -> tuple[LaunchFolders, KernelView]:
-        """The folders and the view of the sandbox."""
         return self.sandbox.folders, self.sandbox.view
 
     async def log_tail(self) -> str:
-        """Return the end of the sandbox's log, to which all its kernels write."""
         return await self.sandbox.root.log_tail()
 
     async def files_given(self) -> None:

@@ -129,7 +129,6 @@ class FakeConnection(KernelConnection):
         self.memory: dict[Channel, MemorySocket] = {}
 
     def open_channel(self, channel: Channel, receive: Receiver) -> ChannelSocket:
-        """A socket in memory."""
         socket = MemorySocket(receive, lambda frames: self._taker(channel, frames))
         self.memory[channel] = socket
         return socket
@@ -282,7 +281,6 @@ class FakeKernel(Kernel):
 
     @property
     def isolation(self) -> str:
-        """The wall around a fake kernel: ``none``."""
         return "none"
 
     def control_group(self) -> ControlGroup | None:
@@ -291,12 +289,10 @@ class FakeKernel(Kernel):
 
     @property
     def display_name(self) -> str:
-        """The name of its kernelspec."""
         return self.profile.kernelspec
 
     @property
     def image(self) -> Mapping[str, str]:
-        """The image, which a fake kernel has not."""
         return {}
 
     @property
@@ -311,17 +307,14 @@ class FakeKernel(Kernel):
 
     @property
     def stored(self) -> bool:
-        """No other gateway could adopt it."""
         return False
 
     @property
     def process(self) -> int | None:
-        """The process, which a fake kernel has not."""
         return None
 
     @property
     def dismissed(self) -> bool:
-        """Whether it was shut down or discarded."""
         return self._ended
 
     @property
@@ -340,7 +333,6 @@ class FakeKernel(Kernel):
 
     @property
     def shares_workspace_with(self) -> tuple[str, ...]:
-        """The ids of those that have the same folder."""
         sharers = (each for each in self.sandbox.kernels if each.workspace == self.workspace)
         return tuple(each.id for each in sharers if each is not self and each.alive)
 

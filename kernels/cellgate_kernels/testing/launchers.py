@@ -100,7 +100,6 @@ class FakeCatalog(KernelspecCatalog):
         super().__init__(kernel_dirs=[])
 
     def reload(self) -> None:
-        """Read the kernelspecs again; these never change."""
         self._specs = {name: KernelSpec(display_name=name, language="python") for name in self._names}
 
 
@@ -138,19 +137,15 @@ class FakeLauncher(KernelLauncher):
         self._messages = Reception()
 
     def forks(self, kernelspec: str) -> bool:
-        """Return False: no fake kernel is forked."""
         return False
 
     def keeps_warm(self, profile: KernelProfile) -> bool:
-        """Return True: any profile can be kept warm."""
         return True
 
     def shares_workspaces(self) -> bool:
-        """Return the answer that a test set."""
         return self.in_one_workspace
 
     async def start(self, profile: KernelProfile) -> FakeKernel:
-        """A ready kernel. Raises KernelspecNotFound, and what the launcher's `start` raises."""
         self.catalog.get_kernel_spec(profile.kernelspec)
         self.started.append(profile)
         self.existing += 1
@@ -166,7 +161,6 @@ class FakeLauncher(KernelLauncher):
         return kernel
 
     async def restore(self, held: HeldFork, spec: BranchSpec, *, like: Kernel | None = None) -> FakeKernel:
-        """Restore a held fork as ``KernelPool.restore`` does."""
         assert isinstance(held, FakeHeldFork)
         assert like is None or isinstance(like, FakeKernel)
         return await held.restore(spec, held.kernel if like is None else like)

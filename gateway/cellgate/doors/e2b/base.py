@@ -119,7 +119,6 @@ class E2bHandler(DoorHandler):
     door = DOOR
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """Return an error in the form of E2B's API, and set its status."""
         code = status_code(error)
         self.set_status(code)
         self.is_expected = isinstance(error, Unsupported | SandboxGone)

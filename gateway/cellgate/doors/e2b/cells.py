@@ -44,7 +44,6 @@ class CellHandler(SandboxHandler):
     """Run a cell."""
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._lines = CellLines()
 
@@ -93,14 +92,12 @@ class CellHandler(SandboxHandler):
             raise SandboxGone("The sandbox was not found") from error
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        """Encode rows as lines of NDJSON."""
         assert form is Format.NDJSON
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
             return await self.services.lanes.texts.run(self._lines, rows)
         return self._lines(rows)
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
-        """Write the lines that tell of a broken stream."""
         assert form is Format.NDJSON
         for told in broken_off(error.reason, error.message):
             self.write(encode(told) + b"\n")

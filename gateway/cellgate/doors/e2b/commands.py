@@ -184,22 +184,18 @@ class StartHandler(SandboxHandler):
         return int(given) / 1000
 
     def set_head(self, form: Format) -> None:
-        """Set the headers of a Connect stream."""
         super().set_head(form)
         self.set_header("Content-Type", "application/connect+json")
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        """Encode rows as Connect envelopes."""
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
             return await self.services.lanes.texts.run(envelopes, rows)
         return envelopes(rows)
 
     def sign_of_life(self, form: Format) -> bytes:
-        """Return an envelope that only keeps the connection alive."""
         return _told({"keepalive": {}})
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
-        """Write the last envelope, which has the error."""
         self.write(envelope({"error": {"code": "internal", "message": error.message}}, LAST))
 
 

@@ -70,14 +70,12 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     uploads: ClassVar[frozenset[str]] = frozenset({"POST"})
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._parts: Parts | None = None
         self._form: FormReader | None = None
         self._staged: dict[int, Staged] = {}
 
     def begin(self) -> None:
-        """Check the path, and the form's boundary."""
         headers = self.request.headers
         if headers.get("Content-Encoding", "identity").lower() != "identity":
             raise UnsupportedMedia("Files are taken as they are here, not compressed")
@@ -89,7 +87,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
             raise InvalidInput("path is missing")
 
     async def find_session(self) -> Session:
-        """Return the sandbox, if files may be written there."""
         session = self.session()
         session.record.check_writable()
         session.account.check_record()
@@ -100,7 +97,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         return self._parts
 
     async def receive(self, chunk: bytes | memoryview) -> None:
-        """Take a piece of the body."""
         pieces = [(0, "", chunk)] if self._form is None else self._form.feed(bytes(chunk))
         for number, name, data in pieces:
             if number not in self._staged:

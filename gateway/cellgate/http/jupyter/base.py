@@ -88,7 +88,6 @@ class JupyterHandler(BaseHandler):
         return replace(self.cookie_place, purpose=Purpose.JUPYTER)
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """Jupyter's form of an error."""
         quota = quota_of(error)
         members = {} if quota is None else asdict(quota)
         return "application/json", encode({"message": error.message, "reason": error.reason, **members})

@@ -205,7 +205,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             self._session.record.touch()
 
     def on_connection_close(self) -> None:
-        """Tornado's hook of both base classes."""
         self.disconnected = True
         WatchedWebSocketHandler.on_connection_close(self)
 

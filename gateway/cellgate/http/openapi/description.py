@@ -59,7 +59,6 @@ class DocumentedHandler(BaseHandler):
     public = True
 
     def initialize(self, services: Services, document: Document) -> None:  # type: ignore[override]
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self.document = document
 
@@ -74,7 +73,6 @@ class DocumentHandler(DocumentedHandler):
         public=True,
     )
     async def get(self) -> None:
-        """JSON."""
         self.check()
         await self.answer_parts([await self.services.lanes.texts.run(lambda: self.document.json)])
 
@@ -89,7 +87,6 @@ class PageHandler(DocumentedHandler):
         public=True,
     )
     async def get(self) -> None:
-        """HTML, with the content security policy of all our pages."""
         self.check()
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")

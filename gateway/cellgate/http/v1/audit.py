@@ -27,7 +27,6 @@ class AuditHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """NDJSON: a ``{"hash", "row"}`` per line, the row byte for byte as it was hashed."""
         self.check()
         await self.while_there(self._audit(key))
 
@@ -50,7 +49,6 @@ class AuditVerifyHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """Read all rows and verify the chain."""
         self.check()
         await self.while_there(self._verify(key))
 

@@ -59,7 +59,6 @@ class BlocksHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """Check all blocks, then run them; a missing session is created."""
         self.check()
         view = self.view()
         body = await self.body(BlocksBody)

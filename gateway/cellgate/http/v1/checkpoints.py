@@ -41,7 +41,6 @@ class CheckpointsHandler(_SessionHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """All of a live session's; there are no pages, because there are few."""
         self.check()
         self.answer(CheckpointList(checkpoints=self._session(key).undo.models()))
 
@@ -59,7 +58,6 @@ class CheckpointsHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """201 with the checkpoint; 409 while a cell runs or waits, or with what stands in the way."""
         self.check()
         body = await self.body(CheckpointBody)
         session = self._session(key)
@@ -80,7 +78,6 @@ class CheckpointHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def delete(self, key: str, name: str) -> None:
-        """End it; the session goes on."""
         self.check()
         await self._session(key).undo.end(name)
         self.set_status(204)
@@ -114,7 +111,6 @@ class RollbackHandler(_RollbackHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """The model, with what was undone."""
         self.check()
         body = await self.body(RollbackBody)
         session = self._session(key)
@@ -138,7 +134,6 @@ class UndoHandler(_RollbackHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """The model, with what was undone."""
         self.check()
         session = self._session(key)
         await self._answer(session, session.undo_last_cell())

@@ -22,7 +22,6 @@ class ConsoleUrlHandler(BaseHandler):
         ),
     )
     async def post(self) -> None:
-        """Answer with a URL that has a ticket, at the address by which the asker has reached the gateway."""
         self.check()
         if self.signed_in is not None:
             # It would outlive the sign-in that asks, whose user could sign out and be none the wiser.

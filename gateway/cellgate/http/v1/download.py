@@ -37,7 +37,6 @@ class DownloadHandler(BaseHandler):
     """A handler whose answer is a file."""
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._work = Supervisor(lambda: {"path": self.described()})
 

@@ -66,7 +66,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """Upgrade the connection; refusals are plain answers before that."""
         self.check()
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidInput("This path takes WebSockets; /events beside it gives the same as a stream")
@@ -171,6 +170,5 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
                 session.stop(execution, "client_disconnected")
 
     def on_connection_close(self) -> None:
-        """Tornado's hook of both base classes."""
         self.disconnected = True
         WatchedWebSocketHandler.on_connection_close(self)

@@ -30,7 +30,6 @@ class EventsHandler(StreamingHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """A stream that stays open; as plain JSON a page of the events so far."""
         self.check()
         form = self.accepted()
         after = self.event_position()

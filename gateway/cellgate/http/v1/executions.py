@@ -152,7 +152,6 @@ class ExecuteHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """Queue the cell; a missing session is created."""
         self.check()
         form = self.accepted()
         view = self.view()
@@ -205,7 +204,6 @@ class OneShotHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self) -> None:
-        """Run the cell. With `record` its session stays in the record; without, nothing does."""
         self.check()
         form = self.accepted()
         view = self.view()
@@ -244,7 +242,6 @@ class ExecutionsHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """A page."""
         self.check()
         query = self.query(ExecutionsQuery)
         models, following = await self.services.archive.executions(
@@ -265,7 +262,6 @@ class ExecutionHandler(ExecutionAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str, execution: str) -> None:
-        """The result so far."""
         self.check()
         view = self.view()
         archive = self.services.archive
@@ -285,7 +281,6 @@ class CancelHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
-        """Remove it from the queue, or interrupt it; 409 if it has ended."""
         self.check()
         session = self.services.manager.get(self.owner, check_session_key(key))
         if session is None or session.find(execution) is None:
@@ -308,7 +303,6 @@ class InputHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
-        """Send one line to the kernel."""
         self.check()
         value = check_text((await self.body(InputBody)).value, "value", 1024 * 1024)
         self.services.manager.live(self.owner, key).answer(execution, value)

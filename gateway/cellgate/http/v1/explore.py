@@ -62,7 +62,6 @@ class ExploreHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """Check all cells, then run them; refused as a branch is if not even one can be run."""
         self.check()
         view = self.view()
         body = await self.body(ExploreBody)

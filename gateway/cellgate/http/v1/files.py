@@ -57,7 +57,6 @@ class UploadHandler(BaseHandler):
     """The methods whose body is an upload: of those that the handler has, so that each needs a permission."""
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._incoming: Incoming | None = None
         self._session: Session | None = None
@@ -162,7 +161,6 @@ class FolderHandler(UploadHandler):
     """Whether a form may come as something else."""
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._stop = Stop()
 
@@ -172,7 +170,6 @@ class FolderHandler(UploadHandler):
         self._stop.set()
 
     def begin(self) -> None:
-        """Parse the form's boundary."""
         label = self.request.headers.get("Content-Type", "")
         self._form = FormReader(label, mislabelled=self.mislabelled_forms)
         self._staged: dict[int, Staged] = {}
@@ -182,7 +179,6 @@ class FolderHandler(UploadHandler):
         return parse_path(name)
 
     async def receive(self, chunk: bytes | memoryview) -> None:
-        """Take a piece of the form."""
         for number, name, data in self._form.feed(bytes(chunk)):
             if number not in self._staged:
                 self._staged[number] = Staged(self.parts_of(name), self.new_upload())
@@ -212,7 +208,6 @@ class FilesHandler(FolderHandler):
         needs=Permission.FILES,
     )
     async def get(self, key: str) -> None:
-        """A page of the files, by path."""
         self.check()
         query = self.query(FilesQuery)
         page = await self.page(key, limit=query.limit, after=query.after, folders=query.folders)
@@ -229,7 +224,6 @@ class FilesHandler(FolderHandler):
         needs=Permission.FILES,
     )
     async def post(self, _: str) -> None:
-        """Put the files of a multipart form into the workspace, all or none."""
         self.check()
         models = await self.placed()
         if models is not None:
@@ -316,7 +310,6 @@ class FileHandler(FileAnswers, UploadHandler):
     uploads = frozenset({"PUT"})
 
     def begin(self) -> None:
-        """Check the path and the type of the body."""
         kind = self.request.headers.get("Content-Type", "")
         if kind.startswith("multipart/"):
             raise UnsupportedMedia("PUT takes the file's bytes as they are; POST to .../files takes forms")
@@ -328,7 +321,6 @@ class FileHandler(FileAnswers, UploadHandler):
         return self._parts
 
     async def receive(self, chunk: bytes | memoryview) -> None:
-        """Take a piece of the file."""
         if self._upload is None:
             self._upload = self.new_upload()
         await self._upload.write(chunk)
@@ -345,7 +337,6 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def put(self, *_: str) -> None:
-        """Put the whole body into the workspace under this path; missing folders are created."""
         self.check()
         models = await self.place([Staged(self._parts, self._upload or self.new_upload())])
         if models is not None:
@@ -365,7 +356,6 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def post(self, key: str, path: str) -> None:
-        """Make a folder, or rename; 409 if the path is taken."""
         self.check()
         query = self.query(FileActionQuery)
         if (query.mkdir is None) == (query.move_to is None):
@@ -387,7 +377,6 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:
-        """Remove a file, a link or an empty folder."""
         self.check()
         await self.services.files.remove(self.owner, key, parse_path(path))
         self.set_status(204)
@@ -405,7 +394,6 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def head(self, key: str, path: str) -> None:
-        """Answer the headers of GET without the body."""
         await self.get(key, path)
 
     @operation(
@@ -421,6 +409,5 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def get(self, key: str, path: str) -> None:
-        """The file, or the requested range of it."""
         self.check()
         await self.answer_file(key, parse_path(path))

@@ -52,7 +52,6 @@ class CompleteHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """The matches; none from a kernel that can't complete."""
         self.check()
         body = await self.body(CompleteBody)
         found = await completion(self._session(key), body)
@@ -76,7 +75,6 @@ class InspectHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """Signature, documentation and, on request, source."""
         self.check()
         body = await self.body(InspectBody)
         found = await inspection(self._session(key), body)
@@ -99,7 +97,6 @@ class VariablesHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def get(self, key: str) -> None:
-        """Answer the variables that a person has defined, the last ones if there are very many."""
         self.check()
         found = await variables(self._session(key))
         sizes = (len(each.name) + len(each.type) + len(each.summary) for each in found.variables)

@@ -15,7 +15,6 @@ class MeHandler(BaseHandler):
         "get_me", "About you", Answer(200, "The principal, its role and its use of quotas.", {JSON: Me})
     )
     async def get(self) -> None:
-        """The token's principal, its role, what the token permits, and how much of each quota is used."""
         self.check()
         self.answer(
             Me(

@@ -37,7 +37,6 @@ class NotebookHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """nbformat 4.5; the ETag is the head of the session's hash chain."""
         self.check()
         query = self.query(NotebookQuery)
         if query.format not in {"ipynb", "notebook"}:
@@ -73,7 +72,6 @@ class BundleHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """A zip file, sent as it is made; it has no ETag, as files may change without a row in the record."""
         self.check()
         await self.while_there(self._bundle(key))
 

@@ -37,7 +37,6 @@ class OutputHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str, execution: str, index: str) -> None:
-        """The image, or the whole text; `type` picks another representation of a display."""
         self.check()
         query = self.query(OutputQuery)
         if not (index.isascii() and index.isdecimal() and len(index) < 8):

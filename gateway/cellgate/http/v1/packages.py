@@ -50,7 +50,6 @@ class PackagesHandler(BaseHandler):
         needs=Permission.PACKAGES,
     )
     async def get(self, key: str) -> None:
-        """Answer the packages installed now; none for a session that has ended."""
         self.check()
         session = self.services.manager.get(self.owner, check_session_key(key))
         if session is None:
@@ -69,7 +68,6 @@ class PackagesHandler(BaseHandler):
         needs=Permission.PACKAGES,
     )
     async def post(self, key: str) -> None:
-        """Install and remove, and answer when it is done; a missing session is created."""
         self.check()
         body = await self.body(PackagesBody)
         change = await self.services.files.lane.run(

@@ -34,7 +34,6 @@ class PortHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str, port: str) -> None:
-        """Answer with a URL that has a ticket; whether anybody listens is seen when it is opened."""
         self.check()
         number = check_port(port)
         session = self.services.manager.live(self.owner, check_session_key(key))

@@ -58,7 +58,6 @@ class ProcessesHandler(ProcessAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """Answer the programs that run and the last that ended, oldest first."""
         self.check()
         session = self.services.manager.live(self.owner, check_session_key(key))
         runs = session.processes.all
@@ -86,7 +85,6 @@ class ProcessesHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """Start the program; a missing session is created."""
         self.check()
         form = self.accepted()
         body = await self.body(ProcessBody)
@@ -120,7 +118,6 @@ class ProcessHandler(ProcessAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str, process: str) -> None:
-        """Answer the program's model, or its events from the first to the last."""
         self.check()
         form = self.accepted()
         run = self.find(key, process)
@@ -139,7 +136,6 @@ class ProcessHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def delete(self, key: str, process: str) -> None:
-        """End it; 204 even if it has ended."""
         self.check()
         self.find(key, process).terminate()
         self.set_status(204)
@@ -158,7 +154,6 @@ class ProcessInputHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str, process: str) -> None:
-        """Pass it on; 409 if the process has ended or takes none."""
         self.check()
         body = await self.body(ProcessInputBody)
         self.find(key, process).give_input(check_input(body), close=body.close)
@@ -178,7 +173,6 @@ class ProcessSignalHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str, process: str) -> None:
-        """Send it; 409 if the process has ended."""
         self.check()
         body = await self.body(SignalBody)
         self.find(key, process).signal(check_signal(body.signal))

@@ -43,7 +43,6 @@ class ReplayHandler(StreamingHandler):
         needs=(Permission.RUN, Permission.READ),
     )
     async def post(self, key: str) -> None:
-        """The report as JSON or, with `?format=html`, a page; NDJSON has a line for each cell before it."""
         self.check()
         form = self.query(ReplayQuery).format
         if form not in {"json", "html"}:

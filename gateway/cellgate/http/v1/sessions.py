@@ -33,7 +33,6 @@ class SessionsHandler(StreamingHandler):
         needs=Permission.READ,
     )
     async def get(self) -> None:
-        """A page of the principal's sessions."""
         self.check()
         query = self.query(SessionsQuery)
         models, following = await self.services.archive.models(
@@ -66,7 +65,6 @@ class SessionsHandler(StreamingHandler):
         needs=Permission.RUN,
     )
     async def post(self) -> None:
-        """Get or create: 201 if a kernel was started for it, 200 if it existed."""
         self.check()
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
@@ -99,7 +97,6 @@ class SessionHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """Answer the session's model."""
         self.check()
         usage = self.query(ModelQuery).usage
         model = await self.services.archive.model(self.owner, key, usage=usage)
@@ -120,7 +117,6 @@ class SessionHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def delete(self, key: str) -> None:
-        """End it; the record stays, unless an admin purges it."""
         self.check()
         if self.query(PurgeQuery).purge:
             if not self.principal.admin:
@@ -147,7 +143,6 @@ class InterruptHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """204, even if nothing runs."""
         self.check()
         self.services.manager.live(self.owner, check_session_key(key)).interrupt()
         self.set_status(204)
@@ -170,7 +165,6 @@ class BranchHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """201 with the new session; 409 while a cell runs or waits, or with what stands in the way."""
         self.check()
         body = await self.body(BranchBody)
         branch = self.login.reach.branch_key(body.session)
@@ -194,7 +188,6 @@ class TreeHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """The sessions that it continues, and those that were branched from it."""
         self.check()
         self.answer(await self.services.archive.tree(self.owner, key, self.login.reach))
 
@@ -212,7 +205,6 @@ class RestartHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        """The model with the new kernel. The variables are lost, and the record says so."""
         self.check()
         session = self.services.manager.live(self.owner, check_session_key(key))
         await session.restart()

@@ -28,7 +28,6 @@ class TrailHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self) -> None:
-        """A page of entries; each is a link of the trail's hash chain."""
         self.check()
         self.login.check_for_all("the entries of the audit trail")
         query = self.query(TrailQuery)
