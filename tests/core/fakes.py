@@ -19,7 +19,7 @@ from cellgate.channels.client import ChannelSettings
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.store.sqlite.eraser import Purge
+from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import SessionManager

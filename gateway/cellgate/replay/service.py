@@ -20,8 +20,9 @@ from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.requirements import parse_change
-from cellgate.record.events import MemoryStore, now
+from cellgate.record.events import now
 from cellgate.record.rows import EventRow, SessionRow
+from cellgate.record.store.memory import MemoryStore
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
 from cellgate.replay.displays import Displays
 from cellgate.replay.environment import (

@@ -18,10 +18,10 @@ from typing import Any
 from cellgate.errors import StorageError
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.store import Act, opened
+from cellgate.record.store.interface import RecordStore
 from cellgate.record.store.sqlite import upkeep
-from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.schema import LAST
-from cellgate.record.store.sqlite.trail import ACT, Entry
+from cellgate.record.trail import ACT, Entry
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ BATCH = 500
 class ActRecorder:
     """Keeps the trail up to date with the acts. `start` it once, and `close` it before the journal."""
 
-    def __init__(self, directory: PrincipalDirectory, journal: Journal) -> None:
+    def __init__(self, directory: PrincipalDirectory, journal: RecordStore) -> None:
         self._directory = directory
         self._journal = journal
         self._copied_generation = -1

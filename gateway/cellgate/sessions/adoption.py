@@ -30,7 +30,7 @@ from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.files.workspace import folder_of
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow, SessionRow
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.parts import SessionSpec
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
@@ -329,7 +329,7 @@ class Recovery:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordStore,
         launcher: KernelLauncher,
         kernels: Mapping[str, StoredKernel],
         settings: ExecutionSettings,

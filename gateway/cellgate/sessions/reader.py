@@ -21,7 +21,7 @@ from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.record.events import EventLog
 from cellgate.record.export.session_export import Exports, Moment
 from cellgate.record.rows import ExecutionRow, SessionRow
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.model import TITLE, session_model
 from cellgate.sessions.registry import SessionManager
@@ -65,7 +65,7 @@ class Archive:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordStore,
         manager: SessionManager,
         exports: Exports,
         texts: Lane,

@@ -31,10 +31,10 @@ from cellgate.identity.secrets import check_secret_names
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.quotas.quotas import Quotas
-from cellgate.record.events import EventLog, MemoryStore, now
+from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.sqlite.eraser import Purge
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import Purge, RecordStore
+from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints
@@ -118,7 +118,7 @@ class SessionManager:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordStore,
         catalog: KernelspecCatalog,
         parts: SharedParts,
         settings: ManagerSettings,

@@ -13,7 +13,7 @@ from cellgate.client import KernelInfo
 from cellgate.client.loss import describe_loss
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.sqlite.last_life import LastLife
+from cellgate.record.store.interface import LastLife
 from cellgate.record.store.sqlite.reads import MANY_EVENTS
 from cellgate.sessions.resumption import Past, resume
 from cellgate.sessions.variables import KeptVariables

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,8 +23,9 @@ from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite import purge, reads, schema
 from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.reads import ConnectionSteps
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.conftest import MOMENT
 from tests.pure.record.recorded import IMAGE, Recorded, image, text
@@ -114,16 +116,24 @@ class Purger:
             assert purge.empty_log(db)
 
 
+class PurgedSteps(ConnectionSteps):
+    """Steps before each of which a purger has its turn."""
+
+    def __init__(self, db: sqlite3.Connection, purge: Callable[[], None]) -> None:
+        super().__init__(db, Event())
+        self.go_on = purge  # type: ignore[method-assign]
+
+
 def made(path: Path, make: Make, moment: tuple[SessionRow, int, bytes], purge: Purger) -> bytes:
     with closing(schema.open_reader(path)) as db:
-        return b"".join(make(Reading(db, *moment, purge)))
+        return b"".join(make(Reading(PurgedSteps(db, purge), *moment)))
 
 
 @pytest.mark.parametrize("make", [notebook, audit_parts, bundle, verified])
 async def test_a_purge_at_any_step_breaks_the_export_off(
     stored: tuple[SessionRow, int, bytes], path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "STEP_ROWS", 4)
+    monkeypatch.setattr(reads, "STEP_ROWS", 4)
     counter, last_look = Purger(path, 0, 0), 0
 
     def noted(look: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,7 +196,7 @@ async def test_cells_are_held_against_what_was_surveyed(
     stored: tuple[SessionRow, int, bytes], path: Path
 ) -> None:
     with closing(schema.open_reader(path)) as db:
-        reading = Reading(db, *stored, lambda: None)
+        reading = Reading(ConnectionSteps(db, Event()), *stored)
         rows = list(reading.all())
         made_before = list(read_notebook(reading, SAID).cells())
     survey = Survey()

@@ -12,10 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from cellgate.errors import StorageError, StorageFull
-from cellgate.record.chain import GENESIS, link, verify
+from cellgate.record.chain import verify
 from cellgate.record.store.sqlite import journal as journal_module
 from cellgate.record.store.sqlite import schema
 from cellgate.record.store.sqlite.backlog import cost
@@ -54,41 +53,7 @@ def other(path: Path, small: Journal) -> Iterator[sqlite3.Connection]:
     yield from another_connection(path)
 
 
-# ---- what is written is read ------------------------------------------------------------------------------
-
-
-async def test_rows_come_back_as_they_were_saved(journal: Journal) -> None:
-    """All columns: nested JSON, text beyond ASCII, None and bytes."""
-    session = session_row(
-        journal.new_session_id(), metadata={"a": [1, {"b": None}], "ü": "😀"}, cause="x", folder="c0ffee"
-    )
-    execution = execution_row(session.id, 1, idempotency_key="k", request_hash="h")
-    event = EventRow(session.id, 1, "session", None, BODY, link(GENESIS, BODY))
-    journal.save_session(session)
-    journal.save_execution(execution)
-    journal.append(event)
-    await journal.commit()
-    found = await journal.session("ada", session.key)
-    assert found == structs.replace(session, head_seq=1, head=event.hash)
-    assert await journal.execution(session.id, "e1") == execution
-    assert await journal.events(session.id) == [event]
-    assert await journal.last_event(session.id) == (1, event.hash)
-
-
-async def test_of_several_rows_of_one_thing_the_last_counts(journal: Journal) -> None:
-    """Within one group and over several."""
-    session_id = journal.new_session_id()
-    for count in range(3):
-        journal.save_session(session_row(session_id, execution_count=count))
-        journal.save_execution(execution_row(session_id, 1, last_seq=count))
-    await journal.commit()
-    journal.save_session(session_row(session_id, state="ended", cause="deleted", execution_count=9))
-    journal.save_execution(execution_row(session_id, 1, last_seq=20, status="ok"))
-    await journal.commit()
-    assert await journal.sessions() == [
-        session_row(session_id, state="ended", cause="deleted", execution_count=9)
-    ]
-    assert await journal.executions(session_id) == [execution_row(session_id, 1, last_seq=20, status="ok")]
+# ---- when rows are written ---------------------------------------------------------------------------
 
 
 async def test_a_sessions_folder_never_changes(journal: Journal) -> None:
@@ -98,80 +63,6 @@ async def test_a_sessions_folder_never_changes(journal: Journal) -> None:
         journal.save_session(structs.replace(row, folder=folder))
         await to_tables(journal)
     assert await journal.sessions() == [row]
-
-
-async def test_what_is_not_there_is_none(journal: Journal) -> None:
-    assert await journal.session("ada", "s") is None
-    assert await journal.execution(1, "e") is None
-    assert await journal.execution_by_key(1, "k") is None
-    assert await journal.last_execution(1) is None
-    assert await journal.last_event(1) is None
-    assert await journal.events(1) == []
-
-
-async def test_sessions_are_listed_by_principal_state_and_page(journal: Journal) -> None:
-    rows = [
-        session_row(journal.new_session_id(), principal=principal, state=state)
-        for principal in ("ada", "bob")
-        for state in ("idle", "busy", "ended")
-    ]
-    for row in rows:
-        journal.save_session(row)
-    await journal.commit()
-    assert await journal.sessions() == rows
-    assert await journal.sessions("bob") == rows[3:]
-    assert await journal.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
-    assert await journal.sessions("ada", []) == []
-    assert await journal.sessions(limit=2, after=rows[1].id) == rows[2:4]
-    assert await journal.sessions(limit=2, after=rows[5].id, newest=True) == [rows[4], rows[3]]
-    assert await journal.sessions("ada", after=2**53, newest=True) == rows[2::-1]
-    assert await journal.sessions(prefix=rows[1].key[:-1]) == [
-        row for row in rows if row.key.startswith(rows[1].key[:-1])
-    ]
-    assert await journal.sessions(prefix=rows[1].key, exact=True) == [rows[1]]
-    assert await journal.sessions(prefix="s%") == []
-    assert await journal.unfinished_sessions() == [rows[0], rows[1], rows[3], rows[4]]
-    assert await journal.session("bob", rows[0].key) is None
-
-
-async def test_executions_are_found_by_order_key_and_end(journal: Journal) -> None:
-    session_id = journal.new_session_id()
-    rows = [
-        execution_row(session_id, 1, status="ok", idempotency_key="again"),
-        execution_row(session_id, 2, status=None),
-        execution_row(session_id, 3, status="error", idempotency_key="again"),
-        execution_row(session_id, 4, status=None, idempotency_key="other"),
-    ]
-    journal.save_session(session_row(session_id))
-    for row in reversed(rows):
-        journal.save_execution(row)
-    await journal.commit()
-    assert await journal.executions(session_id) == rows
-    assert await journal.executions(session_id, limit=2, after=1) == rows[1:3]
-    assert await journal.executions(session_id, limit=2, after=4, newest=True) == [rows[2], rows[1]]
-    assert await journal.execution_counts([session_id, session_id + 1]) == {session_id: 4}
-    assert await journal.unfinished_executions(session_id) == [rows[1], rows[3]]
-    assert await journal.execution_by_key(session_id, "again") == rows[2]
-    assert await journal.last_execution(session_id) == rows[3]
-
-
-async def test_events_are_read_between_bounds_and_in_batches(journal: Journal) -> None:
-    """By sequence numbers, by count and by bytes; a body beyond the bound of bytes comes alone."""
-    session_id = journal.new_session_id()
-    journal.save_session(session_row(session_id))
-    chain = Chain(session_id)
-    rows = [chain.next(size=1000) for _ in range(700)]
-    for row in rows:
-        journal.append(row)
-    await journal.commit()
-    assert await journal.events(session_id, after=10, until=20) == rows[10:20]
-    assert await journal.events(session_id, limit=3) == rows[:3]
-    assert await journal.events(session_id, max_bytes=5 * len(rows[0].body)) == rows[:5]
-    assert await journal.events(session_id, after=5, max_bytes=1) == rows[5:6]
-    assert await all_events(journal, session_id) == rows
-    batches = [batch async for batch in journal.event_batches(session_id, after=1, until=600)]
-    assert [row for batch in batches for row in batch] == rows[1:600]
-    assert len(batches) > 1
 
 
 async def test_rows_that_nobody_commits_are_written_soon(path: Path, journal: Journal) -> None:

@@ -14,7 +14,8 @@ from msgspec import structs
 
 from cellgate.errors import LogClosed, NotRecorded, StorageError
 from cellgate.record.chain import verify
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
+from cellgate.record.store.memory import MemoryStore
 from cellgate.record.store.sqlite import schema
 from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.journal import EventRow, Journal

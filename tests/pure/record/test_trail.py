@@ -13,9 +13,9 @@ import pytest
 
 from cellgate.errors import StorageError
 from cellgate.record import backup
-from cellgate.record.store.sqlite import trail, upkeep
+from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.store.sqlite.trail import ACCESS, LOST, REFUSED, Entry
+from cellgate.record.trail import ACCESS, BEGUN, LOST, REFUSED, Entry
 from cellgate.record.trail_writer import MOST_KEPT, MOST_REFUSALS, WINDOW_SECONDS, Notes, TrailWriter
 from cellgate.record.verify.stores import check_record
 from tests.pure.record.recorded import Recorded, text
@@ -139,7 +139,7 @@ async def test_what_is_noted_is_in_the_chain_after_the_close(journal: Journal, p
     writer.accessed({"principal": "root", "owner": "ada"})
     await writer.close()
     await journal.applied()
-    found = [entry for entry in bodies(path) if entry["type"] != trail.BEGUN]
+    found = [entry for entry in bodies(path) if entry["type"] != BEGUN]
     assert [(entry["type"], entry["count"]) for entry in found] == [(REFUSED, 1), (ACCESS, 1), (REFUSED, 1)]
     assert all(finding.valid for finding in check_record(path))
     assert upkeep.statistics_of(path).trail_entries == 4

@@ -23,6 +23,7 @@ from cellgate.record.store.sqlite.lineage import check_origin
 from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.migrations import version_of
 from cellgate.record.store.sqlite.opening import damage_told
+from cellgate.record.trail import BEGUN, DAMAGED, OF_NO_RECORD, PURGED, TrailRow
 from cellgate.record.verify.findings import Broken, Finding, chained
 from cellgate_kernels.codec.decoding import json_decoder
 
@@ -89,13 +90,13 @@ def _findings(db: sqlite3.Connection) -> Iterator[Finding]:
     for session_id, (why, count) in refused.items():
         yield Finding(f"session {session_id}", "no rows", _told(why, count))
     for row in trail.rows(db):
-        if row.type == trail.DAMAGED:
+        if row.type == DAMAGED:
             yield _check_damage(row)
     if purges := purge.begun(db):
         yield Finding("purges", f"{len(purges)} that a gateway carries on with")
 
 
-def _check_damage(row: trail.TrailRow) -> Finding:
+def _check_damage(row: TrailRow) -> Finding:
     try:
         event = _decode(row.body)
         told = f"{event['told']} (found at {event['at']})"
@@ -205,12 +206,12 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
     try:
         begun: dict[int, tuple[str, str]] = {}
         for count, event in enumerate(_trail(db), 1):
-            if event["type"] in trail.OF_NO_RECORD:
+            if event["type"] in OF_NO_RECORD:
                 continue
-            if event["type"] not in {trail.BEGUN, trail.PURGED}:
+            if event["type"] not in {BEGUN, PURGED}:
                 raise Broken(f"entry {count} is of a type that this version does not know")
             session_id = event["session_id"]
-            if event["type"] == trail.BEGUN:
+            if event["type"] == BEGUN:
                 begun[session_id] = event["principal"], event["session"]
             elif begun.pop(session_id, None) is None:
                 raise Broken(f"entry {count} was added: there was no record {session_id} to purge")

@@ -13,11 +13,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from cellgate.errors import StorageError
+from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite import purge, schema
 from cellgate.record.store.sqlite.database import Database
 from cellgate_kernels.base.errors import in_words
@@ -32,19 +32,6 @@ LONGEST_PAUSE = 1.0
 TELL_SECONDS = 60.0
 REMOVING = "remove purged rows"
 ERASING = "erase purged rows"
-
-
-@dataclass(frozen=True, slots=True)
-class Purge:
-    """A purge that has begun. `removed` is done when no row is left, `erased` when the bytes are gone.
-
-    Both fail with StorageError when the journal is closed first; then the next gateway carries on.
-    """
-
-    session_id: int
-    number: int
-    removed: asyncio.Future[None]
-    erased: asyncio.Future[None]
 
 
 class Eraser:

@@ -25,16 +25,18 @@ from pathlib import Path
 from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.space import free
+from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite import purge, schema, trail, upkeep
 from cellgate.record.store.sqlite.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.store.sqlite.database import Database
-from cellgate.record.store.sqlite.eraser import Eraser, Purge
+from cellgate.record.store.sqlite.eraser import Eraser
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.opening import Beginnings, beginnings, open_writer
 from cellgate.record.store.sqlite.reads import Queries
 from cellgate.record.store.sqlite.redo import MOST_BYTES, RedoLog
 from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.store.sqlite.syncing import Syncer
+from cellgate.record.trail import Entry
 from cellgate_kernels.base.errors import GatewayFault, in_words
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.tasks import Supervisor, outcome
@@ -584,7 +586,7 @@ class Journal(Queries):
         except StorageError as error:
             logger.error("The next start will miss the redo log: %s", error.message)
 
-    async def add_to_trail(self, entries: Collection[trail.Entry]) -> None:
+    async def add_to_trail(self, entries: Collection[Entry]) -> None:
         """Append these entries to the audit trail, all or none of them, in a transaction of their own.
 
         They are in the tables when this returns. Raises StorageError.

@@ -7,7 +7,6 @@ this module finds what only the events have: a loss that no execution has announ
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,21 +14,10 @@ from msgspec import UNSET, UnsetType
 from cellgate.errors import RecordDamaged
 from cellgate.record.facts import BEGINNINGS, decode_fact
 from cellgate.record.rows import EventRow
+from cellgate.record.store.interface import LastLife
 from cellgate.record.store.sqlite.schema import events_of_types
 from cellgate.record.store.sqlite.transactions import snapshot
 from cellgate.wire.events import Event, Finished, Loss, Missing, PackagesChanged, SessionChanged
-
-
-@dataclass(frozen=True, slots=True)
-class LastLife:
-    """`unannounced`: a loss that no execution has announced. `packages`: those installed, by name.
-
-    `missing`: what it did not have any more when it began.
-    """
-
-    unannounced: Loss | None
-    packages: tuple[str, ...]
-    missing: Missing | UnsetType
 
 
 def last_life(db: sqlite3.Connection, session_id: int) -> LastLife:

@@ -7,28 +7,16 @@ the next one reads here what it has to tell the ends of, as far as they can be t
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 
 import msgspec
 
 from cellgate.errors import RecordDamaged
 from cellgate.record.rows import EventRow
+from cellgate.record.store.interface import LeftOpen
 from cellgate.record.store.sqlite.schema import events_of_types
 from cellgate.record.store.sqlite.transactions import snapshot
 from cellgate.wire.events import Event, PortClosed, PortOpened, ProcessExited, ProcessStarted
 from cellgate_kernels.codec.decoding import json_decoder
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOpen:
-    """`processes`: ids of programs that were started and have not ended; `ports`: those not closed since.
-
-    Both in the order in which they began.
-    """
-
-    processes: tuple[str, ...] = ()
-    ports: tuple[int, ...] = ()
-
 
 _decode = {
     kind: json_decoder(struct).decode

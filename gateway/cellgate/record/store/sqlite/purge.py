@@ -14,6 +14,7 @@ from collections.abc import Collection
 
 from cellgate.record.store.sqlite import trail
 from cellgate.record.store.sqlite.transactions import transaction
+from cellgate.record.trail import PURGED
 
 STEP_ROWS = 200
 STEP_BYTES = 1024 * 1024
@@ -52,7 +53,7 @@ def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> b
                 "by": by,
                 "reason": reason,
             }
-            trail.append(db, trail.PURGED, tombstone)
+            trail.append(db, PURGED, tombstone)
             db.execute("INSERT INTO purges VALUES (?)", (session_id,))
             db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
     finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,11 +16,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from cellgate.errors import RecordGone
 from cellgate.fairness.turns import Turns
 from cellgate.record.rows import EventRow, ExecutionRow, Lineage, SessionRow
+from cellgate.record.store.interface import GivenUp, LastLife, LeftOpen, Steps
 from cellgate.record.store.sqlite import lineage, schema, trail, upkeep
 from cellgate.record.store.sqlite.database import Database
-from cellgate.record.store.sqlite.last_life import LastLife, last_life
-from cellgate.record.store.sqlite.left_open import LeftOpen, left_open
-from cellgate.record.store.sqlite.trail import TrailRow
+from cellgate.record.store.sqlite.last_life import last_life
+from cellgate.record.store.sqlite.left_open import left_open
+from cellgate.record.trail import TrailRow
 from cellgate_kernels.base.resources import MIB
 
 MANY_EVENTS = 10_000
@@ -29,13 +29,39 @@ MANY_EVENTS = 10_000
 LONG_LIVES_AT_ONCE = 2
 LONG_LIVES_WAITING = 512
 LONG_LIVES_PATIENCE = 60.0
+STEP_ROWS = 256
+"""Rows that one of the `Steps` reads at most."""
+STEP_BYTES = 2 * MIB
+"""Bytes that one of them reads at most; a larger row is a step by itself."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class GivenUp(Exception):
-    """Nobody waits for a long read any more."""
+class ConnectionSteps:
+    """Steps over one connection, until `stop` is set. See ``interface.Steps``."""
+
+    def __init__(self, db: sqlite3.Connection, stop: Event) -> None:
+        self._db = db
+        self._stop = stop
+
+    def go_on(self) -> None:
+        """Return unless nobody waits any more. Raises GivenUp."""
+        if self._stop.is_set():
+            raise GivenUp
+
+    def events(self, session_id: int, after: int, last: int) -> list[EventRow]:
+        """Return the next events with `after` < seq <= `last`, at most `STEP_ROWS` and `STEP_BYTES`."""
+        self.go_on()
+        return schema.events(self._db, session_id, after, last, STEP_ROWS, STEP_BYTES)
+
+    def is_there(self, session_id: int) -> bool:
+        """Whether there is such a session."""
+        return schema.is_there(self._db, session_id)
+
+    def origin_problem(self, session: SessionRow) -> str | None:
+        """Return why a session does not continue what it names as its origin; None if it does."""
+        return lineage.check_origin(self._db, session).problem
 
 
 class Queries(ABC):
@@ -143,7 +169,7 @@ class Queries(ABC):
         if session.head_seq <= MANY_EVENTS:
             return await self._read(last_life, session.id)
         async with self._long_lives.turn(session.principal):
-            return await self.long_read(lambda db, _: last_life(db, session.id))
+            return await self._read_long(lambda db, _: last_life(db, session.id))
 
     async def left_open(self, session_id: int) -> LeftOpen:
         """The programs and ports whose end is not recorded; for a gateway that starts, before it serves.
@@ -179,29 +205,31 @@ class Queries(ABC):
         """The newest acts in the audit trail before the entry with this number; see `trail.acts`."""
         return await self._read(trail.acts, before, limit)
 
-    async def long_read(self, work: Callable[[sqlite3.Connection, Callable[[], None]], T]) -> T:
+    async def in_steps(self, work: Callable[[Steps], T]) -> T:
         """Run `work` in a separate thread with a separate connection, so that it holds up nobody else.
 
-        It gets a function that it must call now and then, which raises GivenUp once the caller is cancelled.
-        Callers limit how many run at once.
+        Each of its steps raises GivenUp once the caller is cancelled. Callers limit how many run at once.
         """
+        return await self._read_long(lambda db, stop: work(ConnectionSteps(db, stop)))
+
+    async def _read_long(self, work: Callable[[sqlite3.Connection, Event], T]) -> T:
         await self.applied()
         database = Database("record-export")
         stop = Event()
         try:
             await database.open(lambda: schema.open_reader(self._path))
-            return await database.run(work, partial(_go_on, stop))
+            return await database.run(work, stop)
         finally:
             stop.set()
             await database.close()
 
     async def record_sizes(self) -> dict[str, int]:
         """Bytes of all events of each principal."""
-        return await self.long_read(lambda db, _: upkeep.record_sizes(db))
+        return await self._read_long(lambda db, _: upkeep.record_sizes(db))
 
     async def record_size(self, session_id: int) -> int:
         """Bytes of all events of a session."""
-        return await self.long_read(lambda db, _: upkeep.record_size(db, session_id))
+        return await self._read_long(lambda db, _: upkeep.record_size(db, session_id))
 
     async def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None
@@ -221,8 +249,3 @@ class Queries(ABC):
             return
         if begun and await self.last_event(session_id) is None:
             raise RecordGone("The record of this session was purged while it was read")
-
-
-def _go_on(stop: Event) -> None:
-    if stop.is_set():
-        raise GivenUp

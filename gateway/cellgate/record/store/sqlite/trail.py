@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,21 +18,8 @@ import msgspec
 
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.store.sqlite.transactions import transaction
+from cellgate.record.trail import ACT, BEGUN, DAMAGED, PURGED, Entry, TrailRow
 from cellgate_kernels.base.resources import MIB
-
-BEGUN = "record_begun"
-PURGED = "record_purged"
-DAMAGED = "record_damaged"
-ACT = "act"
-"""A change of users or tokens. `number` and `done_at`: the act's own, in the file of users and tokens."""
-ACCESS = "access"
-"""Somebody who may do so asked for another principal's sessions."""
-REFUSED = "refused"
-"""Requests that were refused for want of a token, a permission or an allowed Host or Origin."""
-LOST = "entries_lost"
-"""Entries that there was no room for."""
-OF_NO_RECORD = frozenset({DAMAGED, ACT, ACCESS, REFUSED, LOST})
-"""Types of entries that say nothing about whether there is a session's record."""
 
 PAGE_BYTES = MIB
 
@@ -41,24 +27,6 @@ _PAGE = "SELECT seq, type, body, hash FROM trail WHERE seq > ? ORDER BY seq LIMI
 _ACTS = "SELECT seq, body FROM trail WHERE type = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-@dataclass(frozen=True, slots=True)
-class TrailRow:
-    """One entry. `body`: its JSON as it is hashed and stored."""
-
-    seq: int
-    type: str
-    body: bytes
-    hash: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry before it is in the trail. `fields`: what its body says besides number, type and time."""
-
-    type: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def append(db: sqlite3.Connection, event_type: str, fields: Mapping[str, Any]) -> None:

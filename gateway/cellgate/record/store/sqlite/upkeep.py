@@ -19,6 +19,7 @@ from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.opening import open_writer
 from cellgate.record.store.sqlite.transactions import transaction
+from cellgate.record.trail import TrailRow
 
 _BATCH = 256
 _PAGES = ("page_count", "freelist_count", "page_size")
@@ -139,7 +140,7 @@ def statistics_of(path: Path) -> Statistics:
         raise schema.storage_error(error, path) from error
 
 
-def trail_of(path: Path, after: int = 0) -> Iterator[trail.TrailRow]:
+def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
     """The entries after this number of a record's audit trail, which a gateway may be using.
 
     Raises StorageError.
