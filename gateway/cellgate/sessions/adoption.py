@@ -367,9 +367,7 @@ class Recovery:
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
         log.close()
-        log.then(
-            partial(self._journal.save_session, structs.replace(row, state="ended", cause="gateway_restart"))
-        )
+        log.save_session(structs.replace(row, state="ended", cause="gateway_restart"))
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
         backlog = Backlog()
