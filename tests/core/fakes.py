@@ -19,7 +19,7 @@ from cellgate.channels.client import ChannelSettings
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.store.sqlite.eraser import Purge
+from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import SessionManager
@@ -264,9 +264,9 @@ class FaultyJournal(Journal):
 
     faults: Faults
 
-    async def commit(self, session_id: int | None = None) -> None:
+    async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
         self.faults.meet("commit")
-        await super().commit(session_id)
+        await super().commit(session_id, epoch=epoch)
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
         self.faults.meet("purge")

@@ -27,10 +27,11 @@ from cellgate.execution.answer_size import AnswerSize
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.chain import verify
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
 from cellgate.record.export.notebook import Export, Notebook
 from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.channels.connection import KernelConnection

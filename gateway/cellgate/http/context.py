@@ -17,7 +17,7 @@ from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.ports.served import ServedPorts
 from cellgate.quotas.usage import Usage
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.sessions.document_sessions import NotebookSessions
@@ -52,7 +52,7 @@ class Services:
     trail: TrailWriter
     catalog: KernelspecCatalog
     pool: KernelPool
-    journal: Journal
+    journal: RecordStore
     manager: SessionManager
     archive: Archive
     explorer: Explorer

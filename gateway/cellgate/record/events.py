@@ -1,7 +1,7 @@
 """A session's event log: numbers and chains each event, stores it, and wakes its followers.
 
 An event is encoded once, as the bytes that are hashed, stored and streamed. This module holds no outputs
-and knows no execution's state; it talks to a store (the ``journal`` or a `MemoryStore`) and to ``chain``.
+and knows no execution's state; it talks to a store (``store.interface.EventStore``) and to ``chain``.
 
 A follower is a cursor, not a queue: it reads forward from a sequence number, from a short memory while that
 reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and one
@@ -21,11 +21,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
+from cellgate.record.store.interface import FIRST_EPOCH, EventStore
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane, work_for
@@ -36,70 +37,6 @@ LARGE_EVENT = 1024 * 1024
 MEMORY_EVENTS = 512
 MEMORY_BYTES = 1024 * 1024
 BATCH_EVENTS = 256
-BATCH_BYTES = 1024 * 1024
-
-
-class EventStore(Protocol):
-    """Where rows go: the journal, or memory for a session that is not to be recorded."""
-
-    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
-        """Keep room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
-
-    def unreserve(self, size: int, *, principal: str = "") -> None:
-        """Give back room for a row that has arrived, or will not come."""
-
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
-        """Take a row of a principal's session; it is durable after the next `commit`.
-
-        `reserved`: whether room was kept for it.
-
-        Raises StorageFull when there is no room.
-        """
-
-    async def commit(self, session_id: int | None = None) -> None:
-        """Return when all rows appended before are durable. Raises StorageError.
-
-        Raises NotRecorded when this session is no longer recorded.
-        """
-
-    def refuse(self, session_id: int, why: str) -> None:
-        """Record nothing more of the session: its rows are dropped, `commit` and `check_writable` raise."""
-
-    def check_writable(self, session_id: int | None = None) -> None:
-        """Raises StorageError while rows can't be written, so that nothing new is started."""
-
-    def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
-        """Why the session is no longer recorded, None while it is."""
-
-    def full_for(self, principal: str = "") -> bool:
-        """Whether so much waits to be written that the sessions of a principal are to slow down."""
-
-    def save_session(self, row: SessionRow) -> None:
-        """Take a session's row, which replaces an earlier one; durable like `append`'s."""
-
-    def save_execution(self, row: ExecutionRow) -> None:
-        """Take an execution's row, which replaces an earlier one; durable like `append`'s."""
-
-    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """The newest execution that was requested under the idempotency key."""
-
-    async def room(self, principal: str = "") -> None:
-        """Return when the store is no longer `full_for` a principal."""
-
-    async def events(
-        self,
-        session_id: int,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-        max_bytes: int = 1 << 20,
-    ) -> list[EventRow]:
-        """Durable rows with `after` < seq <= `until`, in order, cut at `limit` rows or `max_bytes` bytes."""
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
@@ -135,7 +72,7 @@ class EventLog:
     """The events of one session. `append` is quick and never waits.
 
     `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
-    `lane`: threads for large events; without it they are encoded at once.
+    `lane`: threads for large events; without it they are encoded at once. `epoch`: that of the claim.
     """
 
     def __init__(
@@ -147,9 +84,11 @@ class EventLog:
         last_seq: int = 0,
         head: bytes = GENESIS,
         lane: Lane | None = None,
+        epoch: int = FIRST_EPOCH,
     ) -> None:
         self.session_id = session_id
         self.key = key
+        self._epoch = epoch
         self.last_seq = self.head_seq = last_seq
         self.head = head
         self._store = store
@@ -172,7 +111,7 @@ class EventLog:
         """The session's principal, for whom threads chain large events and rows wait. Set it before any
         event; by default that is nobody in particular.
         """
-        self.overfull: Callable[[], None] = _nothing
+        self.overfull: Callable[[], None] = lambda: None
         """Called for each event that is appended while the store is `full_for` the principal."""
         self.stored: Callable[[int], None] | None = None
         """Called with the size of each event that the store has taken."""
@@ -220,7 +159,7 @@ class EventLog:
         else:
             body, head = self._made(event)
             row = EventRow(self.session_id, seq, event_type, execution, body, head)
-            self._store.append(row, principal=self.whose)
+            self._store.append(row, principal=self.whose, epoch=self._epoch)
             self._chained_to(row)
         self.last_seq = seq
         if withhold:
@@ -239,14 +178,14 @@ class EventLog:
 
     def save_session(self, row: SessionRow) -> None:
         """Store the session's row, once the store has all events so far."""
-        self.then(partial(self._store.save_session, row))
+        self.then(partial(self._store.save_session, row, epoch=self._epoch))
 
     def save_execution(self, row: ExecutionRow) -> None:
         """Store an execution's row, once the store has all events so far."""
         if self._unchained:
-            self.then(partial(self._store.save_execution, row))
+            self.then(partial(self._store.save_execution, row, epoch=self._epoch))
         else:
-            self._store.save_execution(row)
+            self._store.save_execution(row, epoch=self._epoch)
 
     def _made(self, event: dict[str, Any]) -> tuple[bytes, bytes]:
         try:
@@ -288,7 +227,7 @@ class EventLog:
                 else:
                     made = self._made(event)
                 row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], *made)
-                self._store.append(row, principal=self.whose, reserved=True)
+                self._store.append(row, principal=self.whose, reserved=True, epoch=self._epoch)
                 self._chained_to(row)
                 self._store.unreserve(size, principal=self.whose)
             self._unchained.popleft()
@@ -342,7 +281,7 @@ class EventLog:
     async def _commit(self) -> None:
         durable = self.head_seq
         try:
-            await self._store.commit(self.session_id)
+            await self._store.commit(self.session_id, epoch=self._epoch)
         except StorageError as error:
             self._failures += 1
             self._recorded = not isinstance(error, NotRecorded)
@@ -382,9 +321,7 @@ class EventLog:
                     return []
         if self._memory and self._memory[0].seq <= after + 1:
             return self._from_memory(after, until)
-        rows = await self._store.events(
-            self.session_id, after=after, until=until, limit=BATCH_EVENTS, max_bytes=BATCH_BYTES
-        )
+        rows = await self._store.events(self.session_id, after=after, until=until, limit=BATCH_EVENTS)
         if not rows:
             self._end_at(after)
         return rows
@@ -438,85 +375,3 @@ class EventLog:
                     yield mine
                 if mine and mine[-1].type == "finished":
                     return
-
-
-class MemoryStore:
-    """Rows of a session that is not to be recorded; gone with it. The caps of its one execution limit it."""
-
-    def __init__(self) -> None:
-        self._rows: list[EventRow] = []
-        self._forgotten = 0
-        self._refused: NotRecorded | None = None
-
-    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
-        """There is always room."""
-
-    def unreserve(self, size: int, *, principal: str = "") -> None:
-        """There is always room."""
-
-    def full_for(self, principal: str = "") -> bool:
-        """Return False: the caps of its execution limit it."""
-        return False
-
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
-        """Keep the row."""
-        if self._refused is None:
-            self._rows.append(row)
-
-    def forget(self) -> None:
-        """Drop all rows so far, once nobody will read them any more."""
-        self._forgotten += len(self._rows)
-        self._rows.clear()
-
-    async def commit(self, session_id: int | None = None) -> None:
-        """Nothing to do: memory is as durable as it gets. Raises NotRecorded after `refuse`."""
-        self.check_writable(session_id)
-
-    def refuse(self, session_id: int, why: str) -> None:
-        """Keep nothing more."""
-        assert session_id
-        self._refused = NotRecorded(f"Nothing more of this session can be told: {why}")
-
-    def failure_of(self, session_id: int) -> NotRecorded | None:
-        """Why nothing more is kept, None while it is."""
-        assert session_id
-        return self._refused
-
-    def check_writable(self, session_id: int | None = None) -> None:
-        """Memory can always be written. Raises NotRecorded after `refuse`."""
-        assert session_id != 0
-        if self._refused is not None:
-            raise self._refused
-
-    def save_session(self, row: SessionRow) -> None:
-        """Nothing to do: the session itself knows."""
-
-    def save_execution(self, row: ExecutionRow) -> None:
-        """Nothing to do: nobody looks up an execution that is not recorded."""
-
-    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """Always None: executions that are not recorded are not looked up."""
-
-    async def room(self, principal: str = "") -> None:
-        """There is always room."""
-
-    async def events(
-        self,
-        session_id: int,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-        max_bytes: int = 1 << 20,
-    ) -> list[EventRow]:
-        """As `EventStore.events`."""
-        assert all(row.session_id == session_id for row in self._rows[:1])
-        rows: list[EventRow] = []
-        size = 0
-        first = max(0, after - self._forgotten)
-        for row in self._rows[first : None if until is None else max(0, until - self._forgotten)]:
-            if len(rows) >= limit or (rows and size + len(row.body) > max_bytes):
-                break
-            rows.append(row)
-            size += len(row.body)
-        return rows

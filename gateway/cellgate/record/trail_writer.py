@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from cellgate.errors import StorageError
-from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.store.sqlite.trail import ACCESS, LOST, REFUSED, Entry
+from cellgate.record.store.interface import RecordStore
+from cellgate.record.trail import ACCESS, LOST, REFUSED, Entry
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def _entry(key: Key, count: int, first_at: str, last_at: str) -> Entry:
 class TrailWriter:
     """Writes notes into a journal's audit trail. `start` it once, and `close` it before the journal."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: RecordStore) -> None:
         self._journal = journal
         self._notes = Notes()
         self._tasks = Supervisor()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -20,8 +21,9 @@ from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.requirements import parse_change
-from cellgate.record.events import MemoryStore, now
+from cellgate.record.events import now
 from cellgate.record.rows import EventRow, SessionRow
+from cellgate.record.store.memory import MemoryStore
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
 from cellgate.replay.displays import Displays
 from cellgate.replay.environment import (
@@ -179,9 +181,9 @@ class _Rows(MemoryStore):
         self.asked = False
         self.displays = Displays()
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(self, row: EventRow, **options: Any) -> None:
         self.asked |= row.type == "input_request"
-        super().append(row, principal=principal, reserved=reserved)
+        super().append(row, **options)
 
     def forget(self) -> None:
         """Discard all rows so far."""

@@ -9,7 +9,7 @@ no act.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +18,8 @@ from typing import Any
 from cellgate.errors import StorageError
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.store import Act, opened
-from cellgate.record.store.sqlite import upkeep
-from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.store.sqlite.schema import LAST
-from cellgate.record.store.sqlite.trail import ACT, Entry
+from cellgate.record.store.interface import RecordStore
+from cellgate.record.trail import ACT, Entry
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -34,7 +32,7 @@ BATCH = 500
 class ActRecorder:
     """Keeps the trail up to date with the acts. `start` it once, and `close` it before the journal."""
 
-    def __init__(self, directory: PrincipalDirectory, journal: Journal) -> None:
+    def __init__(self, directory: PrincipalDirectory, journal: RecordStore) -> None:
         self._directory = directory
         self._journal = journal
         self._copied_generation = -1
@@ -73,8 +71,8 @@ class ActRecorder:
 
     async def _last_common(self) -> int:
         """The number of the newest act in the trail that the file has too; 0 if there is none."""
-        before = LAST
-        while recorded := await self._journal.acts(before, BATCH):
+        before: int | None = None
+        while recorded := await self._journal.reads.acts(before, BATCH):
             for before, entry in recorded:  # noqa: B007 - it is used after the loop
                 number = entry["number"]
                 if _has(entry, await self._directory.acts(number - 1, 1)):
@@ -82,14 +80,14 @@ class ActRecorder:
         return 0
 
 
-def waiting(record: Path, principals: Path) -> int:
-    """How many acts in the file of users and tokens the trail of the record doesn't have yet.
+def waiting(recorded: Generator[Mapping[str, Any], None, None], principals: Path) -> int:
+    """Count the acts in the file of users and tokens that are not among those of a trail, newest first.
 
     A gateway copies them, at its start or soon. Raises StorageError.
     """
     if not principals.exists():
         return 0
-    with opened(principals) as store, closing(upkeep.acts_of(record)) as recorded:
+    with opened(principals) as store, closing(recorded):
         numbers = (entry["number"] for entry in recorded if _has(entry, store.acts(entry["number"] - 1, 1)))
         return store.count_acts(next(numbers, 0))
 

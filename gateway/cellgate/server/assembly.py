@@ -719,7 +719,7 @@ def _installer(
 async def _measure_records(usage: Usage, journal: Journal, settings: QuotaSettings) -> None:
     """Before anything is recorded: what is recorded later is added. Without a file nobody has quotas."""
     if settings.file is not None:
-        usage.load_records(await journal.record_sizes())
+        usage.load_records(await journal.reads.record_sizes())
 
 
 def _watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) -> None:
@@ -741,7 +741,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
     services.metrics.watch(lambda: {"cellgate_unproven_clock_leaps": {"": float(retention.unproven_leaps)}})
     for work in (
         retention,
-        Sampler(services.metrics, settings.data_dir, services.pool.processes, lanes.bulk),
+        Sampler(services.metrics, settings.data_dir, services.journal, services.pool.processes, lanes.bulk),
         Trimmer(lanes.bulk),
         SleepWatch(services.manager.everybodys, settings.kernels.sleep_after, lanes.sleep),
     ):

@@ -27,7 +27,7 @@ from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.files.workspace import folder_of
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow, SessionRow
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.parts import SessionSpec
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
@@ -89,7 +89,7 @@ class Recovery:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordStore,
         launcher: KernelLauncher,
         kernels: Mapping[str, StoredKernel],
         settings: ExecutionSettings,
@@ -127,9 +127,7 @@ class Recovery:
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
         log.close()
-        log.then(
-            partial(self._journal.save_session, structs.replace(row, state="ended", cause="gateway_restart"))
-        )
+        log.save_session(structs.replace(row, state="ended", cause="gateway_restart"))
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
         backlog = Backlog()
@@ -155,7 +153,7 @@ class Recovery:
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # Sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
-            life = await self._journal.last_life(row)
+            life = await self._journal.reads.last_life(row)
             spec = SessionSpec(
                 row,
                 limits,
@@ -168,7 +166,7 @@ class Recovery:
                 checkpoints=makes_checkpoints(row),
             )
             session = self._make(spec)
-            last = await self._journal.last_execution(row.id)
+            last = await self._journal.reads.last_execution(row.id)
             await session.open(0 if last is None else last.number, kernel, running)
         except BaseException:
             await kernel.shutdown()
@@ -205,7 +203,7 @@ class Recovery:
 
         Raises KernelDied if the kernel keeps no spool, so there is no way to tell what the cell did.
         """
-        for execution in await self._journal.unfinished_executions(row.id):
+        for execution in await self._journal.reads.unfinished_executions(row.id):
             events = [event async for event in self._events(execution)]
             missed = [entry for entry in spool if entry.message.parent.msg_id == execution.msg_id]
             if any(event["type"] != "queued" for event in events) and not missed:
@@ -223,7 +221,8 @@ class Recovery:
         return None
 
     async def _events(self, execution: ExecutionRow) -> Any:
-        async for batch in self._journal.event_batches(execution.session_id, after=execution.first_seq - 1):
+        after = execution.first_seq - 1
+        async for batch in self._journal.reads.event_batches(execution.session_id, after=after):
             for row in batch:
                 if row.execution == execution.id:
                     yield _decode(row.body)
@@ -231,7 +230,7 @@ class Recovery:
     async def _end_executions(
         self, row: SessionRow, log: EventLog, state: str, but: ExecutionRun | None = None
     ) -> None:
-        for execution in await self._journal.unfinished_executions(row.id):
+        for execution in await self._journal.reads.unfinished_executions(row.id):
             if but is None or execution.id != but.id:
                 lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
@@ -243,7 +242,7 @@ class Recovery:
 
         A program may have ended by itself before that, and nobody knows what was not recorded in between.
         """
-        left = await self._journal.left_open(row.id)
+        left = await self._journal.reads.left_open(row.id)
         for process in left.processes:
             log.append("process_exited", None, {"process": process, **PROGRAM_LOST_WITH_THE_GATEWAY})
         for port in left.ports:

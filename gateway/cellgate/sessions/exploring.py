@@ -21,7 +21,7 @@ from cellgate.errors import Conflict, PrincipalQuotaExceeded, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
@@ -312,7 +312,7 @@ class Exploration:
 class Explorer:
     """Explores sessions. `close` it after the manager of sessions."""
 
-    def __init__(self, manager: SessionManager, journal: Journal) -> None:
+    def __init__(self, manager: SessionManager, journal: RecordStore) -> None:
         self._manager = manager
         self._journal = journal
         self._tasks = Supervisor()
@@ -351,7 +351,7 @@ class Explorer:
         assert plan.idempotency is not None
         key, request_hash = plan.idempotency
         await self._journal.commit()
-        rows = [await self._journal.session(principal, branch) for branch in plan.branches]
+        rows = [await self._journal.reads.session(principal, branch) for branch in plan.branches]
         if not any(rows):
             return None
         found = []

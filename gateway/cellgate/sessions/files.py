@@ -27,7 +27,7 @@ from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
 from cellgate.files.workspace import WorkspaceStore, folder_of
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FilePage
@@ -78,7 +78,7 @@ class SessionFiles:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordStore,
         manager: SessionManager,
         workspaces: WorkspaceStore,
         lanes: ThreadLanes,
@@ -108,7 +108,7 @@ class SessionFiles:
             async with session.slot.moving:
                 yield session.slot.workspace
             return
-        row = await self._journal.session(principal, key)
+        row = await self._journal.reads.session(principal, key)
         if row is None:
             raise NotFound(f"No session {key!r}")
         yield self._workspaces.of(folder_of(row)).place

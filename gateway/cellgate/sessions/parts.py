@@ -20,9 +20,10 @@ from cellgate.packages.installer import Installer
 from cellgate.ports.table import PortCounts
 from cellgate.processes.table import ProcessCounts
 from cellgate.quotas.usage import Usage
-from cellgate.record.events import EventLog, EventStore
+from cellgate.record.events import EventLog
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.store.interface import EventStore
 from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.wire.events import Loss, Missing

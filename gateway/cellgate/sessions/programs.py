@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cellgate.record.events import EventLog, EventStore
+from cellgate.record.events import EventLog
+from cellgate.record.store.interface import EventStore
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate_kernels.protocol.masking import Masker
 

@@ -31,10 +31,10 @@ from cellgate.identity.secrets import check_secret_names
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.quotas.quotas import Quotas
-from cellgate.record.events import EventLog, MemoryStore, now
+from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.sqlite.eraser import Purge
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import FIRST_EPOCH, Purge, RecordStore
+from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints
@@ -118,7 +118,7 @@ class SessionManager:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordStore,
         catalog: KernelspecCatalog,
         parts: SharedParts,
         settings: ManagerSettings,
@@ -152,7 +152,7 @@ class SessionManager:
 
         `kernels`: the kernels it stored, by id.
         """
-        rows = await self._journal.unfinished_sessions()
+        rows = await self._journal.reads.unfinished_sessions()
         known = await self._folders()
         reserved: dict[int, Reservation] = {}
 
@@ -164,7 +164,7 @@ class SessionManager:
         recovery = Recovery(
             self._journal, launcher, kernels, self.settings.session.execution, adopt, self._parts.secrets
         )
-        logs = [await self.stored_log(row) for row in rows]
+        logs = [await self.stored_log(row, claimed=True) for row in rows]
         found = await asyncio.gather(*[recovery.adopt(row, log) for row, log in zip(rows, logs, strict=True)])
         await self._journal.commit()
         for session in found:
@@ -190,7 +190,7 @@ class SessionManager:
 
     async def _folders(self) -> set[str]:
         """The names of the kept folders of all recorded sessions; notes those that several have."""
-        counts = Counter(folder_name(each) for each in await self._journal.session_folders())
+        counts = Counter(folder_name(each) for each in await self._journal.reads.session_folders())
         self._shared.update(name for name, count in counts.items() if count > 1)
         return set(counts)
 
@@ -351,7 +351,7 @@ class SessionManager:
         live = self._live.get(other)
         if live is not None and live.is_deleted:
             raise CannotShare(f"The session {key!r} is being deleted")
-        row = await self._journal.session(*other) if live is None else live.row
+        row = await self._journal.reads.session(*other) if live is None else live.row
         if row is None:
             raise NotFound(f"No session {key!r}")
         if not self._parts.pool.shares_workspaces():
@@ -401,13 +401,13 @@ class SessionManager:
         have their hashes then, because the branch's first event names the hash that covers them all. `made`
         is set at the end: a branch takes no cell before it is recorded.
         """
-        if await self._journal.session(*owned) is not None:
+        if await self._journal.reads.session(*owned) is not None:
             raise Conflict(
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"
                 " choose another key for the branch"
             )
         async with parent.held(explored=explored):
-            session = self._make_session(self._branch_of(parent, owned[1], explored=explored))
+            session = self._make_session(await self._branch_of(parent, owned[1], explored=explored))
             kernel = await parent.slot.branch(spec, parent.limits.resources.disk)
             try:
                 await session.slot.take(kernel, parent.slot)
@@ -424,10 +424,10 @@ class SessionManager:
             self._add(session, self._opening[owned].reserved)
         return session
 
-    def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
+    async def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
         """A session like its parent, which goes on counting cells; it has no events yet."""
         row = SessionRow.new(
-            self._journal.new_session_id(),
+            await self._journal.begin_session(parent.row.principal, key),
             principal=parent.row.principal,
             key=key,
             kernel=parent.row.kernel,
@@ -583,7 +583,7 @@ class SessionManager:
         body = SessionBody(session=key)
         if language is not None:
             parse_language(language)
-            if session is None and await self._journal.session(*owned) is None:
+            if session is None and await self._journal.reads.session(*owned) is None:
                 body = structs.replace(body, language=language)
         return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
 
@@ -669,7 +669,7 @@ class SessionManager:
         made: asyncio.Future[Session],
     ) -> Session:
         principal, key = owned
-        former = await self._journal.session(principal, key)
+        former = await self._journal.reads.session(principal, key)
         resumed = None
         if former is not None and sharer is not None and former.folder != sharer.folder:
             raise Conflict(f"Session {key!r} is recorded with another workspace; choose another key")
@@ -687,15 +687,15 @@ class SessionManager:
             if former.kernel in self._catalog.find_kernel_specs():
                 profile = replace(profile, kernelspec=former.kernel)
         folder = new_folder() if sharer is None else sharer.folder
-        row = self._row(owned, body, profile, limits, former, folder)
+        row = await self._row(owned, body, profile, limits, former, folder)
         log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
         log.whose = row.principal
         self._measure(log, principal)
         executions = 0
         if former is not None:
-            log = await self.stored_log(former)
+            log = await self.stored_log(former, claimed=True)
             log.reopen()
-            last = await self._journal.last_execution(row.id)
+            last = await self._journal.reads.last_execution(row.id)
             executions = last.number if last is not None else 0
         if secrets is None and former is not None and body.secrets is None:
             secrets = self._former_secrets(former, body)
@@ -726,7 +726,7 @@ class SessionManager:
                 opening.reserved, limits.resources, without_disk=without_disk
             )
 
-    def _row(
+    async def _row(
         self,
         owned: Owned,
         body: SessionBody,
@@ -737,7 +737,7 @@ class SessionManager:
     ) -> SessionRow:
         """The row of a session that is opened; of a new one the workspace is in `folder`."""
         row = SessionRow.new(
-            self._journal.new_session_id() if former is None else former.id,
+            await self._journal.begin_session(*owned) if former is None else former.id,
             principal=owned[0],
             key=owned[1],
             kernel=profile.kernelspec,
@@ -790,7 +790,7 @@ class SessionManager:
         for session in (*self._live.values(), *opened):
             if session.row.folder == row.folder and session.row.id != row.id and not session.is_deleted:
                 return True
-        return await self._journal.holds_folder(row.folder, but=row.id)
+        return await self._journal.reads.holds_folder(row.folder, but=row.id)
 
     def _former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
         """The secrets of a session's last life, as far as they exist; the values are those of now."""
@@ -805,7 +805,7 @@ class SessionManager:
         """What a recorded session gets in its next life."""
         # The last events of its previous life may still be waiting to be written.
         await self._journal.commit()
-        life = await self._journal.last_life(former)
+        life = await self._journal.reads.last_life(former)
         past = Past(
             former,
             life,
@@ -853,9 +853,10 @@ class SessionManager:
             raise InvalidInput("workspace_of is for sessions that are recorded")
         limits = self._limits(principal, body, lower=lower)
         profile = self._profile(body, limits)
+        key = f"one-shot-{uuid.uuid4()}"
         row = SessionRow.new(
-            self._journal.new_session_id(),
-            key=f"one-shot-{uuid.uuid4()}",
+            await self._journal.begin_session(principal, key),
+            key=key,
             kernel=profile.kernelspec,
             at=now(),
             limits=limits.to_wire(),
@@ -916,13 +917,15 @@ class SessionManager:
         session = self.get(row.principal, row.key)
         return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).place
 
-    async def stored_log(self, row: SessionRow) -> EventLog:
-        """The closed event log of a session that is not live. Raises NotFound when it was purged."""
-        last = await self._journal.last_event(row.id)
+    async def stored_log(self, row: SessionRow, *, claimed: bool = False) -> EventLog:
+        """Return the closed log of a session that is not live; `claimed`: to be reopened. Raises NotFound."""
+        epoch = await self._journal.claim(row.id) if claimed else FIRST_EPOCH
+        last = await self._journal.reads.last_event(row.id)
         if last is None:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
-        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
+        lane = self._parts.lane
+        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=lane, epoch=epoch)
         log.whose = row.principal
         self._measure(log, row.principal)
         log.close()
@@ -946,7 +949,7 @@ class SessionManager:
         session = self._live.get(owned)
         if session is not None:
             await self._end(session, "deleted", keep_files=await self._is_held(session.row))
-        row = await self._journal.session(*owned)
+        row = await self._journal.reads.session(*owned)
         if row is not None and owned not in self._live and owned not in self._opening:
             # Also when the session was already ending for another reason, which kept its files.
             if not await self._is_held(row):
@@ -1001,10 +1004,10 @@ class SessionManager:
 
     async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
         await self.delete(*owned)
-        row = await self._journal.session(*owned)
+        row = await self._journal.reads.session(*owned)
         if row is None:
             raise NotFound(f"No session {owned[1]!r}")
-        size = await self._journal.record_size(row.id) if self._usage.measures_records else 0
+        size = await self._journal.reads.record_size(row.id) if self._usage.measures_records else 0
         purged = await self._journal.purge(row.id, by=by, reason=reason)
         if purged is None:
             raise NotFound(f"No session {owned[1]!r}")

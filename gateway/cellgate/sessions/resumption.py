@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.sqlite.last_life import LastLife
+from cellgate.record.store.interface import LastLife
 from cellgate.sessions.model import has_network
 from cellgate.sessions.variables import Variables
 from cellgate.wire.events import Loss, Missing

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.settings import RetentionSettings
@@ -27,7 +27,7 @@ class Retention:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordStore,
         manager: SessionManager,
         settings: RetentionSettings,
         clock: ProvenTime,

@@ -21,8 +21,9 @@ from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.operation import Format, requires
 from cellgate.http.streaming import StreamingHandler
 from cellgate.identity.principal import Login, Principal
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
 from cellgate.record.rows import EventRow
+from cellgate.record.store.memory import MemoryStore
 from cellgate_kernels.base.resources import KIB, MIB
 from tests.support.listening import listening
 

@@ -12,7 +12,8 @@ import pytest
 from cellgate.processes import run as module
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.table import ProcessCounts, SessionProcesses
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
+from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.programs import SessionPrograms
 from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places

@@ -24,7 +24,8 @@ from cellgate.processes.table import (
     ProcessCounts,
     SessionProcesses,
 )
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
+from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.programs import SessionPrograms
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.structure import INLINE_BYTES

@@ -21,8 +21,9 @@ from cellgate.http.base import BaseHandler, decode_heavy
 from cellgate.http.operation import requires
 from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.record import events
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
 from cellgate.wire.answers import Result
@@ -142,6 +143,7 @@ class Sessions:
 
     def __init__(self, rows: list[SessionRow]) -> None:
         self._rows = rows
+        self.reads = self
         self.asked: list[int] = []
         self.reach = ("", False)
 

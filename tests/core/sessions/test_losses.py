@@ -13,7 +13,7 @@ from cellgate.client import KernelInfo
 from cellgate.client.loss import describe_loss
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.sqlite.last_life import LastLife
+from cellgate.record.store.interface import LastLife
 from cellgate.record.store.sqlite.reads import MANY_EVENTS
 from cellgate.sessions.resumption import Past, resume
 from cellgate.sessions.variables import KeptVariables
@@ -230,9 +230,9 @@ def test_the_record_says_what_has_not_been_announced(world: World) -> None:
 
     def unannounced() -> Loss | None:
         world.run(world.journal.commit())
-        found = world.run(world.journal.last_life(session.row))
+        found = world.run(world.journal.reads.last_life(session.row))
         many = structs.replace(session.row, head_seq=MANY_EVENTS + 1)
-        assert world.run(world.journal.last_life(many)) == found
+        assert world.run(world.journal.reads.last_life(many)) == found
         return found.unannounced
 
     assert unannounced() == Loss(cause="deleted", files="none")

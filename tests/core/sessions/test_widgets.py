@@ -11,12 +11,13 @@ from cellgate.errors import StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.chain import GENESIS
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
 from cellgate.record.export import survey as surveys
 from cellgate.record.export.notebook import Export, Notebook
 from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.export.widgets import STATE, WidgetStates
 from cellgate.record.rows import EventRow
+from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import widgets
 from cellgate_kernels.protocol.execution import Execution
 from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
@@ -147,7 +148,7 @@ def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.M
 class FullStore(MemoryStore):
     """Takes no row."""
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(self, row: EventRow, **_: Any) -> None:
         raise StorageFull("no room")
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,10 +23,11 @@ from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite import purge, reads, schema
 from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.sqlite.reads import ConnectionSteps
 from cellgate_kernels.base.threads import Lane
-from tests.pure.record.conftest import MOMENT
+from tests.pure.record.conftest import MOMENT, journal_at
 from tests.pure.record.recorded import IMAGE, Recorded, image, text
 from tests.support.examples import share
 
@@ -47,8 +49,7 @@ Make = Callable[[Reading], Iterator[bytes]]
 @pytest.fixture
 async def stored(path: Path) -> AsyncGenerator[tuple[SessionRow, int, bytes]]:
     """A session with cells, a display that another cell changes, a widget; and how far its rows go."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         session = Recorded(journal, "first")
         shown = {"data": {"text/plain": "0"}, "metadata": {}, "display_id": "d"}
         session.cell("show()", ("display_data", shown), WIDGET)
@@ -57,11 +58,9 @@ async def stored(path: Path) -> AsyncGenerator[tuple[SessionRow, int, bytes]]:
         session.cell("update()", ("update_display_data", {**shown, "data": {"text/plain": "1"}}))
         session.end()
         await journal.commit()
-        found = await journal.last_event(session.row.id)
+        found = await journal.reads.last_event(session.row.id)
         assert found is not None
         yield session.row, *found
-    finally:
-        await journal.close()
 
 
 def notebook(reading: Reading) -> Iterator[bytes]:
@@ -114,16 +113,24 @@ class Purger:
             assert purge.empty_log(db)
 
 
+class PurgedSteps(ConnectionSteps):
+    """Steps before each of which a purger has its turn."""
+
+    def __init__(self, db: sqlite3.Connection, purge: Callable[[], None]) -> None:
+        super().__init__(db, Event())
+        self.go_on = purge  # type: ignore[method-assign]
+
+
 def made(path: Path, make: Make, moment: tuple[SessionRow, int, bytes], purge: Purger) -> bytes:
     with closing(schema.open_reader(path)) as db:
-        return b"".join(make(Reading(db, *moment, purge)))
+        return b"".join(make(Reading(PurgedSteps(db, purge), *moment)))
 
 
 @pytest.mark.parametrize("make", [notebook, audit_parts, bundle, verified])
 async def test_a_purge_at_any_step_breaks_the_export_off(
     stored: tuple[SessionRow, int, bytes], path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "STEP_ROWS", 4)
+    monkeypatch.setattr(reads, "STEP_ROWS", 4)
     counter, last_look = Purger(path, 0, 0), 0
 
     def noted(look: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,7 +193,7 @@ async def test_cells_are_held_against_what_was_surveyed(
     stored: tuple[SessionRow, int, bytes], path: Path
 ) -> None:
     with closing(schema.open_reader(path)) as db:
-        reading = Reading(db, *stored, lambda: None)
+        reading = Reading(ConnectionSteps(db, Event()), *stored)
         rows = list(reading.all())
         made_before = list(read_notebook(reading, SAID).cells())
     survey = Survey()
@@ -243,7 +250,7 @@ async def test_followers_and_pages_of_a_purged_session_do_not_end_in_order(journ
     with pytest.raises(RecordGone):
         await log.read(seen)
     with pytest.raises(RecordGone):
-        _ = [batch async for batch in journal.event_batches(session.row.id, until=log.last_seq)]
+        _ = [batch async for batch in journal.reads.event_batches(session.row.id, until=log.last_seq)]
 
 
 async def test_a_reading_that_is_cancelled_ends_in_its_thread(

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from cellgate.errors import StorageError, StorageFull
-from cellgate.record.chain import GENESIS, link, verify
+from cellgate.record.chain import verify
 from cellgate.record.store.sqlite import journal as journal_module
 from cellgate.record.store.sqlite import schema
 from cellgate.record.store.sqlite.backlog import cost
@@ -54,41 +54,7 @@ def other(path: Path, small: Journal) -> Iterator[sqlite3.Connection]:
     yield from another_connection(path)
 
 
-# ---- what is written is read ------------------------------------------------------------------------------
-
-
-async def test_rows_come_back_as_they_were_saved(journal: Journal) -> None:
-    """All columns: nested JSON, text beyond ASCII, None and bytes."""
-    session = session_row(
-        journal.new_session_id(), metadata={"a": [1, {"b": None}], "ü": "😀"}, cause="x", folder="c0ffee"
-    )
-    execution = execution_row(session.id, 1, idempotency_key="k", request_hash="h")
-    event = EventRow(session.id, 1, "session", None, BODY, link(GENESIS, BODY))
-    journal.save_session(session)
-    journal.save_execution(execution)
-    journal.append(event)
-    await journal.commit()
-    found = await journal.session("ada", session.key)
-    assert found == structs.replace(session, head_seq=1, head=event.hash)
-    assert await journal.execution(session.id, "e1") == execution
-    assert await journal.events(session.id) == [event]
-    assert await journal.last_event(session.id) == (1, event.hash)
-
-
-async def test_of_several_rows_of_one_thing_the_last_counts(journal: Journal) -> None:
-    """Within one group and over several."""
-    session_id = journal.new_session_id()
-    for count in range(3):
-        journal.save_session(session_row(session_id, execution_count=count))
-        journal.save_execution(execution_row(session_id, 1, last_seq=count))
-    await journal.commit()
-    journal.save_session(session_row(session_id, state="ended", cause="deleted", execution_count=9))
-    journal.save_execution(execution_row(session_id, 1, last_seq=20, status="ok"))
-    await journal.commit()
-    assert await journal.sessions() == [
-        session_row(session_id, state="ended", cause="deleted", execution_count=9)
-    ]
-    assert await journal.executions(session_id) == [execution_row(session_id, 1, last_seq=20, status="ok")]
+# ---- when rows are written ---------------------------------------------------------------------------
 
 
 async def test_a_sessions_folder_never_changes(journal: Journal) -> None:
@@ -97,81 +63,7 @@ async def test_a_sessions_folder_never_changes(journal: Journal) -> None:
     for folder in ("c0ffee", "f00d"):
         journal.save_session(structs.replace(row, folder=folder))
         await to_tables(journal)
-    assert await journal.sessions() == [row]
-
-
-async def test_what_is_not_there_is_none(journal: Journal) -> None:
-    assert await journal.session("ada", "s") is None
-    assert await journal.execution(1, "e") is None
-    assert await journal.execution_by_key(1, "k") is None
-    assert await journal.last_execution(1) is None
-    assert await journal.last_event(1) is None
-    assert await journal.events(1) == []
-
-
-async def test_sessions_are_listed_by_principal_state_and_page(journal: Journal) -> None:
-    rows = [
-        session_row(journal.new_session_id(), principal=principal, state=state)
-        for principal in ("ada", "bob")
-        for state in ("idle", "busy", "ended")
-    ]
-    for row in rows:
-        journal.save_session(row)
-    await journal.commit()
-    assert await journal.sessions() == rows
-    assert await journal.sessions("bob") == rows[3:]
-    assert await journal.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
-    assert await journal.sessions("ada", []) == []
-    assert await journal.sessions(limit=2, after=rows[1].id) == rows[2:4]
-    assert await journal.sessions(limit=2, after=rows[5].id, newest=True) == [rows[4], rows[3]]
-    assert await journal.sessions("ada", after=2**53, newest=True) == rows[2::-1]
-    assert await journal.sessions(prefix=rows[1].key[:-1]) == [
-        row for row in rows if row.key.startswith(rows[1].key[:-1])
-    ]
-    assert await journal.sessions(prefix=rows[1].key, exact=True) == [rows[1]]
-    assert await journal.sessions(prefix="s%") == []
-    assert await journal.unfinished_sessions() == [rows[0], rows[1], rows[3], rows[4]]
-    assert await journal.session("bob", rows[0].key) is None
-
-
-async def test_executions_are_found_by_order_key_and_end(journal: Journal) -> None:
-    session_id = journal.new_session_id()
-    rows = [
-        execution_row(session_id, 1, status="ok", idempotency_key="again"),
-        execution_row(session_id, 2, status=None),
-        execution_row(session_id, 3, status="error", idempotency_key="again"),
-        execution_row(session_id, 4, status=None, idempotency_key="other"),
-    ]
-    journal.save_session(session_row(session_id))
-    for row in reversed(rows):
-        journal.save_execution(row)
-    await journal.commit()
-    assert await journal.executions(session_id) == rows
-    assert await journal.executions(session_id, limit=2, after=1) == rows[1:3]
-    assert await journal.executions(session_id, limit=2, after=4, newest=True) == [rows[2], rows[1]]
-    assert await journal.execution_counts([session_id, session_id + 1]) == {session_id: 4}
-    assert await journal.unfinished_executions(session_id) == [rows[1], rows[3]]
-    assert await journal.execution_by_key(session_id, "again") == rows[2]
-    assert await journal.last_execution(session_id) == rows[3]
-
-
-async def test_events_are_read_between_bounds_and_in_batches(journal: Journal) -> None:
-    """By sequence numbers, by count and by bytes; a body beyond the bound of bytes comes alone."""
-    session_id = journal.new_session_id()
-    journal.save_session(session_row(session_id))
-    chain = Chain(session_id)
-    rows = [chain.next(size=1000) for _ in range(700)]
-    for row in rows:
-        journal.append(row)
-    await journal.commit()
-    assert await journal.events(session_id, after=10, until=20) == rows[10:20]
-    assert await journal.events(session_id, limit=3) == rows[:3]
-    assert await journal.events(session_id, max_bytes=5 * len(rows[0].body)) == rows[:5]
-    assert await journal.events(session_id, after=5, max_bytes=1) == rows[5:6]
-    assert await all_events(journal, session_id) == rows
-    batches = [batch async for batch in journal.event_batches(session_id, after=1, until=600)]
-    assert [row for batch in batches for row in batch] == rows[1:600]
-    assert len(batches) > 1
+    assert await journal.reads.sessions() == [row]
 
 
 async def test_rows_that_nobody_commits_are_written_soon(path: Path, journal: Journal) -> None:
@@ -179,7 +71,7 @@ async def test_rows_that_nobody_commits_are_written_soon(path: Path, journal: Jo
     journal.save_session(session_row(session_id))
 
     async def written() -> bool:
-        return len(await journal.sessions()) == 1
+        return len(await journal.reads.sessions()) == 1
 
     await eventually(written)
     assert journal.pending_bytes == 0
@@ -202,10 +94,10 @@ async def test_sessions_that_write_at_once_keep_their_order(journal: Journal) ->
                 await asyncio.sleep(0)
             journal.save_execution(execution_row(session_id, number, last_seq=chain.seq, status="ok"))
             await journal.commit()
-            assert await journal.last_event(session_id) == (chain.seq, chain.head)
+            assert await journal.reads.last_event(session_id) == (chain.seq, chain.head)
         found = await all_events(journal, session_id)
         assert verify(((row.seq, row.body, row.hash) for row in found), head=chain.head).rows == 60
-        assert len(await journal.executions(session_id)) == 10
+        assert len(await journal.reads.executions(session_id)) == 10
 
     await asyncio.gather(*(run(journal.new_session_id()) for _ in range(20)))
     assert journal.pending_bytes == 0
@@ -219,7 +111,7 @@ async def test_a_cancelled_commit_disturbs_no_other(journal: Journal) -> None:
     await asyncio.sleep(0)
     abandoned.cancel()
     await kept
-    assert await journal.session("ada", "s1") is not None
+    assert await journal.reads.session("ada", "s1") is not None
     assert abandoned.cancelled()
 
 
@@ -233,7 +125,7 @@ async def test_a_reopened_record_has_all_and_gives_new_ids(path: Path) -> None:
     await first.close()
     await first.close()
     second = await Journal.open(path)
-    assert await second.sessions() == [session_row(ids[1])]
+    assert await second.reads.sessions() == [session_row(ids[1])]
     assert second.new_session_id() > ids[1]
     await second.close()
 
@@ -244,14 +136,14 @@ async def test_only_the_owner_can_read_the_files(path: Path, journal: Journal) -
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert set(modes.values()) == {0o600}
     assert set(modes) >= {"record.sqlite", "record.sqlite-wal", "record.sqlite.lock"}
-    assert set(modes) >= {"record.sqlite.redo", "record.sqlite.last"} or not journal._redo.takes
+    assert set(modes) >= {"record.sqlite.redo", "record.sqlite.last"} or not journal._redo.usable
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 async def test_names_that_mean_something_in_a_uri_are_fine(tmp_path: Path) -> None:
     path = tmp_path / "a ?mode=rw#%20é" / "record.sqlite"
     journal = await Journal.open(path)
-    assert await journal.sessions() == []
+    assert await journal.reads.sessions() == []
     await journal.close()
     assert path.is_file()
 
@@ -261,7 +153,7 @@ class Held:
 
     def __init__(self, journal: Journal) -> None:
         self.begun, self.goes_on = threading.Event(), threading.Event()
-        self.reading = asyncio.create_task(journal._read(self._hold))
+        self.reading = asyncio.create_task(journal.reads.read(self._hold))
 
     def _hold(self, _: sqlite3.Connection) -> None:
         self.begun.set()
@@ -275,7 +167,7 @@ async def test_whoever_reads_waits_for_one_of_each_other_s_reads(journal: Journa
 
     async def read(name: str) -> None:
         work_for(name)
-        await journal._read(lambda _: done.append(name))
+        await journal.reads.read(lambda _: done.append(name))
 
     reads = [asyncio.create_task(read(name)) for name in (*["ada"] * 20, "bea")]
     await asyncio.sleep(0)
@@ -288,7 +180,7 @@ async def test_reads_that_wait_when_the_record_is_closed_are_told(path: Path) ->
     journal = await Journal.open(path)
     held = Held(journal)
     await asyncio.to_thread(held.begun.wait, 60)
-    reads = [asyncio.create_task(journal.session("ada", "s")) for _ in range(3)]
+    reads = [asyncio.create_task(journal.reads.session("ada", "s")) for _ in range(3)]
     await asyncio.sleep(0)
     closing_it = asyncio.create_task(journal._reader.close())
     await asyncio.sleep(0)
@@ -355,12 +247,9 @@ async def test_a_closed_journal_takes_and_gives_nothing(path: Path) -> None:
         with pytest.raises(StorageError, match="closed"):
             use()
     with pytest.raises(StorageError, match="closed"):
-        await journal.sessions()
+        await journal.reads.sessions()
     await journal.commit()
     await journal.room()
-
-
-# ---- crashes ----------------------------------------------------------------------------------------------
 
 
 # ---- failing storage --------------------------------------------------------------------------------------
@@ -397,12 +286,8 @@ async def test_a_record_that_could_not_be_written_is_tried_again_by_itself(
     with pytest.raises(StorageFull):
         await journal.commit()
     await limit_pages(journal, 100_000)
-
-    async def written() -> bool:
-        return journal.healthy
-
-    await eventually(written)
-    assert len(await journal.sessions()) == 1
+    await eventually(lambda: journal.healthy)
+    assert len(await journal.reads.sessions()) == 1
 
 
 async def test_memory_is_bounded_while_the_disk_is_full(small: Journal) -> None:
@@ -517,7 +402,7 @@ async def test_closing_on_a_full_disk_says_that_rows_are_lost(path: Path) -> Non
     with pytest.raises(StorageFull):
         await journal.close()
     reopened = await Journal.open(path)
-    assert await reopened.sessions() == []
+    assert await reopened.reads.sessions() == []
     await reopened.close()
 
 
@@ -549,14 +434,14 @@ async def test_a_commit_waits_for_rows_that_are_being_written(
     other.execute("BEGIN IMMEDIATE")
     small.save_session(session_row(session_id))
     first = asyncio.ensure_future(small.commit())
-    await small.sessions()
+    await small.reads.sessions()
     second = asyncio.ensure_future(small.commit())
-    await small.sessions()
+    await small.reads.sessions()
     assert not first.done()
     assert not second.done()
     other.execute("ROLLBACK")
     await second
-    assert await small.sessions() == [session_row(session_id)]
+    assert await small.reads.sessions() == [session_row(session_id)]
     await first
 
 
@@ -572,7 +457,7 @@ async def test_a_failed_group_and_what_came_meanwhile_become_one(
     small.save_execution(execution_row(one, 1))
     small.append(chain.next())
     first = asyncio.ensure_future(small.commit())
-    await small.sessions()
+    await small.reads.sessions()
     small.save_session(session_row(one, state="busy"))
     small.save_session(session_row(two))
     small.save_execution(execution_row(one, 1, status="ok"))
@@ -586,9 +471,9 @@ async def test_a_failed_group_and_what_came_meanwhile_become_one(
     other.execute("ROLLBACK")
     await small.commit()
     begun = session_row(one, state="busy", head_seq=chain.seq, head=chain.head)
-    assert await small.sessions() == [begun, session_row(two)]
-    assert await small.executions(one) == [execution_row(one, 1, status="ok")]
-    assert await small.executions(two) == [execution_row(two, 1)]
+    assert await small.reads.sessions() == [begun, session_row(two)]
+    assert await small.reads.executions(one) == [execution_row(one, 1, status="ok")]
+    assert await small.reads.executions(two) == [execution_row(two, 1)]
     assert [row.seq for row in await small.events(one)] == [1, 2]
 
 

@@ -30,6 +30,7 @@ from tests.pure.record.conftest import (
     another_connection,
     eventually,
     execution_row,
+    journal_at,
     limit_pages,
     session_row,
     to_tables,
@@ -93,11 +94,8 @@ def in_tables(path: Path) -> int:
 
 async def events(path: Path, session_id: int) -> list[EventRow]:
     """All events of a session, once a gateway has started with these files."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         return await all_events(journal, session_id)
-    finally:
-        await journal.close()
 
 
 def whole(rows: list[EventRow], chain: Chain) -> bool:
@@ -169,11 +167,7 @@ async def test_an_idempotency_key_is_found_wherever_its_execution_is(path: Path,
 async def test_rows_go_from_the_log_into_the_tables_by_themselves(path: Path, normal: Journal) -> None:
     chain = Chain(normal.new_session_id())
     await cells(normal, chain, 3)
-
-    async def written() -> bool:
-        return in_tables(path) == 3
-
-    await eventually(written)
+    await eventually(lambda: in_tables(path) == 3)
 
 
 async def test_a_log_that_gets_full_costs_nothing_but_a_transaction(path: Path, normal: Journal) -> None:
@@ -190,11 +184,7 @@ async def test_commits_wait_for_the_tables_when_the_log_is_full(
     """Somebody holds the database: as much as the log takes is committed, and the rest when it is free."""
     chain = await held(normal, other)
     work = asyncio.create_task(cells(normal, chain, 1000, size=4000))
-
-    async def waits() -> bool:
-        return bool(normal._backlog.held.waiters) or work.done()
-
-    await eventually(waits)
+    await eventually(lambda: bool(normal._backlog.held.waiters) or work.done())
     assert not work.done()
     assert normal.pending_bytes > redo.HALF_BYTES // 2
     other.execute("ROLLBACK")
@@ -233,14 +223,10 @@ async def test_what_others_commit_does_not_wait_for_rows_that_are_too_large_for_
     normal.append(before.next(size=300))
     normal.save_session(session_row(before.session_id))
     large = asyncio.create_task(commit(normal, chain, size=200 * KIB))
-
-    async def begun() -> bool:
-        return not normal._backlog.writing.empty
-
     async with asyncio.timeout(60):
         await normal.commit(before.session_id)
         await commit(normal, between)
-        await eventually(begun)
+        await eventually(lambda: not normal._backlog.writing.empty)
         await commit(normal, after)
         await commit(normal, before)
     assert not large.done()
@@ -277,11 +263,7 @@ async def test_logged_rows_reach_the_tables_although_a_transaction_took_their_tu
     await commit(normal, second)
     normal.append(large.next(size=200 * KIB))
     normal.save_session(session_row(large.session_id))
-
-    async def written() -> bool:
-        return in_tables(path) == 3
-
-    await eventually(written)
+    await eventually(lambda: in_tables(path) == 3)
 
 
 async def test_rows_that_nobody_waits_for_are_logged_while_a_large_transaction_is_stuck(
@@ -293,11 +275,7 @@ async def test_rows_that_nobody_waits_for_are_logged_while_a_large_transaction_i
     follower = Chain(normal.new_session_id())
     normal.append(follower.next(size=200))
     normal.save_session(session_row(follower.session_id))
-
-    async def logged() -> bool:
-        return normal._backlog.enqueued.empty
-
-    await eventually(logged)
+    await eventually(lambda: normal._backlog.enqueued.empty)
     assert not any(task.done() for task in tasks)
     other.execute("ROLLBACK")
     await asyncio.gather(*tasks)
@@ -355,11 +333,7 @@ async def test_a_small_commit_after_one_of_its_session_that_is_being_written_wai
     """It must not be there without what was enqueued before it."""
     chain = await held(normal, other)
     large = asyncio.create_task(cells(normal, chain, 1, size=200 * KIB))
-
-    async def begun() -> bool:
-        return not normal._backlog.writing.empty
-
-    await eventually(begun)
+    await eventually(lambda: not normal._backlog.writing.empty)
     small = asyncio.create_task(commit(normal, chain))
     await asyncio.sleep(0.05)
     assert not large.done()
@@ -381,7 +355,7 @@ async def test_numbers_of_any_size_in_metadata_are_kept(path: Path, normal: Jour
     for row in rows:
         normal.save_session(row)
         await normal.commit()
-    assert await normal.sessions() == rows
+    assert await normal.reads.sessions() == rows
     chain = Chain(rows[1].id)
     normal.append(chain.next())
     normal.save_session(rows[1])
@@ -409,9 +383,9 @@ async def test_what_is_in_the_log_only_outlives_a_crash(
     assert in_tables(path) == 0
     copy = crashed(path, tmp_path / "crashed")
     journal = await Journal.open(copy, sync="full" if sync == "full" else "normal")
-    found = await journal.session("ada", session.key)
+    found = await journal.reads.session("ada", session.key)
     assert found == structs.replace(session, head_seq=1, head=event.hash)
-    assert await journal.execution(session.id, "e1") == execution
+    assert await journal.reads.execution(session.id, "e1") == execution
     assert await journal.events(session.id) == [event]
     assert journal.new_session_id() > session.id
     assert beside(copy).exists() == (sync == "normal")
@@ -449,7 +423,7 @@ async def test_crashes_at_any_point_of_any_mixture_lose_nothing_committed(path: 
             elif step < 0.7:
                 await cells(journal, chain, 1, size=100 * KIB)
             elif step < 0.8:
-                await journal.last_event(chain.session_id)
+                await journal.reads.last_event(chain.session_id)
             elif step < 0.85:
                 purged.add(chain.session_id)
                 await journal.purge(chain.session_id, by="ada", reason="test")

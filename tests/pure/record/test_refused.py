@@ -14,14 +14,23 @@ from msgspec import structs
 
 from cellgate.errors import LogClosed, NotRecorded, StorageError
 from cellgate.record.chain import verify
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog
+from cellgate.record.store.memory import MemoryStore
 from cellgate.record.store.sqlite import schema
 from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.journal import EventRow, Journal
 from cellgate.record.store.sqlite.redo import encode_rows
 from cellgate.record.verify.findings import Finding
 from cellgate.record.verify.stores import check_record
-from tests.pure.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
+from tests.pure.record.conftest import (
+    Chain,
+    all_events,
+    eventually,
+    execution_row,
+    journal_at,
+    session_row,
+    to_tables,
+)
 from tests.pure.record.recorded import Recorded, text
 
 HUGE = 1 << 63
@@ -129,12 +138,9 @@ async def test_rows_that_were_acknowledged_are_kept_and_told(
         assert rows == encode_rows(expected.by_session()[number])
     assert bad.row.id in kept or way is same_key_twice
     # The next gateway knows it too.
-    again = await Journal.open(path)
-    try:
+    async with journal_at(path) as again:
         with pytest.raises(NotRecorded):
             again.check_writable(next(iter(kept)))
-    finally:
-        await again.close()
 
 
 async def test_a_hole_is_not_filled_by_later_rows_of_the_same_writing(journal: Journal) -> None:
@@ -159,7 +165,7 @@ async def test_the_head_in_the_tables_is_compared_before_it_is_set(path: Path, j
     await to_tables(journal)
     with pytest.raises(NotRecorded, match="does not follow from row"):
         await journal.commit(bad.row.id)
-    row = await journal.session("ada", "bad")
+    row = await journal.reads.session("ada", "bad")
     assert row is not None
     assert (row.head_seq, row.head) == (5, bytes(32))
     await journal.commit(good.row.id)
@@ -227,7 +233,7 @@ async def test_a_row_that_nothing_can_encode_costs_its_session_alone(journal: Jo
         with pytest.raises(NotRecorded):
             await journal.commit(bad.row.id)
         assert journal.healthy
-    assert len(await journal.sessions()) == 2
+    assert len(await journal.reads.sessions()) == 2
 
 
 async def test_who_follows_gets_what_is_durable_and_then_the_reason(journal: Journal) -> None:
@@ -241,11 +247,8 @@ async def test_who_follows_gets_what_is_durable_and_then_the_reason(journal: Jou
         async for rows in log.follow(after):
             seqs.extend(row.seq for row in rows)
 
-    async def caught_up() -> bool:
-        return len(seen) == 5
-
     follower = asyncio.create_task(follow(0, seen))
-    await eventually(caught_up)
+    await eventually(lambda: len(seen) == 5)
     log.append("finished", "e9", {"status": "ok", "execution_count": HUGE})
     with pytest.raises(NotRecorded):
         await log.commit()

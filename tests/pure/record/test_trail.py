@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from cellgate.cli.record import copies
 from cellgate.errors import StorageError
-from cellgate.record import backup
-from cellgate.record.store.sqlite import trail, upkeep
+from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.store.sqlite.trail import ACCESS, LOST, REFUSED, Entry
+from cellgate.record.trail import ACCESS, BEGUN, LOST, REFUSED, Entry
 from cellgate.record.trail_writer import MOST_KEPT, MOST_REFUSALS, WINDOW_SECONDS, Notes, TrailWriter
 from cellgate.record.verify.stores import check_record
 from tests.pure.record.recorded import Recorded, text
@@ -139,13 +139,13 @@ async def test_what_is_noted_is_in_the_chain_after_the_close(journal: Journal, p
     writer.accessed({"principal": "root", "owner": "ada"})
     await writer.close()
     await journal.applied()
-    found = [entry for entry in bodies(path) if entry["type"] != trail.BEGUN]
+    found = [entry for entry in bodies(path) if entry["type"] != BEGUN]
     assert [(entry["type"], entry["count"]) for entry in found] == [(REFUSED, 1), (ACCESS, 1), (REFUSED, 1)]
     assert all(finding.valid for finding in check_record(path))
     assert upkeep.statistics_of(path).trail_entries == 4
-    rows, more = await journal.trail(1, 2)
+    rows, more = await journal.reads.trail(1, 2)
     assert ([row.seq for row in rows], more) == ([2, 3], True)
-    rows, more = await journal.trail(3, 2)
+    rows, more = await journal.reads.trail(3, 2)
     assert ([row.seq for row in rows], more) == ([4], False)
 
 
@@ -177,7 +177,7 @@ async def test_changed_entries_are_found(journal: Journal, path: Path, tmp_path:
     for number in range(3):
         await journal.add_to_trail([Entry(REFUSED, {"number": number})])
     target = tmp_path / "copy.sqlite3"
-    backup.back_up(path, target, replace=False, progress=lambda *_: None)
+    copies.back_up(path, target, replace=False, progress=lambda *_: None)
     assert [entry["number"] for entry in bodies(target)] == [0, 1, 2]
     with closing(sqlite3.connect(target)) as db:
         db.execute("UPDATE trail SET body = CAST(replace(body, ':1}', ':7}') AS BLOB) WHERE seq = 2")

@@ -31,6 +31,7 @@ from cellgate.record.verify.findings import Finding
 from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.threads import Lane
+from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, image, text
 from tests.support.examples import share
 
@@ -54,11 +55,8 @@ async def two_sessions(journal: Journal) -> tuple[Recorded, Recorded]:
 @pytest.fixture
 async def stored(path: Path) -> Path:
     """A finished record of two sessions."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         await two_sessions(journal)
-    finally:
-        await journal.close()
     return path
 
 
@@ -184,11 +182,11 @@ async def test_what_is_purged_leaves_a_tombstone_and_nothing_else(journal: Journ
     second.cell("secret-of-second", image("uniqueofsecond" * 400))
     purged = await journal.purge(second.row.id, by="root", reason="requested")
     assert purged is not None
-    assert await journal.session("ada", "second") is None
+    assert await journal.reads.session("ada", "second") is None
     assert problems(path) == []
     await purged.erased
     assert await journal.purge(second.row.id, by="root", reason="requested") is None
-    assert await journal.session("ada", "second") is None
+    assert await journal.reads.session("ada", "second") is None
     assert problems(path) == []
     with closing(sqlite3.connect(path)) as db:
         (body,) = db.execute("SELECT body FROM trail ORDER BY seq DESC LIMIT 1").fetchone()

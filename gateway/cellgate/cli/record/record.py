@@ -97,32 +97,30 @@ class RecordApp(BaseApp):
         }
     )
 
-    force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
-    anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
+    _switches = MappingProxyType(
+        {
+            "create": "Make a key; refused if there is one.",
+            "trust": "Say that the system's clock is right.",
+            "json": "Print JSON.",
+            "force": "Replace an existing file, or set an existing record aside.",
+            "anyway": "Restore a copy even if the check finds something.",
+        }
+    )
+
+    force = Bool(False, help=_switches["force"]).tag(config=True)
+    anyway = Bool(False, help=_switches["anyway"]).tag(config=True)
     after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
         config=True, metavar="N"
     )
     keep = Integer(0, min=0, help="Keep the newest N backups in the folder; 0: all.").tag(
         config=True, metavar="N"
     )
-    json = Bool(False, help="Print JSON.").tag(config=True)
-    trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
-    create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
+    json = Bool(False, help=_switches["json"]).tag(config=True)
+    trust = Bool(False, help=_switches["trust"]).tag(config=True)
+    create = Bool(False, help=_switches["create"]).tag(config=True)
 
     aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
-    flags = {  # noqa: RUF012
-        "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
-        "trust": ({"RecordApp": {"trust": True}}, "Say that the system's clock is right."),
-        "json": ({"RecordApp": {"json": True}}, "Print JSON."),
-        "force": (
-            {"RecordApp": {"force": True}},
-            "Replace an existing file, or set an existing record aside.",
-        ),
-        "anyway": (
-            {"RecordApp": {"anyway": True}},
-            "Restore a copy even if the check finds something.",
-        ),
-    }
+    flags = {name: ({"RecordApp": {name: True}}, text) for name, text in _switches.items()}  # noqa: RUF012
 
     def start(self) -> NoReturn:
         """Run the action of the first argument."""
@@ -153,26 +151,27 @@ class RecordApp(BaseApp):
         return self.data_path / RECORD
 
     def _backup(self, target: Path) -> bool:
-        from cellgate.record import backup  # noqa: PLC0415 - keeps --help quick
+        from cellgate.cli.record.copies import back_up  # noqa: PLC0415 - keeps --help quick
+        from cellgate.record.store.sqlite.backup import named_by_time, remove_old  # noqa: PLC0415
 
         folder = target if target.is_dir() else None
         if folder is not None:
-            target = backup.named_by_time(folder)
+            target = named_by_time(folder)
         elif self.keep:
             raise UsageError(f"--keep is for backups in a folder, and {target} is none")
         progress = _Progress()
-        copied = backup.back_up(self._record, target, replace=self.force, progress=progress.tell)
+        copied = back_up(self._record, target, replace=self.force, progress=progress.tell)
         sys.stdout.write(f"{target}: {copied.bytes:,} bytes, {len(copied.findings)} checks\n")
         valid = _tell_problems(copied.problems)
         if folder is not None and self.keep and valid:
-            for old in backup.remove_old(folder, self.keep):
+            for old in remove_old(folder, self.keep):
                 sys.stdout.write(f"removed {old}\n")
         return valid
 
     def _restore(self, source: Path) -> bool:
-        from cellgate.record import backup  # noqa: PLC0415
+        from cellgate.cli.record.copies import restore  # noqa: PLC0415
 
-        copied = backup.restore(
+        copied = restore(
             source,
             self._record,
             replace=self.force,
@@ -206,10 +205,11 @@ class RecordApp(BaseApp):
     def _tell_waiting(self) -> None:
         """Say how many changes of users and tokens are not in the trail yet, if there are any."""
         from cellgate.identity.store import PRINCIPALS  # noqa: PLC0415
+        from cellgate.record.store.sqlite.upkeep import acts_of  # noqa: PLC0415
         from cellgate.server.acts import waiting  # noqa: PLC0415
 
         try:
-            number = waiting(self._record, self.data_path / PRINCIPALS)
+            number = waiting(acts_of(self._record), self.data_path / PRINCIPALS)
         except CellgateError as error:
             sys.stdout.flush()
             sys.stderr.write(f"cellgate: how many acts wait is not known: {error.message}\n")

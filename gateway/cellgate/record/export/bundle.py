@@ -4,7 +4,7 @@ Using it takes no Cellgate: the notebook runs in plain Jupyter. The manifest lis
 their hashes, and the archive's comment is the SHA-256 of all bytes before it, so that ``verify`` finds any
 change. The workspace was made by user code: links are never followed, and only regular files within a limit
 are taken. Records hold words of kernels: only those that fit their grammar go into the texts. All of this
-runs in a thread (``Journal.long_read``).
+runs in a thread (`Reads.in_steps`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sessions leaving the gateway: notebooks, audit trails and bundles, streamed from the record.
 
-Each export is made by a thread with a separate connection (``Journal.long_read``), at the gateway's own pace
+Each export is made by a thread with a separate connection (`Reads.in_steps`), at the gateway's own pace
 and into a spill; its client reads from there. So a client that reads slowly occupies no thread, connection,
 turn, database lock or memory. This module finds out how far the record goes and whether an export may be made
 now, then lets ``steps`` and ``bundle`` write. ``sessions.reader`` has checked whose session it is.
@@ -8,19 +8,16 @@ now, then lets ``steps`` and ``bundle`` write. ``sessions.reader`` has checked w
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 from cellgate.errors import RecordGone, StorageError
 from cellgate.fairness.turns import Turns
-from cellgate.record.chain import Verification
 from cellgate.record.events import now
 from cellgate.record.export import steps as export
 from cellgate.record.export.bundle import Contents, bundle_parts
@@ -30,7 +27,7 @@ from cellgate.record.keys import SigningKey
 from cellgate.record.rows import NO_BRANCH, Lineage, SessionRow
 from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
-from cellgate.record.store.sqlite.journal import Journal
+from cellgate.record.store.interface import RecordStore, Steps
 from cellgate.wire.answers import ChainCheck
 from cellgate_kernels.base.errors import CellgateError, in_words
 from cellgate_kernels.base.resources import GIB
@@ -63,25 +60,19 @@ class Moment:
         shown = "" if self.session.branched_from is None else f"-{len(self.lineage.ancestors)}"
         return f"{self.head.hex()}{shown}"
 
-    def reading(self, db: sqlite3.Connection, going_on: Callable[[], None]) -> Reading:
+    def reading(self, steps: Steps) -> Reading:
         """The rows up to here."""
         ancestors = [
-            Reading(db, each.row, each.until.seq, bytes.fromhex(each.until.head), going_on)
+            Reading(steps, each.row, each.until.seq, bytes.fromhex(each.until.head))
             for each in self.lineage.ancestors
         ]
-        return Reading(db, self.session, self.rows, self.head, going_on, ancestors)
-
-    def told(self, *, inherited: bool) -> dict[str, Any]:
-        """What an `Export` of it says of its ancestors."""
-        lineage = self.lineage
-        ancestors = tuple(each.until for each in lineage.ancestors)
-        return {"inherited": inherited, "ancestors": ancestors, "absence": lineage.absence}
+        return Reading(steps, self.session, self.rows, self.head, ancestors)
 
 
 class Exports:
     """Makes exports of moments, signed with `key` if there is one. `close` it before the journal."""
 
-    def __init__(self, journal: Journal, version: str, key: SigningKey | None, spills: Spills) -> None:
+    def __init__(self, journal: RecordStore, version: str, key: SigningKey | None, spills: Spills) -> None:
         self._journal = journal
         self._version = version
         self._key = key
@@ -102,12 +93,12 @@ class Exports:
         `covers`: which ancestors may be shown, by key; by default all.
         """
         await self._journal.commit()
-        last = await self._journal.last_event(session.id)
+        last = await self._journal.reads.last_event(session.id)
         if last is None:
             raise RecordGone("The record of this session was purged")
         if session.branched_from is None:
             return Moment(session, *last)
-        return Moment(session, *last, await self._journal.lineage(session, covers or _all))
+        return Moment(session, *last, await self._journal.reads.lineage(session, covers or (lambda _: True)))
 
     def notebook(
         self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
@@ -139,7 +130,7 @@ class Exports:
             most_bytes=int(reading.session.limits.get("disk", GIB)),
             check_there=reading.check_there,
         )
-        yield from export.in_parts(bundle_parts(contents, self._key), reading.going_on)
+        yield from export.in_parts(bundle_parts(contents, self._key), reading.steps.go_on)
 
     def audit(self, moment: Moment) -> Parts:
         """The rows as NDJSON."""
@@ -148,7 +139,7 @@ class Exports:
     async def verify(self, moment: Moment) -> ChainCheck:
         """Whether the chain holds, as the wire's answer; its head is signed if there is a key."""
         async with self._turns.turn(moment.session.principal):
-            found = await self._journal.long_read(partial(_check, moment))
+            found = await self._journal.reads.in_steps(lambda steps: export.check(moment.reading(steps)))
         answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
         if found.first_bad is not None:
             return structs.replace(answer, first_bad=found.first_bad)
@@ -164,7 +155,9 @@ class Exports:
             exported_at=now(),
             outputs=outputs,
             cap=cap,
-            **moment.told(inherited=inherited),
+            inherited=inherited,
+            ancestors=tuple(each.until for each in moment.lineage.ancestors),
+            absence=moment.lineage.absence,
         )
 
     async def _parts(self, moment: Moment, make: Making) -> Parts:
@@ -182,7 +175,7 @@ class Exports:
         error: CellgateError | None = CellgateError("The export failed; the gateway's log says why")
         try:
             async with self._turns.turn(moment.session.principal):
-                await self._journal.long_read(partial(_write, moment, make, spill))
+                await self._journal.reads.in_steps(partial(_write, moment, make, spill))
             error = None
         except CellgateError as known:
             error = known
@@ -190,20 +183,10 @@ class Exports:
             spill.end(error)
 
 
-def _write(
-    moment: Moment, make: Making, spill: Spill, db: sqlite3.Connection, going_on: Callable[[], None]
-) -> None:
+def _write(moment: Moment, make: Making, spill: Spill, steps: Steps) -> None:
     try:
         with spill.writing():
-            for part in make(moment.reading(db, going_on)):
+            for part in make(moment.reading(steps)):
                 spill.write(part)
     except OSError as error:
         raise StorageError(f"A file of the session can't be read: {in_words(error, file=False)}") from error
-
-
-def _all(_key: str) -> bool:
-    return True
-
-
-def _check(moment: Moment, db: sqlite3.Connection, going_on: Callable[[], None]) -> Verification:
-    return export.check(moment.reading(db, going_on))

@@ -1,6 +1,6 @@
 """Reads a session from the database and writes it out, part by part: notebook, audit trail and their check.
 
-All of this runs in a separate thread (``Journal.long_read``): it reads a whole session, but holds only one
+All of this runs in a separate thread (`Reads.in_steps`): it reads a whole session, but holds only one
 cell in memory. It sees the rows up to a given head and none after it, so an export shows one moment, however
 long it takes. It reads in short steps, so it never keeps the database's log from being checkpointed. Rows
 never change and are removed only by a purge of the whole session, so a missing row ends the export.
@@ -9,7 +9,6 @@ never change and are removed only by a purge of the whole session, so a missing 
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 
 from cellgate.errors import RecordGone, StorageError
@@ -18,39 +17,31 @@ from cellgate.record.export.notebook import Export, Notebook, Part
 from cellgate.record.export.survey import Survey
 from cellgate.record.keys import SigningKey
 from cellgate.record.rows import EventRow, SessionRow
-from cellgate.record.store.sqlite import lineage, schema
-from cellgate_kernels.base.resources import MIB
+from cellgate.record.store.interface import Steps
 
 PART = 256 * 1024
 """Least bytes of each part except the last."""
-STEP_ROWS = 256
-"""Rows that one step reads at most."""
-STEP_BYTES = 2 * MIB
-"""Bytes that one step reads at most; a larger row is a step by itself."""
 
 
 class Reading:
     """The rows of a session up to row `until`, whose hash is `head`. As `Rows` they are complete or an error.
 
-    `ancestors`: those of the sessions that it continues, the oldest first. `going_on` is called before each
-    step and stops the reading by raising.
+    `ancestors`: those of the sessions that it continues, the oldest first.
     """
 
     def __init__(
         self,
-        db: sqlite3.Connection,
+        steps: Steps,
         session: SessionRow,
         until: int,
         head: bytes,
-        going_on: Callable[[], None],
         ancestors: Sequence[Reading] = (),
     ) -> None:
         self.session = session
         self.ancestors = ancestors
         self.until = until
         self.head = head
-        self.going_on = going_on
-        self._db = db
+        self.steps = steps
 
     def read(self, first: int, last: int) -> Iterator[EventRow]:
         """The rows from seq `first` to `last`, in order. Raises RecordGone or StorageError for a gap."""
@@ -82,20 +73,15 @@ class Reading:
     def _steps(self, first: int, last: int) -> Iterator[EventRow]:
         after = first - 1
         while after < last:
-            self.going_on()
-            rows = schema.events(self._db, self.session.id, after, last, STEP_ROWS, STEP_BYTES)
+            rows = self.steps.events(self.session.id, after, last)
             if not rows:
                 return
             yield from rows
             after = rows[-1].seq
 
-    def origin_problem(self) -> str | None:
-        """Why the session does not continue what it says it is a branch of; None if it does."""
-        return lineage.check_origin(self._db, self.session).problem
-
     def check_there(self) -> None:
         """Raises RecordGone when the session has been purged since the reading started."""
-        if not schema.is_there(self._db, self.session.id):
+        if not self.steps.is_there(self.session.id):
             raise RecordGone("The record of this session was purged while it was read")
 
 
@@ -115,12 +101,12 @@ def read_notebook(reading: Reading, export: Export) -> Notebook:
 def notebook_parts(reading: Reading, export: Export, key: SigningKey | None) -> Iterator[bytes]:
     """The sealed notebook as a file's bytes."""
     pieces = (part.encode() for part in read_notebook(reading, export).write(key))
-    return in_parts(pieces, reading.going_on)
+    return in_parts(pieces, reading.steps.go_on)
 
 
 def audit_parts(reading: Reading) -> Iterator[bytes]:
     """The rows as NDJSON: each line has a row's hash and its exact bytes, see `audit_line`."""
-    return in_parts(map(audit_line, reading.all()), reading.going_on)
+    return in_parts(map(audit_line, reading.all()), reading.steps.go_on)
 
 
 def audit_line(row: EventRow) -> bytes:
@@ -134,7 +120,7 @@ def check(reading: Reading) -> chain.Verification:
     found = chain.verify(rows, head=reading.head)
     if not found.valid:
         reading.check_there()
-    elif reading.origin_problem() is not None:
+    elif reading.steps.origin_problem(reading.session) is not None:
         # The chain holds, but what its first row continues is not there.
         return chain.Verification(valid=False, rows=0, head=chain.GENESIS, first_bad=1)
     return found

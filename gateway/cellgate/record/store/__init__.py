@@ -1,1 +1,1 @@
-"""Where the record is kept: ``sqlite`` is the only store."""
+"""Where the record is kept: ``interface`` is what others know of it, ``sqlite`` and ``memory`` keep rows."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,13 @@ from cellgate.record.store.sqlite.lineage import check_origin
 from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.migrations import version_of
 from cellgate.record.store.sqlite.opening import damage_told
+from cellgate.record.trail import BEGUN, DAMAGED, OF_NO_RECORD, PURGED, TrailRow
 from cellgate.record.verify.findings import Broken, Finding, chained
 from cellgate_kernels.codec.decoding import json_decoder
 
 ATTEMPTS = 20
 _FACTS = frozenset({"session", "queued", "finished"})
+_OF_EXECUTION = ("number", "id", "msg_id", "first_seq", "last_seq", "status", "created_at")
 
 _decode = json_decoder(dict[str, Any]).decode
 
@@ -40,19 +41,16 @@ def check_record(path: Path) -> Iterator[Finding]:
     Raises StorageError for a file that can't be read or has another schema.
     """
     path = existing(path)
-    with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}", verified=True):
-        try:
-            if not version_of(db, path):
-                raise StorageError(f"{path} is no record")
-            found, seed = _look(db, path)
-            yield from _findings(db)
-            yield from _check_log(found, schema.applied(db), expected=seed is not None)
-            # Pages that no row above is read through, such as those of an index that only writing uses.
-            (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if structure != "ok":
-                raise RecordDamaged(f"The record {path}", structure, verified=True)
-        except sqlite3.Error as error:
-            raise schema.storage_error(error, path, verified=True) from error
+    with schema.reading(path, verified=True) as db, damage_told(f"The record {path}", verified=True):
+        if not version_of(db, path):
+            raise StorageError(f"{path} is no record")
+        found, seed = _look(db, path)
+        yield from _findings(db)
+        yield from _check_log(found, schema.applied(db), expected=seed is not None)
+        # Pages that no row above is read through, such as those of an index that only writing uses.
+        (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if structure != "ok":
+            raise RecordDamaged(f"The record {path}", structure, verified=True)
 
 
 def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:
@@ -80,7 +78,7 @@ def _findings(db: sqlite3.Connection) -> Iterator[Finding]:
     there: dict[int, tuple[str, str]] = {}
     refused = schema.refused_sessions(db)
     after = 0
-    while sessions := schema.sessions(db, None, None, 256, after):
+    while sessions := schema.sessions(db, limit=256, after=after):
         after = sessions[-1].id
         for session in sessions:
             there[session.id] = session.principal, session.key
@@ -89,13 +87,13 @@ def _findings(db: sqlite3.Connection) -> Iterator[Finding]:
     for session_id, (why, count) in refused.items():
         yield Finding(f"session {session_id}", "no rows", _told(why, count))
     for row in trail.rows(db):
-        if row.type == trail.DAMAGED:
+        if row.type == DAMAGED:
             yield _check_damage(row)
     if purges := purge.begun(db):
         yield Finding("purges", f"{len(purges)} that a gateway carries on with")
 
 
-def _check_damage(row: trail.TrailRow) -> Finding:
+def _check_damage(row: TrailRow) -> Finding:
     try:
         event = _decode(row.body)
         told = f"{event['told']} (found at {event['at']})"
@@ -179,20 +177,11 @@ def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: Sessio
 
 def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
     ended = facts.status is not None
-    key, request = facts.idempotency or (None, None)
-    pairs: list[tuple[str, object, object]] = [
-        ("number", row.number, facts.number),
-        ("id", row.id, facts.id),
-        ("msg_id", row.msg_id, facts.msg_id),
-        ("first_seq", row.first_seq, facts.first_seq),
-        ("last_seq", row.last_seq, facts.last_seq if ended else facts.first_seq),
-        ("status", row.status, facts.status),
-        ("created_at", row.created_at, facts.created_at),
-        ("idempotency_key", row.idempotency_key, key),
-        ("request_hash", row.request_hash, request),
-    ]
-    for name, stored, expected in pairs:
-        if stored != expected:
+    pairs = {name: getattr(facts, name) for name in _OF_EXECUTION}
+    pairs["last_seq"] = facts.last_seq if ended else facts.first_seq
+    pairs["idempotency_key"], pairs["request_hash"] = facts.idempotency or (None, None)
+    for name, expected in pairs.items():
+        if (stored := getattr(row, name)) != expected:
             where = f"execution {facts.number} ({facts.id})"
             raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {expected!r}")
 
@@ -205,12 +194,12 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
     try:
         begun: dict[int, tuple[str, str]] = {}
         for count, event in enumerate(_trail(db), 1):
-            if event["type"] in trail.OF_NO_RECORD:
+            if event["type"] in OF_NO_RECORD:
                 continue
-            if event["type"] not in {trail.BEGUN, trail.PURGED}:
+            if event["type"] not in {BEGUN, PURGED}:
                 raise Broken(f"entry {count} is of a type that this version does not know")
             session_id = event["session_id"]
-            if event["type"] == trail.BEGUN:
+            if event["type"] == BEGUN:
                 begun[session_id] = event["principal"], event["session"]
             elif begun.pop(session_id, None) is None:
                 raise Broken(f"entry {count} was added: there was no record {session_id} to purge")

@@ -13,12 +13,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from cellgate.errors import StorageError
+from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite.backlog import tell
 from cellgate.record.store.sqlite.database import Database
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
@@ -32,19 +33,6 @@ LONGEST_PAUSE = 1.0
 TELL_SECONDS = 60.0
 REMOVING = "remove purged rows"
 ERASING = "erase purged rows"
-
-
-@dataclass(frozen=True, slots=True)
-class Purge:
-    """A purge that has begun. `removed` is done when no row is left, `erased` when the bytes are gone.
-
-    Both fail with StorageError when the journal is closed first; then the next gateway carries on.
-    """
-
-    session_id: int
-    number: int
-    removed: asyncio.Future[None]
-    erased: asyncio.Future[None]
 
 
 class Eraser:
@@ -88,7 +76,7 @@ class Eraser:
             purged = self._to_remove[0]
             await self._until_done(self._remove, purged)
             self._to_remove.popleft()
-            _done(purged.removed)
+            tell((purged.removed,), None)
             self._to_erase.append(purged)
             if not self._erasing:
                 self._erasing = True
@@ -102,7 +90,7 @@ class Eraser:
             del self._to_erase[: len(some)]
             for purged in some:
                 self._ended(purged.session_id)
-                _done(purged.erased)
+                tell((purged.erased,), None)
         self._erasing = False
 
     async def _until_done(self, step: Callable[[T], Awaitable[None]], what: T) -> None:
@@ -158,9 +146,7 @@ class Eraser:
     @staticmethod
     def _give_up(waiting: deque[Purge] | list[Purge], error: StorageError) -> None:
         for purged in waiting:
-            for future in (purged.removed, purged.erased):
-                if not future.done():
-                    future.set_exception(error)
+            tell((purged.removed, purged.erased), error)
         waiting.clear()
 
     async def close(self) -> None:
@@ -169,8 +155,3 @@ class Eraser:
         closed = StorageError("The record is closed; the next gateway erases what was purged")
         self._give_up(self._to_remove, closed)
         self._give_up(self._to_erase, closed)
-
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

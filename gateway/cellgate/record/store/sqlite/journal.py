@@ -1,4 +1,4 @@
-"""The record's journal: takes rows without waiting and commits them in groups; `Queries` reads them back.
+"""The record's journal: takes rows without waiting and commits them in groups; its `reads` read them back.
 
 A row is enqueued in microseconds and waits in memory, limited by `pending_bytes`, until somebody calls
 `commit` or a moment has passed. A reserve above that limit is for small rows only, so that other sessions are
@@ -25,16 +25,19 @@ from pathlib import Path
 from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.space import free
+from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
 from cellgate.record.store.sqlite import purge, schema, trail, upkeep
 from cellgate.record.store.sqlite.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.store.sqlite.database import Database
-from cellgate.record.store.sqlite.eraser import Eraser, Purge
+from cellgate.record.store.sqlite.eraser import Eraser
+from cellgate.record.store.sqlite.location import wal_beside
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.opening import Beginnings, beginnings, open_writer
 from cellgate.record.store.sqlite.reads import Queries
-from cellgate.record.store.sqlite.redo import MOST_BYTES, RedoLog
+from cellgate.record.store.sqlite.redo import MOST_BYTES, RedoLog, beside
 from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.store.sqlite.syncing import Syncer
+from cellgate.record.trail import Entry
 from cellgate_kernels.base.errors import GatewayFault, in_words
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.tasks import Supervisor, outcome
@@ -76,20 +79,22 @@ class _Opened:
     begun: Beginnings
 
 
-class Journal(Queries):
+class Journal:
     """The rows of all sessions in one file. Create it with `open`, and `close` it at the end."""
 
     def __init__(self, path: Path, opened: _Opened, limit: int, reserve: int) -> None:
-        super().__init__(path, opened.reader)
+        self.reads = Queries(path, opened.reader, self.applied)
+        self.events = self.reads.events
         begun = opened.begun
         self._lock = opened.lock
         self._folder = path.parent
         self._disk_reserve = reserve
+        self._path = path
         self._writer = opened.writer
+        self._reader = opened.reader
         self._redo = opened.redo_log
         self._last_id = begun.last_session
         self.former_activity = begun.last_activity
-        """When any session of earlier gateways was last used, as rows have it; None without sessions."""
         self._limit = limit
         self._backlog = Backlog()
         self._reserved: Counter[str] = Counter()
@@ -97,9 +102,7 @@ class Journal(Queries):
         # Bytes of the reserve that small rows have used since there was last room for all rows.
         self._reserve_used = 0
         self.appended_bytes = 0
-        """Bytes of all events that were taken since the start."""
         self.write_failures = 0
-        """How often rows could not be written into the tables."""
         self._in_tables = begun.number
         # Sessions that are no longer recorded, and why.
         self._refused = dict(begun.refused)
@@ -154,7 +157,7 @@ class Journal(Queries):
             begun = await writer.run(beginnings)
             make = RedoLog.create if sync == "normal" else RedoLog.without
             redo_log = await asyncio.to_thread(make, path, begun.number)
-            if redo_log.takes:
+            if redo_log.usable:
                 redo_log = await _expected(writer, redo_log)
             opened = _Opened(held, writer, reader, redo_log, begun)
             journal = cls(path, opened, pending_bytes, reserve)
@@ -174,16 +177,18 @@ class Journal(Queries):
     # ---- writing ------------------------------------------------------------------------------------------
 
     def new_session_id(self) -> int:
-        """An id that no session has ever had."""
+        """Return an id that no session has ever had."""
         self._last_id += 1
         return self._last_id
 
-    def save_session(self, row: SessionRow) -> None:
-        """Enqueue the session's row; it replaces an earlier one. Its dicts must not change afterwards.
+    async def begin_session(self, principal: str, key: str) -> int:
+        return self.new_session_id()
 
-        A row that the tables can't take ends the recording of its session, as by `refuse`.
-        """
-        if not self._takes(row.id):
+    async def claim(self, session_id: int) -> int:
+        return FIRST_EPOCH
+
+    def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
+        if not self._takes(row.id, epoch):
             return
         if not storable(row.execution_count):
             self.refuse(row.id, f"an execution count of {row.execution_count} can't be stored")
@@ -191,9 +196,8 @@ class Journal(Queries):
         self._backlog.enqueued.sessions[row.id] = row
         self._write_soon()
 
-    def save_execution(self, row: ExecutionRow) -> None:
-        """Enqueue the execution's row; in an earlier one it replaces `last_seq` and `status`."""
-        if not self._takes(row.session_id):
+    def save_execution(self, row: ExecutionRow, *, epoch: int = FIRST_EPOCH) -> None:
+        if not self._takes(row.session_id, epoch):
             return
         if not storable(row.number, row.first_seq, row.last_seq or 0):
             self.refuse(row.session_id, f"the numbers of execution {row.id} can't be stored")
@@ -202,13 +206,11 @@ class Journal(Queries):
         self._write_soon()
 
     def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
-        """Keep room for a row of about `size` bytes that is made later. Raises StorageFull like `append`."""
         self._take_room(event_type, size + ROW_COST, principal)
         self._reserved[principal] += size
         self._reserved_bytes += size
 
     def unreserve(self, size: int, *, principal: str = "") -> None:
-        """Give back room for a row that has arrived, or will not come."""
         self._reserved_bytes -= size
         self._reserved[principal] -= size
         if not self._reserved[principal]:
@@ -253,16 +255,17 @@ class Journal(Queries):
         others = self._of_others(principal)
         return others is not None and OTHERS_PART * (others + size) <= self._limit
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(
+        self, row: EventRow, *, principal: str = "", reserved: bool = False, epoch: int = FIRST_EPOCH
+    ) -> None:
         """Enqueue an event of a principal's session, which must be saved before the loop's next turn.
 
         Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows already wait and it is
         not small, or the reserve for small rows is used up too; unless another principal has more than this
         one, and the others' part is not used up. Rows that change the state of a session or an execution are
-        always taken: they are small, and limited by the number of these. So is a row for which room was
-        `reserved`. A row of a session that is no longer recorded is dropped, and `commit` says so.
+        always taken: they are small, and limited by the number of these.
         """
-        if not self._takes(row.session_id):
+        if not self._takes(row.session_id, epoch):
             return
         if not reserved:
             self._take_room(row.type, cost(row), principal)
@@ -273,14 +276,9 @@ class Journal(Queries):
         # Also then: while a transaction is being written, the flush logs the rows of other sessions.
         self._write_soon()
 
-    async def commit(self, session_id: int | None = None) -> None:
-        """Return when all rows enqueued before this call are committed, or with `session_id` those of that
-        session; usually that is at once.
-
-        Raises StorageError when they could not be written now. They stay enqueued and are tried again, by the
-        next `commit` or after a second. Raises NotRecorded or RecordGone when `session_id` is no longer
-        recorded.
-        """
+    async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
+        if epoch is not None and epoch != FIRST_EPOCH:
+            raise NotRecorded(FENCED)
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
         self._log()
@@ -290,7 +288,6 @@ class Journal(Queries):
                 raise failure
 
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
-        """Why a session is no longer recorded, None while it is."""
         if session_id in self._purging:
             return RecordGone("The record of this session was purged")
         if (why := self._refused.get(session_id)) is None:
@@ -298,21 +295,21 @@ class Journal(Queries):
         return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
 
     def refuse(self, session_id: int, why: str) -> None:
-        """Record nothing more of a session, because a row of it can't be stored."""
         if session_id not in self._refused:
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self._refused[session_id] = why
             self._backlog.drop(session_id)
             self._wake()
 
-    def _takes(self, session_id: int) -> bool:
+    def _takes(self, session_id: int, epoch: int) -> bool:
         if self._closed:
             raise StorageError("The record is closed")
-        return session_id not in self._refused and session_id not in self._purging
+        # Nobody else writes: whoever has the folder's lock has the one claim of each session.
+        recorded = session_id not in self._refused and session_id not in self._purging
+        return recorded and epoch == FIRST_EPOCH
 
     @property
     def not_recorded(self) -> int:
-        """How many sessions are no longer recorded; `failure_of` says why."""
         return len(self._refused)
 
     async def applied(self) -> None:
@@ -339,14 +336,9 @@ class Journal(Queries):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes in memory that are not in the tables yet, including rows that are still being made."""
         return self._backlog.size + self._reserved_bytes
 
     def check_writable(self, session_id: int | None = None) -> None:
-        """Raises StorageError while the last group could not be written, or the disk is nearly full.
-
-        Raises NotRecorded or RecordGone when this session is no longer recorded.
-        """
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
         if self._failure is not None:
@@ -356,7 +348,6 @@ class Journal(Queries):
 
     @property
     def writable(self) -> bool:
-        """Whether `check_writable` raises nothing."""
         return self.healthy and self._disk_has_room
 
     @property
@@ -370,7 +361,6 @@ class Journal(Queries):
         return self._failure is None
 
     async def room(self, principal: str = "") -> None:
-        """Return when the journal is not `full_for` a principal, however long that takes, or is closed."""
         while self.full_for(principal) and not self._closed:
             await self._less.wait()
 
@@ -511,10 +501,6 @@ class Journal(Queries):
         self._backlog.settle(why)
 
     async def close(self) -> None:
-        """Write the enqueued rows and close the file. May be called again.
-
-        Raises StorageError when they can't be written; committed rows are still there at the next start.
-        """
         if self._closing is None:
             self._closing = Supervisor().share(self._close(), "close record")
         await outcome(self._closing, GatewayFault)
@@ -584,24 +570,18 @@ class Journal(Queries):
         except StorageError as error:
             logger.error("The next start will miss the redo log: %s", error.message)
 
-    async def add_to_trail(self, entries: Collection[trail.Entry]) -> None:
-        """Append these entries to the audit trail, all or none of them, in a transaction of their own.
-
-        They are in the tables when this returns. Raises StorageError.
-        """
+    async def add_to_trail(self, entries: Collection[Entry]) -> None:
         if self._broken is not None:
             raise self._broken
         await self._writer.run(trail.add, entries)
 
+    async def disk_bytes(self) -> int:
+        files = (self._path, wal_beside(self._path), beside(self._path))
+        return await asyncio.to_thread(lambda: sum(path.stat().st_size for path in files if path.exists()))
+
     # ---- purging ------------------------------------------------------------------------------------------
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
-        """Remove the record of a session that has ended, but for a tombstone; None when there is none.
-
-        When this returns, nobody can find the session any more and its key is free. The `Purge` says when its
-        rows are removed, and when their bytes are gone from the database, its log and the redo log, however
-        long readers keep these in use. Raises StorageError.
-        """
         if session_id in self._purging:
             return None
         self._purging.add(session_id)
@@ -638,9 +618,8 @@ class Journal(Queries):
         raise StorageError("The redo log can't be overwritten")
 
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
-        """The ended session whose record should go first, and why; see `upkeep.overdue`."""
         await self.commit()
-        return await self._read(upkeep.overdue, before, most_bytes)
+        return await self.reads.read(upkeep.overdue, before, most_bytes)
 
 
 async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:

@@ -22,6 +22,7 @@ from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import schema, trail
 from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
+from cellgate.record.trail import DAMAGED
 from cellgate_kernels.base.errors import in_words
 
 logger = logging.getLogger(__name__)
@@ -69,16 +70,9 @@ def look(record: Path, seed: bytes | None) -> Found:
             f"The redo log of {record} can't be read: {in_words(error, file=False)}"
         ) from error
     there = data is not None
-    seeds: set[bytes] = set()
-    if seed:
-        seeds.add(seed)
-    last = None
-    if told is not None:
-        told_seed, told_last = told
-        if told_seed:
-            seeds.add(told_seed)
-        if seed in {None, told_seed}:
-            last = told_last
+    told_seed, told_last = told or (b"", None)
+    seeds = {each for each in (seed, told_seed) if each}
+    last = told_last if seed in {None, told_seed} else None
     if data is None or not seeds:
         # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
         data = b""
@@ -138,7 +132,7 @@ def take_in(db: sqlite3.Connection, record: Path, found: Found, *, expected: boo
     if lost is not None:
         kept = _keep(beside(record)) if found.there else None
         numbers = {"first": lost.first, "last": lost.last, "missing": lost.missing}
-        trail.damaged(db, {**numbers, "certain": lost.certain, "told": str(lost), "kept": kept})
+        trail.append(db, DAMAGED, {**numbers, "certain": lost.certain, "told": str(lost), "kept": kept})
         logger.error("%s%s", lost, f". The log is kept as {kept}" if kept else "")
     if events:
         logger.info("%d events were in the redo log", events)

@@ -11,29 +11,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from cellgate.record.chain import GENESIS, link
+from cellgate.record.rows import LARGEST
 from cellgate.record.store.sqlite.transactions import transaction
+from cellgate.record.trail import ACT, PURGED, Entry, TrailRow
 from cellgate_kernels.base.resources import MIB
-
-BEGUN = "record_begun"
-PURGED = "record_purged"
-DAMAGED = "record_damaged"
-ACT = "act"
-"""A change of users or tokens. `number` and `done_at`: the act's own, in the file of users and tokens."""
-ACCESS = "access"
-"""Somebody who may do so asked for another principal's sessions."""
-REFUSED = "refused"
-"""Requests that were refused for want of a token, a permission or an allowed Host or Origin."""
-LOST = "entries_lost"
-"""Entries that there was no room for."""
-OF_NO_RECORD = frozenset({DAMAGED, ACT, ACCESS, REFUSED, LOST})
-"""Types of entries that say nothing about whether there is a session's record."""
 
 PAGE_BYTES = MIB
 
@@ -41,24 +28,6 @@ _PAGE = "SELECT seq, type, body, hash FROM trail WHERE seq > ? ORDER BY seq LIMI
 _ACTS = "SELECT seq, body FROM trail WHERE type = ? AND seq < ? ORDER BY seq DESC LIMIT ?"
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-@dataclass(frozen=True, slots=True)
-class TrailRow:
-    """One entry. `body`: its JSON as it is hashed and stored."""
-
-    seq: int
-    type: str
-    body: bytes
-    hash: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry before it is in the trail. `fields`: what its body says besides number, type and time."""
-
-    type: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def append(db: sqlite3.Connection, event_type: str, fields: Mapping[str, Any]) -> None:
@@ -75,16 +44,6 @@ def add(db: sqlite3.Connection, entries: Iterable[Entry]) -> None:
     with transaction(db):
         for entry in entries:
             append(db, entry.type, entry.fields)
-
-
-def begun(db: sqlite3.Connection, session_id: int, principal: str, key: str) -> None:
-    """Note that this session's record was begun; call it inside a transaction."""
-    append(db, BEGUN, {"session_id": session_id, "principal": principal, "session": key})
-
-
-def damaged(db: sqlite3.Connection, fields: Mapping[str, Any]) -> None:
-    """Note that commits were lost, or may have been; call it inside a transaction."""
-    append(db, DAMAGED, fields)
 
 
 def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:
@@ -117,6 +76,7 @@ def tombstones(db: sqlite3.Connection, session_id: int) -> Iterator[dict[str, An
             yield told
 
 
-def acts(db: sqlite3.Connection, before: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
-    """The newest acts before the entry with this number, newest first: each entry's number and body."""
-    return [(seq, _decode(body)) for seq, body in db.execute(_ACTS, (ACT, before, limit))]
+def acts(db: sqlite3.Connection, before: int | None, limit: int) -> list[tuple[int, dict[str, Any]]]:
+    """Return the number and the body of entries as `Reads.acts`."""
+    values = (ACT, LARGEST if before is None else before, limit)
+    return [(seq, _decode(body)) for seq, body in db.execute(_ACTS, values)]

@@ -19,6 +19,7 @@ from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.opening import open_writer
 from cellgate.record.store.sqlite.transactions import transaction
+from cellgate.record.trail import TrailRow
 
 _BATCH = 256
 _PAGES = ("page_count", "freelist_count", "page_size")
@@ -42,26 +43,21 @@ class Statistics:
 
 
 def statistics(db: sqlite3.Connection) -> Statistics:
-    """The statistics of the record; reads all of it."""
-
-    def one(query: str) -> int:
-        (value,) = db.execute(query).fetchone()
-        return int(value or 0)
-
-    page = one("PRAGMA page_size")
-    return Statistics(
-        sessions=one("SELECT count(*) FROM sessions"),
-        open_sessions=one("SELECT count(*) FROM sessions WHERE state <> 'ended'"),
-        executions=one("SELECT count(*) FROM executions"),
-        events=one("SELECT count(*) FROM events"),
-        event_bytes=one("SELECT sum(length(body)) FROM events"),
-        blobs=one("SELECT count(*) FROM blobs"),
-        blob_bytes=one("SELECT sum(length(body)) FROM blobs"),
-        purged=one("SELECT count(*) FROM trail WHERE type = 'record_purged'"),
-        trail_entries=one("SELECT count(*) FROM trail"),
-        file_bytes=one("PRAGMA page_count") * page,
-        free_bytes=one("PRAGMA freelist_count") * page,
+    """Return the statistics of the record; reads all of it."""
+    queries = (
+        "count(*) FROM sessions",
+        "count(*) FROM sessions WHERE state <> 'ended'",
+        "count(*) FROM executions",
+        "count(*) FROM events",
+        "sum(length(body)) FROM events",
+        "count(*) FROM blobs",
+        "sum(length(body)) FROM blobs",
+        "count(*) FROM trail WHERE type = 'record_purged'",
+        "count(*) FROM trail",
+        "page_count * page_size FROM pragma_page_count, pragma_page_size",
+        "freelist_count * page_size FROM pragma_freelist_count, pragma_page_size",
     )
+    return Statistics(*(db.execute(f"SELECT {each}").fetchone()[0] or 0 for each in queries))
 
 
 def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
@@ -130,30 +126,22 @@ def alone(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def statistics_of(path: Path) -> Statistics:
-    """The statistics of a record, which a gateway may be using. Raises StorageError."""
-    path = existing(path)
-    try:
-        with closing(schema.open_reader(path)) as db:
-            return statistics(db)
-    except sqlite3.Error as error:
-        raise schema.storage_error(error, path) from error
+    """Return the statistics of a record, which a gateway may be using. Raises StorageError."""
+    with schema.reading(existing(path)) as db:
+        return statistics(db)
 
 
-def trail_of(path: Path, after: int = 0) -> Iterator[trail.TrailRow]:
+def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
     """The entries after this number of a record's audit trail, which a gateway may be using.
 
     Raises StorageError.
     """
-    path = existing(path)
-    try:
-        with closing(schema.open_reader(path)) as db:
-            more = True
-            while more:
-                rows, more = trail.page(db, after, _BATCH)
-                yield from rows
-                after = rows[-1].seq if rows else after
-    except sqlite3.Error as error:
-        raise schema.storage_error(error, path) from error
+    with schema.reading(existing(path)) as db:
+        more = True
+        while more:
+            rows, more = trail.page(db, after, _BATCH)
+            yield from rows
+            after = rows[-1].seq if rows else after
 
 
 def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
@@ -161,15 +149,11 @@ def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
 
     Raises StorageError.
     """
-    path = existing(path)
-    try:
-        with closing(schema.open_reader(path)) as db:
-            before = schema.LAST
-            while found := trail.acts(db, before, _BATCH):
-                for before, entry in found:  # noqa: B007 - it is used after the loop
-                    yield entry
-    except sqlite3.Error as error:
-        raise schema.storage_error(error, path) from error
+    with schema.reading(existing(path)) as db:
+        before: int | None = None
+        while found := trail.acts(db, before, _BATCH):
+            for before, entry in found:  # noqa: B007 - it is used after the loop
+                yield entry
 
 
 def compact(db: sqlite3.Connection) -> int:

@@ -1,0 +1,311 @@
+"""The interface of a record's store: what every other room knows of it. Types alone.
+
+A store keeps rows and answers questions about them; what the rows mean is decided in ``record``, ``sessions``
+and ``execution``. ``sqlite.Journal`` is the store of one gateway and its data folder.
+
+A row is *taken* by a call that does not wait, and *durable* once a later `commit` has returned. Reads see
+durable rows alone. All methods belong to one event loop, and each may be called again after it failed.
+
+Who writes a session has claimed it, and each claim has a higher epoch. What a commit writes of a session
+names the head of its chain before (the hash of the first event covers it), the head after and the epoch, and
+the store compares and sets them in the transaction that has the rows. So only the last who claimed it writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from msgspec import UnsetType
+
+from cellgate.errors import NotRecorded, RecordGone
+from cellgate.record.rows import EventRow, ExecutionRow, Lineage, SessionRow
+from cellgate.record.trail import Entry, TrailRow
+from cellgate.wire.events import Loss, Missing
+
+T = TypeVar("T")
+
+FIRST_EPOCH = 1
+FENCED = "Somebody else has gone on with this session's record; nothing more of it is recorded here"
+"""What NotRecorded says of a former claim."""
+
+
+class GivenUp(Exception):
+    """Ends a reading in steps that nobody waits for any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastLife:
+    """The end of a session's last life, as its events tell it, for the next one.
+
+    `unannounced`: a loss that no execution has announced. `packages`: those installed, by name. `missing`:
+    what the life did not have any more when it began.
+    """
+
+    unannounced: Loss | None
+    packages: tuple[str, ...]
+    missing: Missing | UnsetType
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """Programs and ports of a session whose end is not recorded, in the order in which they began."""
+
+    processes: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """A purge that has begun. `removed` is done when no row is left, `erased` when the bytes are gone.
+
+    Both fail with StorageError when the store is closed first; then the next gateway carries on.
+    """
+
+    session_id: int
+    number: int
+    removed: asyncio.Future[None]
+    erased: asyncio.Future[None]
+
+
+class Steps(Protocol):
+    """The rows of sessions, read by one thread in short steps, between which nothing is locked.
+
+    Each step raises GivenUp once the caller of `Reads.in_steps` is cancelled, and StorageError if the record
+    can't be read.
+    """
+
+    def go_on(self) -> None:
+        """Return if somebody still waits. Call it in work that takes long between two steps."""
+
+    def events(self, session_id: int, after: int, last: int) -> Sequence[EventRow]:
+        """Return the next events with `after` < seq <= `last`, in order: at least one, if there is one."""
+
+    def is_there(self, session_id: int) -> bool:
+        """Whether there is such a session, and it has not been purged."""
+
+    def origin_problem(self, session: SessionRow) -> str | None:
+        """Return why a session does not continue what it names as its origin; None if it does."""
+
+
+class EventStore(Protocol):
+    """Takes the rows of sessions: the record's store, or memory for a session that is not to be recorded."""
+
+    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
+        """Keep room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
+
+    def unreserve(self, size: int, *, principal: str = "") -> None:
+        """Give back room for a row that has arrived, or will not come."""
+
+    def append(
+        self, row: EventRow, *, principal: str = "", reserved: bool = False, epoch: int = FIRST_EPOCH
+    ) -> None:
+        """Take a row of a principal's session; it is durable after the next `commit`.
+
+        `reserved`: whether room was kept for it. Raises StorageFull when there is none. Drops a row of a
+        session that is no longer recorded, or of a former claim; `commit` says so.
+        """
+
+    async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
+        """Return when all rows taken before are durable, or those of one session.
+
+        Raises StorageError, after which the rows are still kept and tried again. Raises NotRecorded or
+        RecordGone when this session is no longer recorded, or somebody has claimed it since this `epoch`.
+        """
+
+    def refuse(self, session_id: int, why: str) -> None:
+        """Record nothing more of the session: its rows are dropped, `commit` and `check_writable` raise."""
+
+    def check_writable(self, session_id: int | None = None) -> None:
+        """Raises StorageError while rows can't be written, so that nothing new is started.
+
+        Raises NotRecorded or RecordGone when this session is no longer recorded.
+        """
+
+    def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
+        """Return why the session is no longer recorded, None while it is."""
+
+    def full_for(self, principal: str = "") -> bool:
+        """Whether so much waits to be written that the sessions of a principal are to slow down."""
+
+    async def room(self, principal: str = "") -> None:
+        """Return when the store is no longer `full_for` a principal."""
+
+    def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
+        """Take a session's row, which replaces an earlier one; durable like `append`'s.
+
+        Its dicts must not change afterwards. One that can't be stored ends the recording, as by `refuse`.
+        """
+
+    def save_execution(self, row: ExecutionRow, *, epoch: int = FIRST_EPOCH) -> None:
+        """Take an execution's row, which replaces `last_seq` and `status` of an earlier one."""
+
+    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """Return the newest execution that was requested under the idempotency key, however old."""
+
+    async def events(
+        self,
+        session_id: int,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+    ) -> list[EventRow]:
+        """Return durable rows with `after` < seq <= `until`, in order.
+
+        At most `limit`, and as many as have `max_bytes` of bodies together, but at least one if there is one.
+        """
+
+
+class Reads(Protocol):
+    """Answers questions about durable rows. All methods raise StorageError when the record can't be read."""
+
+    async def session(self, principal: str, key: str) -> SessionRow | None:
+        """Return the session that the principal calls `key`."""
+
+    async def sessions(
+        self,
+        principal: str | None = None,
+        states: Collection[str] | None = None,
+        *,
+        limit: int = 100,
+        after: int = 0,
+        prefix: str = "",
+        exact: bool = False,
+        newest: bool = False,
+    ) -> list[SessionRow]:
+        """Return up to `limit` sessions with an id above `after`, by id; None: of all, in any state.
+
+        `prefix`: how their keys begin or, if `exact`, the one key. `newest`: those with an id below `after`,
+        the highest first.
+        """
+
+    async def unfinished_sessions(self) -> list[SessionRow]:
+        """Return all sessions that have not ended; at the start, those that a former gateway left open."""
+
+    async def session_folders(self) -> list[str]:
+        """Return the folder of each session, as its row has it."""
+
+    async def holds_folder(self, folder: str, *, but: int) -> bool:
+        """Whether another session than `but` has its files in this folder, and was not deleted."""
+
+    async def lineage(self, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
+        """Return the ancestors of a branch that are recorded, up to the first whose key is not covered."""
+
+    async def descendants(self, session_id: int, limit: int) -> list[SessionRow]:
+        """Return the branches of a session, theirs and so on, by id; the first `limit` that are found."""
+
+    async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
+        """Return one execution."""
+
+    async def last_execution(self, session_id: int) -> ExecutionRow | None:
+        """Return the newest execution; its `number` is how many there are."""
+
+    async def executions(
+        self, session_id: int, *, limit: int = 100, after: int = 0, newest: bool = False
+    ) -> list[ExecutionRow]:
+        """Return up to `limit` executions with a number above `after`, in their order.
+
+        `newest`: those with a number below `after`, the last one first.
+        """
+
+    async def execution_counts(self, session_ids: Sequence[int]) -> dict[int, int]:
+        """Return how many executions each of these sessions has; sessions without any are left out."""
+
+    async def unfinished_executions(self, session_id: int) -> list[ExecutionRow]:
+        """Return the executions that have not ended, in their order."""
+
+    async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
+        """Return the number and the hash of the last event, or the start of a chain if there is none.
+
+        None when there is no such session.
+        """
+
+    async def last_life(self, session: SessionRow) -> LastLife:
+        """Return what the session had before its last end. Looks through all its events."""
+
+    async def left_open(self, session_id: int) -> LeftOpen:
+        """Return programs and ports whose end is not recorded. Looks through all the session's events."""
+
+    async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
+        """Whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""
+
+    def event_batches(
+        self, session_id: int, *, after: int = 0, until: int | None = None
+    ) -> AsyncGenerator[list[EventRow], None]:
+        """Yield all events that `events` would return without its limits, in batches of its size.
+
+        Raises RecordGone when the session is purged before its end, which is `until` if that is given.
+        """
+
+    async def in_steps(self, work: Callable[[Steps], T]) -> T:
+        """Return what `work` makes of rows, in a thread of its own, so that it holds up nobody else.
+
+        Callers limit how many run at once.
+        """
+
+    async def record_sizes(self) -> dict[str, int]:
+        """Return the bytes of all events of each principal."""
+
+    async def record_size(self, session_id: int) -> int:
+        """Return the bytes of all events of a session."""
+
+    async def trail(self, after: int, limit: int) -> tuple[list[TrailRow], bool]:
+        """Return entries of the audit trail after the one with this number, and whether there are more."""
+
+    async def acts(self, before: int | None, limit: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the newest acts in the audit trail, newest first: with a number, those before that entry."""
+
+
+class RecordStore(EventStore, Protocol):
+    """Keeps the record of all sessions of a gateway."""
+
+    @property
+    def reads(self) -> Reads:
+        """Return what answers questions about the durable rows."""
+
+    former_activity: str | None
+    """When any session of earlier gateways was last used, as rows have it; None without sessions."""
+    appended_bytes: int
+    """Bytes of all events that were taken since the start."""
+    write_failures: int
+    """How often rows could not be written."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of rows in memory, including those that are still being made."""
+
+    @property
+    def not_recorded(self) -> int:
+        """How many sessions are no longer recorded; `failure_of` says why."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether `check_writable` raises nothing."""
+
+    async def begin_session(self, principal: str, key: str) -> int:
+        """Return an id that no session has ever had, claimed by `FIRST_EPOCH`. The caller saves the row."""
+
+    async def claim(self, session_id: int) -> int:
+        """Return the epoch of a new claim of a session, whose head nobody else moves from now on."""
+
+    async def add_to_trail(self, entries: Collection[Entry]) -> None:
+        """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""
+
+    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+        """Remove the record of a session that has ended, but for a tombstone; None when there is none.
+
+        On return nobody can find the session any more, and its key is free. Raises StorageError.
+        """
+
+    async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
+        """Return the ended session whose record should go first, and why: its age, or all records' size."""
+
+    async def disk_bytes(self) -> int:
+        """Return how much it takes on this machine's disk. Raises OSError."""
+
+    async def close(self) -> None:
+        """Make all rows durable and end. Raises StorageError when they can't be written; may be repeated."""
