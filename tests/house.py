@@ -54,6 +54,8 @@ SYSTEM = frozenset(
 """Names of errors that are the system's."""
 SAID_BY = frozenset({"operation", "overload", "setter", "override"})
 """Decorators of methods that are described elsewhere."""
+IMPLEMENTS = {"Journal": "RecordStore"}
+"""Classes that are a protocol's without naming it as a base: their attributes stand for its properties."""
 BROAD = frozenset({"Exception", "BaseException"})
 
 
@@ -167,7 +169,8 @@ def undocumented(trees: Mapping[Path, ast.Module]) -> Iterator[str]:
 
     def is_said(node: ast.ClassDef, method: str, seen: frozenset[str] = frozenset()) -> bool:
         """Whether a base of a class describes the method."""
-        for name in (_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases):
+        bases = [_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+        for name in [*bases, IMPLEMENTS.get(node.name, "")]:
             if name in classes and name not in seen:
                 base = classes[name]
                 own = next((each for each in methods(base) if each.name == method), None)

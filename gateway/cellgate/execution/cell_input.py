@@ -6,13 +6,14 @@ Pure: ``run`` sends them to the kernel.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cellgate_kernels.base.errors import InvalidInput
 
 END_OF_FILE = "\x04"
 
 
+@dataclass(slots=True)
 class CellInput:
     """The input of one cell. `awaited`: whether a client has to answer.
 
@@ -20,18 +21,15 @@ class CellInput:
     None if clients answer.
     """
 
-    __slots__ = ("_lines", "awaited")
-
-    def __init__(self, lines: Iterable[str] | None) -> None:
-        self._lines = None if lines is None else deque(lines)
-        self.awaited = False
+    lines: deque[str] | None
+    awaited: bool = False
 
     def next_line(self) -> str | None:
         """Return the answer to a request for input; None if a client has to give it."""
-        if self._lines is None:
+        if self.lines is None:
             self.awaited = True
             return None
-        return self._lines.popleft() if self._lines else END_OF_FILE
+        return self.lines.popleft() if self.lines else END_OF_FILE
 
     def take_answer(self) -> None:
         """Note that a client answers. Raises InvalidInput if no answer is awaited."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ class ExecutionRun:
             context.log, execution=self.id, msg_id=msg_id, number=number, idempotency=idempotency
         )
         self.end = CellEnd(self.record, context.observer, context.principal)
-        self.input = CellInput(request.stdin)
+        self.input = CellInput(None if request.stdin is None else deque(request.stdin))
         self.deadline = CellDeadline(
             timeout,
             self._time_is_up,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cellgate.errors import QueueFull, QuotaExceeded, StorageFull
 from cellgate.fairness.turns import part_of_one
-from cellgate.record.space import free
+from cellgate_kernels.base.trees import free
 
 STEP = 4 * 1024 * 1024
 """The step, in bytes, by which a reservation of unknown length grows."""

@@ -28,8 +28,8 @@ from cellgate.files import data
 from cellgate.files.data import Stop, never
 from cellgate.files.manifest import MOST_BYTES, ROOT, Blob, Identity, Manifest, Record, decoded, record
 from cellgate.files.restoring import Restored, Restoring
-from cellgate.record.space import free
 from cellgate_kernels.base import trees
+from cellgate_kernels.base.trees import free
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from cellgate.errors import StorageError, not_written
 from cellgate.files.ledger import Reservation
-from cellgate.record.space import free
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.base.trees import free
 
 PIECE = 4 * 1024 * 1024
 AT_ONCE = 256 * 1024

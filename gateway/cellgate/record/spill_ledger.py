@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Protocol
 
 from cellgate.fairness.turns import part_of_one
-from cellgate.record.space import free
 from cellgate_kernels.base.tasks import Supervisor, guarded
 from cellgate_kernels.base.threads import Lane, work_for
+from cellgate_kernels.base.trees import free
 
 PATIENCE = 10.0
 """Seconds that a thread waits for others to give way."""

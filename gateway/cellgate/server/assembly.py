@@ -69,7 +69,6 @@ from cellgate.quotas.quotas_file import QuotaSettings, QuotasFile
 from cellgate.quotas.usage import Usage
 from cellgate.record.export.session_export import Exports
 from cellgate.record.keys import load_key
-from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger, SpillWatch
 from cellgate.record.store.sqlite.journal import Journal
@@ -97,6 +96,7 @@ from cellgate_kernels.base.leftovers import Leftovers, make_way
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.base.threads import Lane, ThreadLanes
+from cellgate_kernels.base.trees import half_of_disk
 from cellgate_kernels.channels.reception import Reception
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.engine.sweep import sweep

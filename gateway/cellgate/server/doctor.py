@@ -22,12 +22,12 @@ from pathlib import Path
 
 from docker.api.client import APIClient
 
-from cellgate.record.space import free
 from cellgate.server import machine
 from cellgate_kernels.backends.docker import check_engine
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import CellgateError, in_words
 from cellgate_kernels.base.settings import ContainerSettings
+from cellgate_kernels.base.trees import free
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.limits.cgroups import hierarchies
 from cellgate_kernels.limits.control_group import CONTROLLERS as SLEEPING

@@ -38,17 +38,17 @@ class Observer(SessionObserver, PoolObserver):
 
     def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self._metrics = metrics
-        self._tracer = Tracer() if tracer is None else tracer
+        self._tracer = tracer
 
     # Of executions
 
     def origin(self) -> object:
         """The request that the calling task works for."""
-        return self._tracer.origin()
+        return super().origin() if self._tracer is None else self._tracer.origin()
 
     def within(self, origin: object) -> AbstractContextManager[object]:
         """Work for that request."""
-        return self._tracer.within(origin)
+        return super().within(origin) if self._tracer is None else self._tracer.within(origin)
 
     def ended(self, end: RunEnd) -> None:
         """Count an execution."""
@@ -57,7 +57,8 @@ class Observer(SessionObserver, PoolObserver):
     def committed(self, end: RunEnd, seconds: float) -> None:
         """Count its commit, and trace the cell."""
         self._metrics.execution_committed(seconds)
-        self._tracer.cell(end, seconds)
+        if self._tracer is not None:
+            self._tracer.cell(end, seconds)
 
     # Of sessions and kernels
 
@@ -80,7 +81,8 @@ class Observer(SessionObserver, PoolObserver):
     def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
         """Count and trace a claim."""
         self._metrics.claim_ended(end, seconds)
-        self._tracer.claim(end, seconds, kernel)
+        if self._tracer is not None:
+            self._tracer.claim(end, seconds, kernel)
 
     def started(self, seconds: float) -> None:
         """Count a start."""

@@ -1,4 +1,4 @@
-"""Walks, moves and removes folders that hostile code may have filled with anything.
+"""Walks, moves and removes folders that hostile code may have filled with anything, and measures their disks.
 
 Nothing here recurses, follows a link or builds a long path: folders are opened by descriptors (openat(2),
 O_NOFOLLOW), so neither depth nor PATH_MAX matters and no name leads outside, even while code swaps folders
@@ -35,6 +35,8 @@ _PASSES = 3
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 _GONE = (errno.ENOENT, *_NO_FOLDER)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+_UNKNOWN = 1 << 62
+"""Stands for a size that a file system does not report; some have 0 blocks in all."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -376,3 +378,18 @@ def _unlink_files(folder: int) -> tuple[list[str], OSError | None]:
             except OSError as error:
                 refused = refused or error
     return folders, refused
+
+
+def free(folder: Path | int) -> int:
+    """Return the bytes that can be written to the disk of a folder or an open file."""
+    found = os.statvfs(folder)
+    if not found.f_blocks:
+        return _UNKNOWN
+    return found.f_bavail * found.f_frsize
+
+
+def half_of_disk(folder: Path) -> int:
+    """Return half of the size of a folder's disk, in bytes."""
+    found = os.statvfs(folder)
+    half = found.f_blocks * found.f_frsize // 2
+    return half or _UNKNOWN

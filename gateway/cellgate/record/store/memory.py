@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from cellgate.errors import NotRecorded
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.record.store.interface import FENCED, FIRST_EPOCH
+from cellgate.record.store.interface import FENCED, FIRST_EPOCH, EventStore
 
 
-class MemoryStore:
+class MemoryStore(EventStore):
     """Rows of a session that is not to be recorded; gone with it. The caps of its one execution limit it."""
 
     def __init__(self) -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
-from cellgate.record.space import free
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
 from cellgate.record.store.sqlite import purge, schema, trail, upkeep
 from cellgate.record.store.sqlite.backlog import ROW_COST, Backlog, Group, cost
@@ -41,6 +40,7 @@ from cellgate.record.trail import Entry
 from cellgate_kernels.base.errors import GatewayFault, in_words
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.tasks import Supervisor, outcome
+from cellgate_kernels.base.trees import free
 
 __all__ = ["EventRow", "ExecutionRow", "Journal", "SessionRow", "Sync"]
 

@@ -17,7 +17,7 @@ from cellgate.errors import RecordGone
 from cellgate.fairness.turns import Turns
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.store import lives
-from cellgate.record.store.interface import GivenUp, LastLife, LeftOpen, Steps
+from cellgate.record.store.interface import GivenUp, LastLife, LeftOpen, Reads, Steps
 from cellgate.record.store.sqlite import lineage as ancestry
 from cellgate.record.store.sqlite import schema, upkeep
 from cellgate.record.store.sqlite import trail as entries
@@ -39,7 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class ConnectionSteps:
+class ConnectionSteps(Steps):
     """Steps over one connection, until `stop` is set. See ``interface.Steps``."""
 
     def __init__(self, db: sqlite3.Connection, stop: Event) -> None:
@@ -72,7 +72,7 @@ def _query(
     return ask
 
 
-class Queries:
+class Queries(Reads):
     """The reads of a record: ``interface.Reads``.
 
     `applied` returns once all committed rows are in the tables, where reads look.
