@@ -675,7 +675,7 @@ def _build(
         containers=launcher.containers,
         engine=engine,
         installer=installer,
-        tracer=tracer,
+        tracer=tracer or Tracer(),
         keep_alive=front.keep_alive,
         base_url=front.base_url,
         owner=_instance(settings.data_dir / INSTANCE_FILE),
@@ -749,11 +749,11 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
         work.start()
 
 
-def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer:
-    """Makes spans if somebody collects them."""
+def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:
+    """Return what makes spans, if somebody collects them."""
     provider = tracing.provider(settings.version, asked=settings.tracing, environment=os.environ)
     if provider is None:
-        return Tracer()
+        return None
     stack.push_async_callback(tracing.close, provider)
     return tracing.OpenTelemetry(provider)
 
