@@ -209,7 +209,6 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
         return await self.services.files.session(self.owner, self.key(), self.wanted())
 
     def begin(self) -> None:
-        """Check what was named, before a session is made for it."""
         self.key()
         self._folder = self.folder()
         super().begin()

@@ -351,7 +351,6 @@ class ProgramHandler(BaseHandler):
     get = head = post = delete = patch = put = options = _handle
 
     def on_connection_close(self) -> None:
-        """The client has left: so do we."""
         super().on_connection_close()
         if self._connection is not None:
             self._connection.close()

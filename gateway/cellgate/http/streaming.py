@@ -62,7 +62,6 @@ class StreamingHandler(BaseHandler):
         self._heart: asyncio.Task[None] | None = None
 
     def on_connection_close(self) -> None:
-        """Wake a stream that is waiting for events nobody will read."""
         super().on_connection_close()
         if not self._gone.done():
             self._gone.set_result(None)

@@ -23,7 +23,7 @@ import msgspec
 
 from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken, ShuttingDown
 from cellgate.identity.addresses import check_url
-from cellgate.identity.authentication import LoginListener
+from cellgate.identity.authentication import Authenticator, LoginListener
 from cellgate.identity.fetching import CONNECTIONS, Fetcher
 from cellgate.identity.principal import Ask, Login, Principal, Role
 from cellgate.identity.tokens import check_name
@@ -126,7 +126,7 @@ class _Questions:
         return task
 
 
-class HubAuthenticator:
+class HubAuthenticator(Authenticator):
     """An Authenticator, for any other token: only the Hub can tell whether one is its own."""
 
     prefix = ""
@@ -151,7 +151,6 @@ class HubAuthenticator:
         self._tasks = Supervisor()
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
-        """Return a known token's login, or the question to the Hub; None if the token can't be a Hub's."""
         entry = self._entries.get(given)
         now = self._monotonic()
         if entry is not None and now - entry.asked_at < FRESH_SECONDS:
@@ -257,14 +256,12 @@ class HubAuthenticator:
         return HubLogin(login.principal, login.permissions, login.reach, name)
 
     def is_valid(self, login: Login) -> bool | None:
-        """Whether the Hub's last answer still has this login; None for another authenticator's."""
         if not isinstance(login, HubLogin):
             return None
         given = self._by_id.get(login.id)
         return given is not None and self._entries[given].login == login
 
     def follow(self, listener: LoginListener) -> None:
-        """Ask the Hub again about the tokens of open connections."""
         self._tasks.repeat(lambda: self._look(listener), "tokens of the Hub", pause=LOOK_SECONDS)
 
     async def _look(self, listener: LoginListener) -> float:
@@ -286,7 +283,6 @@ class HubAuthenticator:
         return LOOK_SECONDS
 
     async def close(self) -> None:
-        """Stop asking the Hub and close the connections."""
         await self._tasks.cancel()
         for questions in (self._of_known, self._of_others):
             await questions.fetcher.close()

@@ -56,7 +56,7 @@ class KeySource(Protocol):
         """Close what it has open."""
 
 
-class FileKeys:
+class FileKeys(KeySource):
     """Keys in a file, which is read again when it has changed."""
 
     refresh = LOOK_SECONDS
@@ -89,11 +89,10 @@ class FileKeys:
         return keys
 
     async def close(self) -> None:
-        """End the thread that reads the file."""
         self._lane.close()
 
 
-class UrlKeys:
+class UrlKeys(KeySource):
     """Keys at a URL: at that of `jwks`, or without one where the issuer's discovery document says."""
 
     refresh = REFRESH_SECONDS
@@ -118,7 +117,6 @@ class UrlKeys:
         return check_endpoint(found.jwks_uri, "jwks_uri", self._issuer)
 
     async def close(self) -> None:
-        """Close the connections and end the thread."""
         self._lane.close()
         await self._fetcher.close()
 

@@ -186,7 +186,6 @@ class _Rows(MemoryStore):
         super().append(row, **options)
 
     def forget(self) -> None:
-        """Discard all rows so far."""
         self.asked = False
         super().forget()
 

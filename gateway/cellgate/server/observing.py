@@ -43,19 +43,15 @@ class Observer(SessionObserver, PoolObserver):
     # Of executions
 
     def origin(self) -> object:
-        """The request that the calling task works for."""
         return super().origin() if self._tracer is None else self._tracer.origin()
 
     def within(self, origin: object) -> AbstractContextManager[object]:
-        """Work for that request."""
         return super().within(origin) if self._tracer is None else self._tracer.within(origin)
 
     def ended(self, end: RunEnd) -> None:
-        """Count an execution."""
         self._metrics.execution_ended(end.status, end.cause, end.queue_seconds, end.run_seconds)
 
     def committed(self, end: RunEnd, seconds: float) -> None:
-        """Count its commit, and trace the cell."""
         self._metrics.execution_committed(seconds)
         if self._tracer is not None:
             self._tracer.cell(end, seconds)
@@ -63,33 +59,26 @@ class Observer(SessionObserver, PoolObserver):
     # Of sessions and kernels
 
     def session_ended(self, cause: str) -> None:
-        """Count a session's end."""
         self._metrics.sessions_ended[cause].inc()
 
     def session_branched(self) -> None:
-        """Count a branch."""
         self._metrics.branches.inc()
 
     def kernel_died(self, cause: str) -> None:
-        """Count a kernel's death."""
         self._metrics.deaths[cause].inc()
 
     def died_warm(self, cause: str) -> None:
-        """Count the death of a kernel that nobody had used."""
         self._metrics.deaths[cause].inc()
 
     def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
-        """Count and trace a claim."""
         self._metrics.claim_ended(end, seconds)
         if self._tracer is not None:
             self._tracer.claim(end, seconds, kernel)
 
     def started(self, seconds: float) -> None:
-        """Count a start."""
         self._metrics.kernel_started(seconds)
 
     def start_failed(self) -> None:
-        """Count a start that failed."""
         self._metrics.start_failures.inc()
 
 

@@ -128,7 +128,6 @@ class OpenTelemetry(Tracer):
         return _Request(span)
 
     def origin(self) -> object:
-        """The current span, unless it has ended: a WebSocket's, or one whose task lives on."""
         span = self._trace.get_current_span()
         return None if getattr(span, "end_time", None) is not None else span.get_span_context()
 

@@ -107,11 +107,9 @@ class DockerProvisioner(CellgateProvisioner):
 
     @property
     def has_neighbours(self) -> bool:
-        """Whether others may be in its container."""
         return self._seat is not None
 
     def was_alone(self) -> bool:
-        """Whether no other has been there so far."""
         return self._seat is None or self._seat.alone
 
     @property
@@ -184,7 +182,6 @@ class DockerProvisioner(CellgateProvisioner):
         """Does nothing: the program is in the image, and if it is missing tini's message is in the log."""
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """The launch's keywords. Does nothing that would have to be undone."""
         self._seat = kwargs.pop("seat", None) or self._seat
         self._engine = kwargs.pop("engine", None) or self._engine
         return await super().pre_launch(**kwargs)
@@ -278,7 +275,6 @@ class DockerProvisioner(CellgateProvisioner):
         return None if self._container is None else await Engine.explain_kill(self._container)
 
     async def log_tail(self) -> str:
-        """The end of the stderr of the kernel's process, which cells do not write to; at most 8 KiB."""
         if self._child is not None:
             return self._child.log_tail()
         if self._engine is None or self._container is None:
@@ -286,7 +282,6 @@ class DockerProvisioner(CellgateProvisioner):
         return await self._engine.log_tail(self._container)
 
     async def files_given(self) -> None:
-        """Give the files to the kernel's user, and allow them even over its disk limit."""
         await self.branch_files_given()
         if self._seat is not None and self._child is not None:
             await self._seat.files_given(self._child)
@@ -322,14 +317,12 @@ class DockerProvisioner(CellgateProvisioner):
         )
 
     async def branch_files_given(self) -> None:
-        """Give the files to the kernel's user."""
         # Of the launch, because kernels that were made of this one need it after its own end.
         launch = self._common if self._container is None else self._container.launch
         if self._engine is not None and launch is not None and os.geteuid() == 0:
             await asyncio.to_thread(give_to, kernel_user(self._engine), launch.folders)
 
     async def cleanup(self, restart: bool = False) -> None:
-        """End the kernel if it still runs and, unless a restart follows, remove all that the launch made."""
         await super().cleanup(restart)
         if self._seat is not None and not restart:
             self._leave(self._seat)

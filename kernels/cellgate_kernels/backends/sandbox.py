@@ -158,7 +158,6 @@ class SandboxProvisioner(ChildProvisioner):
         self._watched = watched
 
     async def files_given(self) -> None:
-        """Allow the given files even over the kernel's disk limit."""
         if self._disks is not None and self._watched is not None:
             await self._disks.files_given(self._watched)
 

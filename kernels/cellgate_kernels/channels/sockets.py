@@ -81,7 +81,7 @@ class ChannelSocket(Protocol):
         """Release everything. The receiver is not called any more."""
 
 
-class LocalSocket:
+class LocalSocket(ChannelSocket):
     """A Unix socket. It connects when the kernel has bound its side, and reconnects when it is cut."""
 
     def __init__(
@@ -150,7 +150,6 @@ class LocalSocket:
         self._write()
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send a message. Raises KernelDied if too much waits to be sent."""
         if len(self._unsent) >= UNSENT_MESSAGES or self._unsent_bytes >= UNSENT_BYTES:
             raise KernelDied("The kernel takes no more messages; interrupt or restart it.")
         is_long = any(len(frame) >= NOT_COPIED for frame in frames)
@@ -276,13 +275,11 @@ class LocalSocket:
             self._loop.add_reader(self._socket.fileno(), self._guarded_readable)
 
     def pause(self) -> None:
-        """Stop reading until `resume`."""
         if not self._paused:
             self._paused = True
             self._watch()
 
     def resume(self) -> None:
-        """Read again, and deliver waiting messages in the loop's next turn."""
         if self._paused:
             self._paused = False
             self._watch()
@@ -290,13 +287,11 @@ class LocalSocket:
                 self._delivery = self._loop.call_soon(self._guarded_deliver)
 
     def rest(self, seconds: float) -> None:
-        """Read nothing for a while, unless `wake` is called."""
         if self._ready and self._resting is None:
             self._resting = self._loop.call_later(seconds, self._guarded_wake)
             self._watch()
 
     def wake(self) -> None:
-        """End a rest and deliver messages that wait."""
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None
@@ -309,7 +304,6 @@ class LocalSocket:
             self._readable()
 
     def close(self) -> None:
-        """Close the connection and stop all timers."""
         self._closed = True
         for timer in (self._timer, self._resting, self._delivery):
             if timer is not None:

@@ -370,7 +370,6 @@ class BranchProvisioner(CellgateProvisioner):
 
     @property
     def can_share(self) -> bool:
-        """True: the sandbox's first kernel could share."""
         return True
 
     @property
@@ -381,11 +380,9 @@ class BranchProvisioner(CellgateProvisioner):
         return await self.sandbox.root.log_tail()
 
     async def files_given(self) -> None:
-        """Allow the files of all workspaces in the sandbox."""
         await self.sandbox.root.files_given()
 
     async def branch_files_given(self) -> None:
-        """Pass the notice on to the sandbox's first kernel."""
         await self.sandbox.root.branch_files_given()
 
     async def cleanup(self, restart: bool = False) -> None:

@@ -389,7 +389,6 @@ class ChildProvisioner(CellgateProvisioner):
             self._child.signal(signum)
 
     async def log_tail(self) -> str:
-        """The end of the kernel's own stderr, which cells do not write to; at most 8 KiB."""
         return self._child.log_tail() if self._child is not None else ""
 
 

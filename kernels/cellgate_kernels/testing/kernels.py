@@ -42,7 +42,7 @@ _PER_TURN = 64
 """Messages that a socket delivers in one turn of the loop; the real ones have a limit too."""
 
 
-class MemorySocket:
+class MemorySocket(ChannelSocket):
     """A `ChannelSocket` without a socket. `sent` receives what the gateway sends."""
 
     def __init__(self, receive: Receiver, sent: Callable[[list[bytes]], None]) -> None:
@@ -83,25 +83,20 @@ class MemorySocket:
         self._hand_out_soon()
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Pass a message on to the fake kernel."""
         self._sent(list(frames))
 
     def pause(self) -> None:
-        """Stop handing out messages."""
         self._paused = True
 
     def resume(self) -> None:
-        """Hand out messages again, in the loop's next turn."""
         self._paused = False
         self._hand_out_soon()
 
     def rest(self, seconds: float) -> None:
-        """Hand out no messages for a while."""
         if self._resting is None:
             self._resting = asyncio.get_running_loop().call_later(seconds, guarded(self.wake, "fake socket"))
 
     def wake(self) -> None:
-        """End a rest and hand out messages now."""
         if self._resting is not None:
             self._resting.cancel()
             self._resting = None
@@ -109,7 +104,6 @@ class MemorySocket:
             self._hand_out()
 
     def close(self) -> None:
-        """Close the fake socket and drop its messages."""
         self._closed = True
         self._inbox.clear()
         self.taken.set()
@@ -284,7 +278,6 @@ class FakeKernel(Kernel):
         return "none"
 
     def control_group(self) -> ControlGroup | None:
-        """The one that a test gave it."""
         return self.group
 
     @property
@@ -319,7 +312,6 @@ class FakeKernel(Kernel):
 
     @property
     def alive(self) -> bool:
-        """Whether it is alive and not being ended."""
         return not self._ended and not self.exited.done()
 
     @property
@@ -337,14 +329,12 @@ class FakeKernel(Kernel):
         return tuple(each.id for each in sharers if each is not self and each.alive)
 
     async def branch(self, spec: BranchSpec) -> FakeKernel:
-        """Another fake kernel that shares its sandbox. Refused while a cell runs, as the real one is."""
         if not self.can_branch:
             raise CannotBranch((Obstacle(ObstacleKind.KERNEL, self.profile.kernelspec),))
         branched = Branched(self.id, spec.workspace, spec.seed, self.obstacles, self.children)
         return await self.forked(spec, branched, self._count, lambda: self._refuse(spec.anyway))
 
     async def checkpoint(self, *, anyway: bool = False) -> FakeHeldFork:
-        """A fake held fork in its sandbox. Refused while a cell runs, as the real one is."""
         if not self.can_branch:
             raise CannotBranch((Obstacle(ObstacleKind.KERNEL, self.profile.kernelspec),))
         await asyncio.sleep(0)
@@ -408,7 +398,6 @@ class FakeKernel(Kernel):
         """Does nothing: it has no user of its own."""
 
     async def shutdown(self) -> None:
-        """End the fake kernel. Idempotent."""
         self._ended = True
         self.connection.close()
         self._exit_as(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))
@@ -416,7 +405,6 @@ class FakeKernel(Kernel):
         await asyncio.sleep(0)
 
     async def discard(self, *, spared: Collection[Path] = ()) -> None:
-        """End it as the launcher's `ending` says, and remove its folder."""
         self.discards += 1
         self._ended = True
         try:

@@ -163,7 +163,6 @@ class SandboxHandler(E2bHandler):
         return login
 
     def problem(self, error: CellgateError, code: HTTPStatus) -> dict[str, object]:
-        """Return an error's body in the form that the sandbox's client knows."""
         if isinstance(error, SandboxGone):
             # The proxy before a sandbox says so there; SDKs know it by these words.
             return {"sandboxId": self.sandbox_id[:64], "message": error.message, "code": code}

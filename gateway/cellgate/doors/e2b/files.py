@@ -93,7 +93,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         return session
 
     def target(self) -> Parts | None:
-        """Return the path of the file in the request, if it names one."""
         return self._parts
 
     async def receive(self, chunk: bytes | memoryview) -> None:

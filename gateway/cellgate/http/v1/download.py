@@ -41,7 +41,6 @@ class DownloadHandler(BaseHandler):
         self._work = Supervisor(lambda: {"path": self.described()})
 
     def on_connection_close(self) -> None:
-        """Cancel the work for a client that has gone."""
         super().on_connection_close()
         for task in self._work:
             task.cancel()

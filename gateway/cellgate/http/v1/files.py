@@ -136,12 +136,10 @@ class UploadHandler(BaseHandler):
             super().data_received(bytes(chunk))
 
     def on_connection_close(self) -> None:
-        """Discard the upload of a client that has gone."""
         super().on_connection_close()
         self._discard()
 
     def on_finish(self) -> None:
-        """Discard what was not placed."""
         super().on_finish()
         self._discard()
 
@@ -165,7 +163,6 @@ class FolderHandler(UploadHandler):
         self._stop = Stop()
 
     def on_connection_close(self) -> None:
-        """Stop a listing that nobody will read."""
         super().on_connection_close()
         self._stop.set()
 
@@ -317,7 +314,6 @@ class FileHandler(FileAnswers, UploadHandler):
         self._upload: Upload | None = None
 
     def target(self) -> Parts | None:
-        """The path: no space is needed for a file that is being replaced."""
         return self._parts
 
     async def receive(self, chunk: bytes | memoryview) -> None:
