@@ -72,7 +72,7 @@ class EventLog:
     """The events of one session. `append` is quick and never waits.
 
     `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
-    `lane`: threads for large events; without it they are encoded at once. `epoch`: that of the claim.
+    `lane`: threads for large events; without it they are encoded at once.
     """
 
     def __init__(
@@ -84,11 +84,9 @@ class EventLog:
         last_seq: int = 0,
         head: bytes = GENESIS,
         lane: Lane | None = None,
-        epoch: int = FIRST_EPOCH,
     ) -> None:
         self.session_id = session_id
         self.key = key
-        self._epoch = epoch
         self.last_seq = self.head_seq = last_seq
         self.head = head
         self._store = store
@@ -107,6 +105,8 @@ class EventLog:
         self._failures = 0
         self._failure: StorageError | None = None
         self._recorded = True
+        self.epoch = FIRST_EPOCH
+        """That of the session's claim. Set it before any event."""
         self.whose = ""
         """The session's principal, for whom threads chain large events and rows wait. Set it before any
         event; by default that is nobody in particular.
@@ -159,7 +159,7 @@ class EventLog:
         else:
             body, head = self._made(event)
             row = EventRow(self.session_id, seq, event_type, execution, body, head)
-            self._store.append(row, principal=self.whose, epoch=self._epoch)
+            self._store.append(row, principal=self.whose, epoch=self.epoch)
             self._chained_to(row)
         self.last_seq = seq
         if withhold:
@@ -178,14 +178,14 @@ class EventLog:
 
     def save_session(self, row: SessionRow) -> None:
         """Store the session's row, once the store has all events so far."""
-        self.then(partial(self._store.save_session, row, epoch=self._epoch))
+        self.then(partial(self._store.save_session, row, epoch=self.epoch))
 
     def save_execution(self, row: ExecutionRow) -> None:
         """Store an execution's row, once the store has all events so far."""
         if self._unchained:
-            self.then(partial(self._store.save_execution, row, epoch=self._epoch))
+            self.then(partial(self._store.save_execution, row, epoch=self.epoch))
         else:
-            self._store.save_execution(row, epoch=self._epoch)
+            self._store.save_execution(row, epoch=self.epoch)
 
     def _made(self, event: dict[str, Any]) -> tuple[bytes, bytes]:
         try:
@@ -227,7 +227,7 @@ class EventLog:
                 else:
                     made = self._made(event)
                 row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], *made)
-                self._store.append(row, principal=self.whose, reserved=True, epoch=self._epoch)
+                self._store.append(row, principal=self.whose, reserved=True, epoch=self.epoch)
                 self._chained_to(row)
                 self._store.unreserve(size, principal=self.whose)
             self._unchained.popleft()
@@ -281,7 +281,7 @@ class EventLog:
     async def _commit(self) -> None:
         durable = self.head_seq
         try:
-            await self._store.commit(self.session_id, epoch=self._epoch)
+            await self._store.commit(self.session_id, epoch=self.epoch)
         except StorageError as error:
             self._failures += 1
             self._recorded = not isinstance(error, NotRecorded)

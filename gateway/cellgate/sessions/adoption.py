@@ -14,7 +14,12 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+<<<<<<< ours
 from functools import partial
+=======
+from dataclasses import dataclass, replace
+from datetime import datetime
+>>>>>>> theirs
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -235,7 +240,7 @@ class Recovery:
                 lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
                 died = structs.replace(execution, status="died", last_seq=event["seq"])
-                log.then(partial(self._journal.save_execution, died))
+                log.save_execution(died)
 
     async def _end_left_open(self, row: SessionRow, log: EventLog) -> None:
         """Record the end of programs and connections, which their gateway's end was, and no more than that.

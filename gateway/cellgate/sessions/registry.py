@@ -924,8 +924,8 @@ class SessionManager:
         if last is None:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
-        lane = self._parts.lane
-        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=lane, epoch=epoch)
+        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
+        log.epoch = epoch
         log.whose = row.principal
         self._measure(log, row.principal)
         log.close()

@@ -70,7 +70,8 @@ async def test_whoever_has_a_former_claim_writes_nothing_and_is_told(events: Eve
     await events.commit(1, epoch=FIRST_EPOCH)
     assert [row.seq for row in await events.events(1)] == [1]
     assert await events.execution_by_key(1, "k") is None
-    log = EventLog(events, 1, "s", last_seq=1, epoch=former)
+    log = EventLog(events, 1, "s", last_seq=1)
+    log.epoch = former
     log.append("session", None, {})
     with pytest.raises(NotRecorded, match=FENCED):
         await log.commit()
@@ -79,14 +80,15 @@ async def test_whoever_has_a_former_claim_writes_nothing_and_is_told(events: Eve
 async def test_a_session_that_is_claimed_goes_on_where_its_record_ends(store: RecordStore) -> None:
     session_id = await store.begin_session("ada", "s")
     assert await store.begin_session("ada", "another") > session_id
-    log = EventLog(store, session_id, "s", epoch=FIRST_EPOCH)
+    log = EventLog(store, session_id, "s")
     log.append("session", None, {})
     log.save_session(session_row(session_id, "s"))
     await log.commit()
     epoch = await store.claim(session_id)
     last = await store.reads.last_event(session_id)
     assert last == (log.head_seq, log.head)
-    again = EventLog(store, session_id, "s", last_seq=last[0], head=last[1], epoch=epoch)
+    again = EventLog(store, session_id, "s", last_seq=last[0], head=last[1])
+    again.epoch = epoch
     again.append("session", None, {})
     await again.commit()
     assert await store.reads.last_event(session_id) == (2, again.head)
