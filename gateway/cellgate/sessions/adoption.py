@@ -14,12 +14,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-<<<<<<< ours
-from functools import partial
-=======
-from dataclasses import dataclass, replace
-from datetime import datetime
->>>>>>> theirs
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
