@@ -20,7 +20,7 @@ from cellgate.replay.environment import LEFT_OUT, Agreement, compare_locks, lock
 from cellgate.replay.files import input_files
 from cellgate.replay.packages import installed_packages, pins
 from cellgate_kernels.base.errors import InvalidInput
-from tests.conftest import StartGateway, serving
+from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.commands import cellgate
 from tests.support.server import IN_TIME, GatewayProcess, until
 
@@ -47,7 +47,8 @@ display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + made))
 def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for the tests of this module."""
     data = tmp_path_factory.mktemp("replay") / "data"
-    with serving(data, pool_size=2, keep_alive=0.3, cull_interval=0.5) as process:
+    options = {"docker_url": NO_ENGINE, "keep_alive": 0.3, "cull_interval": 0.5}
+    with serving(data, "auto", pool_size=2, **options) as process:
         yield process
 
 
@@ -127,7 +128,8 @@ def test_an_ended_session_is_replayed_and_what_never_ran_is_not(replaying: Gatew
 
 
 def test_what_was_stopped_by_its_deadline_is_stopped_again(replaying: GatewayProcess, key: str) -> None:
-    replaying.execute(key, "print('begun', flush=True)\nwhile True: pass", timeout=IN_TIME)
+    endless = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    replaying.execute(key, endless, timeout=IN_TIME)
     report = replay(replaying, key)
     assert report["cells"][0]["status"] == {"recorded": "timeout", "now": "timeout"}
 
