@@ -20,7 +20,7 @@ from cellgate.replay.environment import LEFT_OUT, Agreement, compare_locks, lock
 from cellgate.replay.files import input_files
 from cellgate.replay.packages import installed_packages, pins
 from cellgate_kernels.base.errors import InvalidInput
-from tests.conftest import NO_ENGINE, StartGateway, serving
+from tests.conftest import StartGateway, serving
 from tests.support.commands import cellgate
 from tests.support.server import IN_TIME, GatewayProcess, until
 
@@ -47,8 +47,7 @@ display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + made))
 def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for the tests of this module."""
     data = tmp_path_factory.mktemp("replay") / "data"
-    options = {"docker_url": NO_ENGINE, "keep_alive": 0.3, "cull_interval": 0.5}
-    with serving(data, "auto", pool_size=2, **options) as process:
+    with serving(data, pool_size=2, keep_alive=0.3, cull_interval=0.5) as process:
         yield process
 
 
