@@ -232,6 +232,7 @@ def imported_once(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 def test_modules_of_tests_are_imported_once_for_all_processes(tmp_path: Path) -> None:
     """A failure shows both sides, as any does."""
     done = imported_once(tmp_path, IMPORTED)
