@@ -72,9 +72,9 @@ def use(given: Mapping[str, object]) -> None:
     running = assembly.running
     values = {CONSTANTS[name]: parse_size(v) if isinstance(v, str) else v for name, v in given.items()}
     mock.patch.object(assembly, "running", lambda settings: running(changed(settings, values))).start()
-    for kind in (ForkServer, SharedContainers):
-        forking = partial(kind, settings=changed(ForkSettings(), values))
-        mock.patch.object(assembly, kind.__name__, forking).start()
+    forks = changed(ForkSettings(), values)
+    mock.patch.object(assembly, "ForkServer", partial(ForkServer, settings=forks)).start()
+    mock.patch.object(assembly, "SharedContainers", partial(SharedContainers, settings=forks)).start()
 
 
 if __name__ == "__main__":
