@@ -479,6 +479,7 @@ PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4])\nplt.title('tw
 
 
 def test_a_figure_has_a_chart_where_the_package_is(own: Sandbox) -> None:
+    """Also in a kernel that loads pyplot for its first figure."""
     assert own.run("import sys; 'e2b_charts' in sys.modules").text == "False"
     own.run("sys.modules['e2b_charts'] = None")
     (without,) = own.run(PLOT).of("result")
