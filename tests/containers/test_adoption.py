@@ -161,7 +161,7 @@ def test_kept_kernels_are_adopted_by_the_next_start(start: Start, containers: Co
 
 def test_a_running_cell_goes_on_with_all_its_output(start: Start) -> None:
     gateway = start(cell_timeout=0.5)
-    gateway.execute("s", "import sys")
+    gateway.execute("s", "import sys", timeout=120)
     code = (
         f"for n in range(50): print(n, flush=True)\n{GO}os.remove('go')\n"
         f"for n in range(50, 3000): print(n, flush=True)\nopen('away', 'w').close()\n{GO}"

@@ -14,6 +14,7 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate_kernels.engine.container import PRINCIPAL_LABEL
+from cellgate_kernels.forking.server import MODULES
 from tests.conftest import StartGateway
 from tests.containers.conftest import Containers
 from tests.support.server import IN_TIME, GatewayProcess, together, until
@@ -39,6 +40,8 @@ def start(start_gateway: StartGateway, docker: None) -> Start:
 
     def begin(data_dir: Path | None = None, **options: object) -> GatewayProcess:
         small = {"memory": "256m", "pids": 64, "disk": "64m", "mounts": MOUNTS, "container_per": "principal"}
+        # That a kernel is replaced is told if the next one has come within this time.
+        small["interrupt_grace"] = IN_TIME
         return start_gateway(data_dir, backend="docker", **{**small, **options})
 
     return begin
@@ -139,7 +142,8 @@ def test_a_shared_container_has_the_walls_of_others(
     assert result["error"]["ename"] == "PermissionError"
 
 
-def test_each_kernel_has_its_own_files_variables_and_state(gateway: GatewayProcess) -> None:
+def test_each_kernel_has_its_own_files_variables_and_state(start: Start) -> None:
+    gateway = start(zygote_modules=MODULES)
     for name in ("one", "two"):
         gateway.post("/v1/sessions", {"session": name, "env": {"WHO": name}})
     code = "import os; x = os.environ['WHO']; open('who.txt', 'w').write(x); print(x)"

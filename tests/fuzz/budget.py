@@ -5,7 +5,8 @@ A target is a test that takes the fixture `fuzz` and hands it a function and the
     def test_frames(fuzz: Fuzz) -> None:
         fuzz.run(check_frames, st.binary(), st.integers(0, 9), examples=50)
 
-`check_frames` must raise for what must not happen. Without the option it is called with `examples` examples.
+`check_frames` must raise for what must not happen. Without the option it is called with `examples` examples,
+or a third of them where CELLGATE_EXAMPLES asks for few.
 With it, hypothesis begins again with new random examples until the seconds are over, for each target, and
 the test's timeout grows by them. A failing example is made small and printed by hypothesis, as always. The
 function is synchronous; one that needs a loop calls ``asyncio.run``.
@@ -22,7 +23,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
+from tests.support.examples import SHARE
+
 EXAMPLES_OF_A_ROUND = 500
+LEAST_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Fuzz:
         chosen = settings(
             deadline=None,
             database=None,
-            max_examples=EXAMPLES_OF_A_ROUND if self.seconds else examples,
+            max_examples=EXAMPLES_OF_A_ROUND if self.seconds else round(examples * max(SHARE, LEAST_SHARE)),
             suppress_health_check=[
                 HealthCheck.too_slow,
                 HealthCheck.data_too_large,

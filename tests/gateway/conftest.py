@@ -7,20 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import serving
-from tests.support.server import GatewayProcess
+from tests.conftest import NO_ENGINE, serving
+from tests.support.server import IN_TIME, GatewayProcess
 
 
 @pytest.fixture(scope="session")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One gateway whose queues, graces and caps are small, for all tests of them."""
+    """One gateway whose queues and caps are small, for all tests of them."""
     with serving(
         tmp_path_factory.mktemp("strict") / "data",
+        "auto",
+        docker_url=NO_ENGINE,
         pool_size=1,
         max_queue=2,
-        interrupt_grace=1,
+        interrupt_grace=IN_TIME,  # a kernel that takes the place of another has as long to come
         keep_alive=0.2,
-        cull_interval=0.05,
+        cull_interval=0.25,
         text_cap="64k",
         data_cap="64k",
     ) as process:

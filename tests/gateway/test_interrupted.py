@@ -39,7 +39,7 @@ def test_with_the_gateway_that_is_shared(gateway):
 def test_with_a_gateway_of_its_own(start_gateway):
     gateway = start_gateway(shutdown_grace=0.5)
     assert gateway.post("/v1/sessions", {"session": "own"}).status == 201
-    gateway.post("/v1/sessions/own/execute", {"code": "while True: pass", "wait": False})
+    gateway.post("/v1/sessions/own/execute", {"code": "import time; time.sleep(600)", "wait": False})
     while gateway.get("/v1/sessions/own").json()["state"] != "busy":
         time.sleep(0.02)
     waits("own")

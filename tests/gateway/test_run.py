@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nightly import mostly_nightly
-
 ROOT = Path(__file__).parents[2]
 TESTS = '''
 import os
@@ -157,7 +155,8 @@ def test_arguments_hold_at_each_try(suite: Suite) -> None:
     assert not (ran.folder / "tries" / "three").exists()
 
 
-@pytest.mark.parametrize("processes", mostly_nightly([0, 2], [2]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("processes", [0, 2])
 def test_one_that_stops_at_the_first_failure_tries_nothing_again(suite: Suite, processes: int) -> None:
     text = function("one", 2) + "".join(function(f"later_{number}", 1) for number in range(20))
     ran = suite(text, processes=processes, arguments=("-x", "-p", "no:randomly"))
@@ -166,6 +165,7 @@ def test_one_that_stops_at_the_first_failure_tries_nothing_again(suite: Suite, p
     assert len(ran.tries("one")) == 1
 
 
+@pytest.mark.nightly
 def test_files_that_cannot_be_read_are_not_tried_again(suite: Suite) -> None:
     ran = suite("\nimport no_such_module\n")
     assert ran.code == 2
@@ -188,6 +188,7 @@ def test_a_part_without_tests_is_none_s_fault_and_a_run_without_is(suite: Suite)
     assert suite(*parts, arguments=("-k", "nothing")).code == 5
 
 
+@pytest.mark.nightly
 def test_it_makes_its_folder_anew_and_leaves_reports_for_programs(suite: Suite, tmp_path: Path) -> None:
     """A make that a test calls gets nothing of this run."""
     (tmp_path / "reports").mkdir()
@@ -231,6 +232,7 @@ def imported_once(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 def test_modules_of_tests_are_imported_once_for_all_processes(tmp_path: Path) -> None:
     """A failure shows both sides, as any does."""
     done = imported_once(tmp_path, IMPORTED)

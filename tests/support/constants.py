@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest import mock
@@ -27,6 +28,8 @@ from cellgate.server.settings import FrontSettings
 from cellgate.sessions.parts import SessionSettings
 from cellgate.sessions.settings import ManagerSettings, RetentionSettings
 from cellgate_kernels.base.resources import parse_size
+from cellgate_kernels.forking.server import ForkServer, ForkSettings
+from cellgate_kernels.forking.shared_containers import SharedContainers
 from cellgate_kernels.protocol.outputs import OutputCaps
 
 if TYPE_CHECKING:
@@ -49,6 +52,7 @@ CONSTANTS: Mapping[str, tuple[type, str]] = {
     "retention_interval": (RetentionSettings, "interval"),
     "slow_client_disk": (OutboxLimits, "total"),
     "slow_client_memory": (OutboxLimits, "memory"),
+    "zygote_modules": (ForkSettings, "modules"),
 }
 """Where each is declared."""
 
@@ -68,6 +72,9 @@ def use(given: Mapping[str, object]) -> None:
     running = assembly.running
     values = {CONSTANTS[name]: parse_size(v) if isinstance(v, str) else v for name, v in given.items()}
     mock.patch.object(assembly, "running", lambda settings: running(changed(settings, values))).start()
+    forks = changed(ForkSettings(), values)
+    mock.patch.object(assembly, "ForkServer", partial(ForkServer, settings=forks)).start()
+    mock.patch.object(assembly, "SharedContainers", partial(SharedContainers, settings=forks)).start()
 
 
 if __name__ == "__main__":

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.conftest import serving
+from tests.conftest import NO_ENGINE, serving
 from tests.support.server import GatewayProcess
 
 
 @pytest.fixture(scope="session")
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for all tests of the Jupyter door."""
-    with serving(tmp_path_factory.mktemp("jupyter") / "data", pool_size=2) as process:
+    data = tmp_path_factory.mktemp("jupyter") / "data"
+    with serving(data, "auto", docker_url=NO_ENGINE, pool_size=2) as process:
         yield process
 
 

@@ -92,6 +92,9 @@ class GatewayProcess:
         # On demand, each kernel that a test does not use is one too many.
         # Many tests show wrong tokens to a gateway that they share.
         options = {"pool_size": 0, "burst_size": 0, "login_attempts": 0} | options
+        if command is None:
+            # What most cells of tests don't use takes a zygote a second or two to load.
+            options = {"zygote_modules": ()} | options
         constants = {name: options.pop(name) for name in [*options] if name in CONSTANTS}
         words = [
             "serve",
@@ -330,11 +333,15 @@ def send(
 
 
 def until(condition: Callable[[], T | None], otherwise: str, seconds: float = PATIENCE) -> T:
-    """The first true value of `condition`, asked again and again; fails when there is none in time."""
-    deadline = time.monotonic() + seconds
+    """The first true value of `condition`, asked again and again; fails when there is none in time.
+
+    What takes longer is asked for more rarely: asking is what costs a waiting test most.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.02
     while not (value := condition()):
         assert time.monotonic() < deadline, otherwise
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.1)
     return value
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cellgate_kernels.forking.server import MODULES
 from tests.conftest import serving
 from tests.support.browser import Browsers, complaints, link, opened
 from tests.support.server import GatewayProcess
@@ -30,7 +31,8 @@ def console(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     It has room for the sessions of all of them, which last until its end.
     """
     data = tmp_path_factory.mktemp("console") / "data"
-    with serving(data, "sandbox", pool_size=1, max_kernels=256, doors="dify,e2b") as gateway:
+    options = {"max_kernels": 256, "doors": "dify,e2b", "zygote_modules": MODULES}
+    with serving(data, "sandbox", pool_size=1, **options) as gateway:
         yield gateway
 
 

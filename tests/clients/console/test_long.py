@@ -1,4 +1,4 @@
-"""A session of 1,000 cells, at night 10,000: what is in the document, and whether everything can be reached.
+"""A session of 300 cells, at night 10,000: what is in the document, and whether everything can be reached.
 
 Times are not asserted; ``pytest -s`` shows them.
 """
@@ -18,7 +18,7 @@ from tests.support.server import GatewayProcess, until
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(600)]
 
-COUNT, AT_NIGHT = 1_000, 10_000
+COUNT, AT_NIGHT = 300, 10_000
 """Cells of the session at first; a test adds one of the same form, whenever its turn is."""
 AT_ONCE = 60
 MOST_DRAWN = 80

@@ -14,6 +14,7 @@ TYPES = Path(__file__).parent / "types"
 COMPILER = ENVIRONMENT / "generators" / "node_modules" / "typescript" / "bin" / "tsc"
 OPTIONS = {
     "noEmit": True,
+    "skipDefaultLibCheck": True,
     "allowJs": True,
     "checkJs": True,
     "strict": True,

@@ -16,7 +16,7 @@ import requests
 from cellgate.identity.principal import Reach, Role
 from cellgate.identity.store import PRINCIPALS, PrincipalStore, opened
 from tests.conftest import NO_ENGINE, StartGateway, serving
-from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
+from tests.support.server import IN_TIME, PATIENCE, TOKEN, GatewayProcess, until
 
 ASKED = "allow_internet_access"
 
@@ -479,6 +479,7 @@ PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4])\nplt.title('tw
 
 
 def test_a_figure_has_a_chart_where_the_package_is(own: Sandbox) -> None:
+    """Also in a kernel that loads pyplot for its first figure."""
     assert own.run("import sys; 'e2b_charts' in sys.modules").text == "False"
     own.run("sys.modules['e2b_charts'] = None")
     (without,) = own.run(PLOT).of("result")
@@ -500,7 +501,7 @@ def test_a_cell_that_does_not_end_itself(own: Sandbox) -> None:
 
 
 def test_a_cell_ends_at_the_operators_ceiling(start_gateway: StartGateway) -> None:
-    made = make(start_gateway(doors="e2b", cell_timeout=0.5, max_cell_timeout=3))
+    made = make(start_gateway(doors="e2b", cell_timeout=0.5, max_cell_timeout=IN_TIME))
     assert made.run("import time\ntime.sleep(0.7)\n1").text == "1"
     slow = made.run("time.sleep(60)")
     assert slow.error == "cell_timeout"

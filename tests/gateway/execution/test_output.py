@@ -65,7 +65,8 @@ def test_a_hundred_megabytes_break_nothing(gateway: GatewayProcess, session: str
 
 
 def test_a_cell_that_prints_without_end_can_be_stopped(strict: GatewayProcess, strict_session: str) -> None:
-    result = strict.execute(strict_session, "while True: print('x' * 1000)", timeout=IN_TIME)
+    begins = f"import time\nprint('x' * 100_000, flush=True)\ntime.sleep({IN_TIME - 1})\n"
+    result = strict.execute(strict_session, begins + "while True: print('x' * 1000)", timeout=IN_TIME)
     assert (result["status"], result["truncated"]) == ("timeout", True)
     assert strict.execute(strict_session, "'next'")["text"] == "'next'"
 

@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from tests.conftest import NO_ENGINE, StartGateway, serving
-from tests.support.commands import INSTALLED
 from tests.support.server import TOKEN, GatewayProcess, Response, until
 
 MIB = 1024 * 1024
@@ -52,7 +51,7 @@ def is_settled(gateway: GatewayProcess) -> bool:
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway for these tests alone: what others do would look like a change."""
     data = tmp_path_factory.mktemp("bad-input") / "data"
-    with serving(data, "auto", command=INSTALLED, docker_url=NO_ENGINE, pool_size=1) as process:
+    with serving(data, "auto", docker_url=NO_ENGINE, pool_size=1) as process:
         yield process
 
 
@@ -75,9 +74,12 @@ def unchanged(gateway: GatewayProcess, used: str) -> Iterator[None]:
     assert state_of(gateway, used) == before
 
 
-def refused(answer: Response, status: int, reason: str, *, says: str = "") -> None:
-    """The answer is a problem of this kind, in words for the caller and without our stack."""
-    assert (answer.status, answer.reason) == (status, reason), answer.body[:500]
+def refused(answer: Response, status: int, reason: str, *, says: str = "", sent: object = None) -> None:
+    """The answer is a problem of this kind, in words for the caller and without our stack.
+
+    `sent`: what it answers, to be shown if it is none.
+    """
+    assert (answer.status, answer.reason) == (status, reason), (sent, answer.body[:500])
     detail = answer.json()["detail"]
     assert says in detail
     assert len(detail) < 1000
@@ -115,37 +117,33 @@ def head(gateway: GatewayProcess, line: str, *headers: str) -> bytes:
 
 # ---- bodies that are no JSON, or of the wrong shape --------------------------------------------------------
 
-POSTS = {"session": "/v1/sessions", "execute": "/v1/sessions/new/execute", "one-shot": "/v1/execute"}
-every_post = pytest.mark.parametrize("path", POSTS.values(), ids=POSTS.keys())
+CELLS = ("/v1/sessions/new/execute", "/v1/execute")
+POSTS = ("/v1/sessions", *CELLS)
+every_post = pytest.mark.parametrize("path", POSTS)
 
-MALFORMED = {
-    "cut": b'{"code": "1"',
-    "single quotes": b"{'code': '1'}",
-    "two values": b'{"code": "1"}{"code": "1"}',
-    "NaN": b'{"code": "1", "timeout": NaN}',
-    "raw NUL": b'{"code": "a\x00b"}',
-    "invalid UTF-8": b'{"code": "\xff"}',
-    "surrogate in UTF-8": b'{"code": "\xed\xa0\x80"}',
-    "garbage": bytes(range(256)),
-    "form": b"code=1&timeout=2",
-    "brackets": b"[" * DEEP,
-    "nested": b'{"code": ' + b"[" * DEEP + b"]" * DEEP + b"}",
-    "nested metadata": b'{"metadata": {"a": ' + b"[" * DEEP + b"]" * DEEP + b"}}",
-}
-
-
-@every_post
-@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED.keys())
-@pytest.mark.usefixtures("unchanged")
-def test_a_body_that_is_no_json_is_refused(gateway: GatewayProcess, path: str, body: bytes) -> None:
-    refused(gateway.post(path, body), 400, "bad_request", says="body")
+MALFORMED = [
+    b'{"code": "1"',
+    b"{'code': '1'}",
+    b'{"code": "1"}{"code": "1"}',
+    b'{"code": "1", "timeout": NaN}',
+    b'{"code": "a\x00b"}',
+    b'{"code": "\xff"}',
+    b'{"code": "\xed\xa0\x80"}',  # a surrogate
+    bytes(range(256)),
+    b"code=1&timeout=2",
+    b"[" * DEEP,
+    b'{"code": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+    b'{"metadata": {"a": ' + b"[" * DEEP + b"]" * DEEP + b"}}",
+]
 
 
 @every_post
-@pytest.mark.parametrize("body", [b"null", b"true", b"1", b'"code"', b"[]", b'[{"code": "1"}]'])
 @pytest.mark.usefixtures("unchanged")
-def test_a_body_that_is_no_object_is_refused(gateway: GatewayProcess, path: str, body: bytes) -> None:
-    refused(gateway.post(path, body), 400, "bad_request", says="object")
+def test_a_body_that_is_no_json_or_no_object_is_refused(gateway: GatewayProcess, path: str) -> None:
+    for body in MALFORMED:
+        refused(gateway.post(path, body), 400, "bad_request", says="body", sent=body[:100])
+    for body in (b"null", b"true", b"1", b'"code"', b"[]", b'[{"code": "1"}]'):
+        refused(gateway.post(path, body), 400, "bad_request", says="object", sent=body)
 
 
 @every_post
@@ -154,7 +152,7 @@ def test_an_unknown_field_is_refused_by_its_name(gateway: GatewayProcess, path: 
     body = {"tiemout": 5} if path == "/v1/sessions" else {"code": "1", "tiemout": 5}
     says = "unknown field `tiemout`" + ("" if path == "/v1/sessions" else "; did you mean `timeout`?")
     refused(gateway.post(path, body), 400, "bad_request", says=says)
-    limits = {"limits": {"mem": "1g"}} if path != POSTS["execute"] else {"env": {}, "limits": {}}
+    limits = {"limits": {"mem": "1g"}} if path != CELLS[0] else {"env": {}, "limits": {}}
     refused(gateway.post(path, {**body, **limits}), 400, "bad_request")
 
 
@@ -167,12 +165,10 @@ WRONG_SESSION_FIELDS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), WRONG_SESSION_FIELDS)
 @pytest.mark.usefixtures("unchanged")
-def test_a_session_field_of_a_wrong_type_is_refused_by_its_name(
-    gateway: GatewayProcess, field: str, value: Any
-) -> None:
-    refused(gateway.post("/v1/sessions", {field: value}), 400, "bad_request", says=field)
+def test_a_session_field_of_a_wrong_type_is_refused_by_its_name(gateway: GatewayProcess) -> None:
+    for field, value in WRONG_SESSION_FIELDS:
+        refused(gateway.post("/v1/sessions", {field: value}), 400, "bad_request", says=field, sent=value)
 
 
 WRONG_EXECUTE_FIELDS: list[tuple[str, Any]] = [
@@ -186,26 +182,19 @@ WRONG_EXECUTE_FIELDS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), WRONG_EXECUTE_FIELDS)
 @pytest.mark.usefixtures("unchanged")
-def test_an_execute_field_of_a_wrong_type_is_refused_by_its_name(
-    gateway: GatewayProcess, used: str, field: str, value: Any
-) -> None:
-    for path in (f"/v1/sessions/{used}/execute", "/v1/sessions/new/execute", "/v1/execute"):
-        refused(gateway.post(path, {"code": "1", field: value}), 400, "bad_request", says=field)
-
-
-@pytest.mark.parametrize("body", [b"", b"{}", b'{"timeout": 5}'])
-@pytest.mark.usefixtures("unchanged")
-def test_an_execute_without_code_is_refused(gateway: GatewayProcess, body: bytes) -> None:
-    refused(gateway.post("/v1/sessions/new/execute", body), 400, "bad_request", says="code")
-    refused(gateway.post("/v1/execute", body), 400, "bad_request", says="code")
+def test_an_execute_field_of_a_wrong_type_is_refused_by_its_name(gateway: GatewayProcess, used: str) -> None:
+    for path in (f"/v1/sessions/{used}/execute", *CELLS):
+        for field, value in WRONG_EXECUTE_FIELDS:
+            answer = gateway.post(path, {"code": "1", field: value})
+            refused(answer, 400, "bad_request", says=field, sent=(path, value))
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_a_field_given_twice_is_refused_when_either_value_is_bad(gateway: GatewayProcess) -> None:
-    for body in (b'{"code": 1, "code": "1"}', b'{"code": "1", "code": 1}'):
-        refused(gateway.post("/v1/sessions/new/execute", body), 400, "bad_request", says="code")
+def test_an_execute_without_code_or_with_two_is_refused(gateway: GatewayProcess) -> None:
+    for body in (b"", b"{}", b'{"timeout": 5}', b'{"code": 1, "code": "1"}', b'{"code": "1", "code": 1}'):
+        for path in CELLS:
+            refused(gateway.post(path, body), 400, "bad_request", says="code", sent=body)
 
 
 # ---- values ------------------------------------------------------------------------------------------------
@@ -214,7 +203,6 @@ def test_a_field_given_twice_is_refused_when_either_value_is_bad(gateway: Gatewa
 @pytest.mark.parametrize(
     ("escape", "says"),
     [
-        (rb"\u0000", "NUL"),
         (rb"a\u0000b", "NUL"),
         (rb"\ud800", "surrogate"),
         (rb"\udfff", "surrogate"),
@@ -226,40 +214,24 @@ def test_a_field_given_twice_is_refused_when_either_value_is_bad(gateway: Gatewa
 def test_text_that_no_kernel_takes_is_refused_and_said_so(
     gateway: GatewayProcess, used: str, escape: bytes, says: str
 ) -> None:
-    bodies = {
-        "code": b'{"code": "%b"}' % escape,
-        "stdin": b'{"code": "1", "stdin": ["%b"]}' % escape,
-        "env": b'{"code": "1", "env": {"A": "%b"}}' % escape,
-    }
-    for body in bodies.values():
-        for path in (f"/v1/sessions/{used}/execute", "/v1/sessions/new/execute", "/v1/execute"):
-            refused(gateway.post(path, body), 400, "bad_request", says=says)
+    for form in (b'{"code": "%b"}', b'{"code": "1", "stdin": ["%b"]}', b'{"code": "1", "env": {"A": "%b"}}'):
+        for path in (f"/v1/sessions/{used}/execute", *CELLS):
+            refused(gateway.post(path, form % escape), 400, "bad_request", says=says, sent=form)
     refused(gateway.post("/v1/sessions", b'{"env": {"A": "%b"}}' % escape), 400, "bad_request", says=says)
 
 
-BAD_TIMEOUTS = [
-    b"0",
-    b"-0.0",
-    b"-1",
-    b"-1e-9",
-    b"1e12",
-    b"1e308",
-    b"1e400",
-    b"9" * 400,
-    b"1e-400",
-    b"2592001",
-]
+BAD_TIMEOUTS = [b"0", b"-0.0", b"-1", b"-1e-9", b"2592001", b"1e308", b"1e400", b"9" * 400, b"1e-400"]
 
 
-@pytest.mark.parametrize("number", BAD_TIMEOUTS, ids=lambda number: number[:10].decode())
 @pytest.mark.usefixtures("unchanged")
-def test_a_timeout_out_of_bounds_is_refused(gateway: GatewayProcess, used: str, number: bytes) -> None:
-    body = b'{"code": "1", "timeout": %b}' % number
-    for path in (f"/v1/sessions/{used}/execute", "/v1/sessions/new/execute", "/v1/execute"):
-        refused(gateway.post(path, body), 400, "bad_request", says="timeout")
-    for name in ("cell_timeout", "idle_timeout", "lifetime"):
-        body = b'{"limits": {"%b": %b}}' % (name.encode(), number)
-        refused(gateway.post("/v1/sessions", body), 400, "bad_request", says=name)
+def test_a_timeout_out_of_bounds_is_refused(gateway: GatewayProcess, used: str) -> None:
+    for number in BAD_TIMEOUTS:
+        body = b'{"code": "1", "timeout": %b}' % number
+        for path in (f"/v1/sessions/{used}/execute", *CELLS):
+            refused(gateway.post(path, body), 400, "bad_request", says="timeout", sent=body)
+        for name in ("cell_timeout", "idle_timeout", "lifetime"):
+            body = b'{"limits": {"%b": %b}}' % (name.encode(), number)
+            refused(gateway.post("/v1/sessions", body), 400, "bad_request", says=name, sent=body)
 
 
 BAD_LIMITS: list[tuple[str, Any]] = [
@@ -274,12 +246,12 @@ BAD_LIMITS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), BAD_LIMITS, ids=lambda value: str(value)[:20])
 @pytest.mark.usefixtures("unchanged")
-def test_a_limit_out_of_bounds_is_refused_by_its_name(gateway: GatewayProcess, name: str, value: Any) -> None:
-    limits = {"limits": {name: value}}
-    refused(gateway.post("/v1/sessions", limits), 400, "bad_request", says=name)
-    refused(gateway.post("/v1/execute", {"code": "1", **limits}), 400, "bad_request", says=name)
+def test_a_limit_out_of_bounds_is_refused_by_its_name(gateway: GatewayProcess) -> None:
+    for name, value in BAD_LIMITS:
+        limits = {"limits": {name: value}}
+        for path, body in (("/v1/sessions", limits), ("/v1/execute", {"code": "1", **limits})):
+            refused(gateway.post(path, body), 400, "bad_request", says=name, sent=body)
 
 
 BAD_ENVIRONMENTS: dict[str, dict[str, str]] = {
@@ -294,63 +266,45 @@ BAD_ENVIRONMENTS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("env", BAD_ENVIRONMENTS.values(), ids=BAD_ENVIRONMENTS.keys())
 @pytest.mark.usefixtures("unchanged")
-def test_a_bad_environment_is_refused(gateway: GatewayProcess, used: str, env: dict[str, str]) -> None:
-    refused(gateway.post("/v1/sessions", {"env": env}), 400, "bad_request", says="env")
-    for path in (f"/v1/sessions/{used}/execute", "/v1/sessions/new/execute", "/v1/execute"):
-        refused(gateway.post(path, {"code": "1", "env": env}), 400, "bad_request", says="env")
+def test_a_bad_environment_is_refused(gateway: GatewayProcess, used: str) -> None:
+    for name, env in BAD_ENVIRONMENTS.items():
+        refused(gateway.post("/v1/sessions", {"env": env}), 400, "bad_request", says="env", sent=name)
+        for path in (f"/v1/sessions/{used}/execute", *CELLS):
+            answer = gateway.post(path, {"code": "1", "env": env})
+            refused(answer, 400, "bad_request", says="env", sent=(path, name))
 
 
-@pytest.mark.parametrize(
-    "name", ["nope", "../python3", "python3/..", "", " python3", "x" * 10_000, "%2e", "\0"]
-)
 @pytest.mark.usefixtures("unchanged")
 def test_an_unknown_kernelspec_is_refused_with_the_names_there_are(
-    gateway: GatewayProcess, name: str
+    gateway: GatewayProcess, used: str
 ) -> None:
-    refused(gateway.post("/v1/sessions", {"kernel": name}), 400, "bad_request", says="python3")
-    refused(gateway.post("/v1/execute", {"code": "1", "kernel": name}), 400, "bad_request", says="python3")
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_an_unknown_kernelspec_contradicts_no_existing_session(gateway: GatewayProcess, used: str) -> None:
+    for name in ("nope", "../python3", "python3/..", "", " python3", "x" * 10_000, "%2e", "\0"):
+        for path, body in (("/v1/sessions", {}), ("/v1/execute", {"code": "1"})):
+            answer = gateway.post(path, {**body, "kernel": name})
+            refused(answer, 400, "bad_request", says="python3", sent=name[:20])
     refused(gateway.post("/v1/sessions", {"session": used, "kernel": "nope"}), 400, "bad_request")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"on_disconnect": "explode"},
-        {"stdin": ["x"] * 10_001},
-        {"code": "#" * (10 * MIB + 1)},
-        {"stdin": ["#" * (10 * MIB + 1)]},
-    ],
-    ids=["on_disconnect", "too many lines", "long code", "long line"],
-)
-@pytest.mark.usefixtures("unchanged")
-def test_other_values_out_of_bounds_are_refused(gateway: GatewayProcess, fields: dict[str, Any]) -> None:
-    says = next(iter(fields))
-    for path in ("/v1/sessions/new/execute", "/v1/execute"):
-        refused(gateway.post(path, {"code": "1", **fields}), 400, "bad_request", says=says)
+OUT_OF_BOUNDS: list[dict[str, Any]] = [
+    {"on_disconnect": "explode"},
+    {"stdin": ["x"] * 10_001},
+    {"code": "#" * (10 * MIB + 1)},
+    {"stdin": ["#" * (10 * MIB + 1)]},
+]
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_the_length_of_code_is_counted_in_bytes(gateway: GatewayProcess) -> None:
-    body = '{"code": "#%s"}' % ("é" * (5 * MIB))
-    refused(gateway.post("/v1/execute", body.encode()), 400, "bad_request", says="code")
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_metadata_that_is_too_large_is_refused(gateway: GatewayProcess) -> None:
-    refused(
-        gateway.post("/v1/sessions", {"metadata": {"a": "x" * 70_000}}), 400, "bad_request", says="metadata"
-    )
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_a_one_shot_that_nobody_waits_for_is_refused(gateway: GatewayProcess) -> None:
+def test_other_values_out_of_bounds_are_refused(gateway: GatewayProcess) -> None:
+    for fields in OUT_OF_BOUNDS:
+        says = next(iter(fields))
+        for path in CELLS:
+            refused(gateway.post(path, {"code": "1", **fields}), 400, "bad_request", says=says)
+    in_bytes = '{"code": "#%s"}' % ("é" * (5 * MIB))
+    refused(gateway.post("/v1/execute", in_bytes.encode()), 400, "bad_request", says="code")
     refused(gateway.post("/v1/execute", {"code": "1", "wait": False}), 400, "bad_request", says="wait")
+    large = {"metadata": {"a": "x" * 70_000}}
+    refused(gateway.post("/v1/sessions", large), 400, "bad_request", says="metadata")
 
 
 def test_metadata_as_deep_as_it_is_taken_can_be_read_back(gateway: GatewayProcess, session: str) -> None:
@@ -368,31 +322,12 @@ def test_metadata_as_deep_as_it_is_taken_can_be_read_back(gateway: GatewayProces
 
 # ---- session keys and ids ----------------------------------------------------------------------------------
 
-BAD_KEYS_IN_PATHS = {
-    "empty": "",
-    "dots": "..",
-    "dot": ".",
-    "quoted dots": "%2e%2e",
-    "129 characters": "a" * 129,
-    "NUL": "a%00",
-    "newline": "a%0Ab",
-    "escape": "%1B%5B31m",
-    "slash": "a%2Fb",
-    "backslash": "a%5Cb",
-    "blank": "a%20b",
-    "quoted twice": "a%252e",
-    "letter outside ASCII": "%C3%A9",
-    "right to left": "a%E2%80%AEb",
-    "invalid UTF-8": "%FF",
-    "hyphen first": "-a",
-    "semicolon": "a;b",
-}
+BAD_KEYS = ["", "..", ".", "%2e%2e", "a" * 129, "a%00", "a%0Ab", "%1B%5B31m", "a%2Fb", "a%5Cb", "a%20b"]
+BAD_KEYS += ["a%252e", "%C3%A9", "a%E2%80%AEb", "%FF", "-a", "a;b"]
 
 
-@pytest.mark.parametrize("key", BAD_KEYS_IN_PATHS.values(), ids=BAD_KEYS_IN_PATHS.keys())
 @pytest.mark.usefixtures("unchanged")
-def test_a_bad_session_key_in_a_path_is_refused(gateway: GatewayProcess, key: str) -> None:
-    base = f"/v1/sessions/{key}"
+def test_a_bad_session_key_is_refused_in_a_path_and_in_a_body(gateway: GatewayProcess) -> None:
     requests: list[tuple[str, str, Any]] = [
         *(("GET", path, None) for path in ("", "/events", "/notebook", "/executions", "/executions/x")),
         ("DELETE", "", None),
@@ -400,17 +335,12 @@ def test_a_bad_session_key_in_a_path_is_refused(gateway: GatewayProcess, key: st
         ("POST", "/execute", {"code": "1"}),
         ("POST", "/executions/x/input", {"value": "x"}),
     ]
-    for method, path, body in requests:
-        refused(gateway.request(method, base + path, body), 400, "bad_request")
-
-
-BAD_KEYS = sorted({unquote(key) for key in BAD_KEYS_IN_PATHS.values()})
-
-
-@pytest.mark.parametrize("key", BAD_KEYS, ids=lambda key: ascii(key)[:20])
-@pytest.mark.usefixtures("unchanged")
-def test_a_bad_session_key_in_a_body_is_refused(gateway: GatewayProcess, key: str) -> None:
-    refused(gateway.post("/v1/sessions", {"session": key}), 400, "bad_request", says="session key")
+    for key in BAD_KEYS:
+        for method, path, body in requests:
+            answer = gateway.request(method, f"/v1/sessions/{key}{path}", body)
+            refused(answer, 400, "bad_request", sent=(key, path))
+        answer = gateway.post("/v1/sessions", {"session": unquote(key)})
+        refused(answer, 400, "bad_request", says="session key", sent=key)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -425,13 +355,13 @@ def test_an_unknown_session_is_not_found_and_not_made(gateway: GatewayProcess) -
     refused(gateway.get("/v1/sessions?after=nobody"), 404, "not_found", says="nobody")
 
 
-@pytest.mark.parametrize("execution", ["", "x", "..", "%00", "%2F", "a" * 5000, "%C3%A9", "0" * 32])
 @pytest.mark.usefixtures("unchanged")
-def test_an_unknown_execution_is_not_found(gateway: GatewayProcess, used: str, execution: str) -> None:
-    base = f"/v1/sessions/{used}/executions/{execution}"
-    refused(gateway.get(base), 404, "not_found")
-    refused(gateway.post(f"{base}/cancel"), 404, "not_found")
-    refused(gateway.post(f"{base}/input", {"value": "x"}), 404, "not_found")
+def test_an_unknown_execution_is_not_found(gateway: GatewayProcess, used: str) -> None:
+    for execution in ("", "x", "..", "%00", "%2F", "a" * 5000, "%C3%A9", "0" * 32):
+        base = f"/v1/sessions/{used}/executions/{execution}"
+        refused(gateway.get(base), 404, "not_found", sent=execution)
+        refused(gateway.post(f"{base}/cancel"), 404, "not_found", sent=execution)
+        refused(gateway.post(f"{base}/input", {"value": "x"}), 404, "not_found", sent=execution)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -440,15 +370,12 @@ def test_a_finished_execution_takes_no_cancel_and_no_input(gateway: GatewayProce
     base = f"/v1/sessions/{used}/executions/{listed[0]['execution']}"
     refused(gateway.post(f"{base}/cancel"), 409, "conflict")
     refused(gateway.post(f"{base}/input", {"value": "x"}), 404, "not_found")
-    for body in (
-        b"{}",
-        b'{"value": 1}',
-        b'{"value": "\\u0000"}',
-        b'{"value": "\\ud800"}',
-        b"[",
-        b'{"x": "y"}',
-    ):
-        refused(gateway.post(f"{base}/input", body), 400, "bad_request")
+    for value in ("1", r'"\u0000"', r'"\ud800"'):
+        refused(
+            gateway.post(f"{base}/input", f'{{"value": {value}}}'.encode()), 400, "bad_request", sent=value
+        )
+    for body in (b"{}", b"[", b'{"x": "y"}'):
+        refused(gateway.post(f"{base}/input", body), 400, "bad_request", sent=body)
 
 
 # ---- methods, paths, headers, queries ----------------------------------------------------------------------
@@ -473,46 +400,35 @@ def test_a_wrong_method_is_refused_with_the_right_ones(
     assert answer.headers["Allow"] == allowed
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
-@pytest.mark.parametrize(
-    "path", ["/nope", "/v1", "/v1/nope", "/v1/sessions/x/nope", "//v1/sessions", "/v1/../v1/info"]
-)
-@pytest.mark.usefixtures("unchanged")
-def test_an_unknown_path_is_not_found(gateway: GatewayProcess, method: str, path: str) -> None:
-    refused(gateway.request(method, path), 404, "not_found")
-
-
-@pytest.mark.parametrize(
-    ("path", "meant"),
-    [
-        ("/v1/v1/sessions", "/v1/sessions"),
-        ("/sessions", "/v1/sessions"),
-        ("/api/v1/sessions/x/execute", "/v1/sessions/x/execute"),
-        ("/v1//sessions", "/v1/sessions"),
-        ("/v1/execute/", "/v1/execute"),
-        ("/v1/session/x/file", "/v1/sessions/x/files"),
-        ("/v1/metrics", "/metrics"),
-    ],
-)
-@pytest.mark.usefixtures("unchanged")
-def test_a_path_that_is_not_there_is_answered_with_the_one_that_was_meant(
-    gateway: GatewayProcess, path: str, meant: str
-) -> None:
-    refused(gateway.get(path), 404, "not_found", says=f"did you mean {meant}?")
+MEANT = {
+    "/v1/v1/sessions": "/v1/sessions",
+    "/sessions": "/v1/sessions",
+    "/api/v1/sessions/x/execute": "/v1/sessions/x/execute",
+    "/v1//sessions": "/v1/sessions",
+    "/v1/execute/": "/v1/execute",
+    "/v1/session/x/file": "/v1/sessions/x/files",
+    "/v1/metrics": "/metrics",
+}
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_the_list_with_a_slash_behind_it_is_told_apart_from_a_bad_key(gateway: GatewayProcess) -> None:
+def test_an_unknown_path_is_not_found_and_the_one_that_was_meant_is_told(gateway: GatewayProcess) -> None:
+    for path in ("/nope", "/v1", "/v1/nope", "/v1/sessions/x/nope", "//v1/sessions", "/v1/../v1/info"):
+        for method in ("GET", "POST", "DELETE", "PUT"):
+            refused(gateway.request(method, path), 404, "not_found", sent=(method, path))
+    for path, meant in MEANT.items():
+        refused(gateway.get(path), 404, "not_found", says=f"did you mean {meant}?", sent=path)
+    # The list with a slash behind it is told apart from a bad key.
     refused(gateway.get("/v1/sessions/"), 400, "bad_request", says="/v1/sessions, without a slash")
     refused(gateway.get("/v1/sessions/x/export"), 404, "not_found", says="/docs has all")
 
 
-@pytest.mark.parametrize("path", ["/interrupt", "/restart", "/undo", "/executions/x/cancel"])
 @pytest.mark.usefixtures("unchanged")
-def test_a_body_that_would_have_no_effect_is_refused(gateway: GatewayProcess, used: str, path: str) -> None:
-    for body in (b'{"steps": 2}', b"0", b"false", b"{", b"{" + b" " * 100 + b"}"):
-        answer = gateway.post(f"/v1/sessions/{used}{path}", body)
-        refused(answer, 400, "bad_request", says="takes no body")
+def test_a_body_that_would_have_no_effect_is_refused(gateway: GatewayProcess, used: str) -> None:
+    for path in ("/interrupt", "/restart", "/undo", "/executions/x/cancel"):
+        for body in (b'{"steps": 2}', b"0", b"false", b"{", b"{" + b" " * 100 + b"}"):
+            answer = gateway.post(f"/v1/sessions/{used}{path}", body)
+            refused(answer, 400, "bad_request", says="takes no body", sent=(path, body))
 
 
 def test_a_body_that_says_nothing_is_taken_with_any_request(gateway: GatewayProcess, session: str) -> None:
@@ -521,29 +437,19 @@ def test_a_body_that_says_nothing_is_taken_with_any_request(gateway: GatewayProc
         assert gateway.post(f"/v1/sessions/{session}/interrupt", body).status == 204
 
 
-@pytest.mark.parametrize("coding", ["gzip", "BR", "utf-8, X-Gzip", "zstd"])
+@every_post
 @pytest.mark.usefixtures("unchanged")
-def test_a_body_in_another_coding_is_refused(gateway: GatewayProcess, coding: str) -> None:
-    for path in POSTS.values():
+def test_a_body_in_another_coding_or_of_another_type_is_refused(gateway: GatewayProcess, path: str) -> None:
+    for coding in ("gzip", "BR", "utf-8, X-Gzip", "zstd"):
         answer = gateway.post(path, b'{"code": "1"}', headers={"Content-Encoding": coding})
         refused(answer, 415, "unsupported_media", says=coding.lower())
-
-
-@pytest.mark.parametrize("coding", ["identity", "utf-8", "UTF-8", "application/json"])
-@pytest.mark.usefixtures("unchanged")
-def test_what_is_no_coding_leaves_a_body_as_it_is(gateway: GatewayProcess, coding: str) -> None:
-    answer = gateway.post("/v1/sessions", b"[]", headers={"Content-Encoding": coding})
-    refused(answer, 400, "bad_request", says="object")
-
-
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/xml", "multipart/form-data; boundary=x", "nonsense"]
-)
-@pytest.mark.usefixtures("unchanged")
-def test_a_body_of_another_type_is_refused(gateway: GatewayProcess, kind: str) -> None:
-    for path in POSTS.values():
+    for coding in ("identity", "utf-8", "UTF-8", "application/json"):
+        # That is no coding, and leaves the body as it is.
+        answer = gateway.post(path, b"[]", headers={"Content-Encoding": coding})
+        refused(answer, 400, "bad_request", says="object", sent=coding)
+    for kind in ("text/plain", "application/xml", "multipart/form-data; boundary=x", "nonsense"):
         answer = gateway.post(path, b'{"code": "1"}', headers={"Content-Type": kind})
-        refused(answer, 415, "unsupported_media", says="application/json")
+        refused(answer, 415, "unsupported_media", says="application/json", sent=kind)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -555,13 +461,13 @@ def test_a_chunked_body_of_another_type_is_refused(gateway: GatewayProcess) -> N
     assert answer.startswith(b"HTTP/1.1 415 "), answer[:200]
 
 
-@pytest.mark.parametrize("accept", ["text/html", "image/png", "application/pdf, text/csv", "nonsense"])
 @pytest.mark.usefixtures("unchanged")
-def test_an_unacceptable_accept_is_refused(gateway: GatewayProcess, used: str, accept: str) -> None:
-    for path in (f"/v1/sessions/{used}/execute", "/v1/sessions/new/execute", "/v1/execute"):
-        answer = gateway.post(path, {"code": "1"}, headers={"Accept": accept})
-        refused(answer, 406, "not_acceptable", says="application/x-ndjson")
-    refused(gateway.get(f"/v1/sessions/{used}/events", headers={"Accept": accept}), 406, "not_acceptable")
+def test_an_unacceptable_accept_is_refused(gateway: GatewayProcess, used: str) -> None:
+    for accept in ("text/html", "image/png", "application/pdf, text/csv", "nonsense"):
+        for path in (f"/v1/sessions/{used}/execute", *CELLS):
+            answer = gateway.post(path, {"code": "1"}, headers={"Accept": accept})
+            refused(answer, 406, "not_acceptable", says="application/x-ndjson", sent=accept)
+        refused(gateway.get(f"/v1/sessions/{used}/events", headers={"Accept": accept}), 406, "not_acceptable")
     refused(gateway.get(f"/v1/sessions/{used}/notebook?format=pdf"), 406, "not_acceptable")
 
 
@@ -572,10 +478,10 @@ BAD_QUERIES = [
 ]
 
 
-@pytest.mark.parametrize("query", BAD_QUERIES, ids=lambda query: query[:20])
 @pytest.mark.usefixtures("unchanged")
-def test_a_bad_query_of_the_list_is_refused(gateway: GatewayProcess, query: str) -> None:
-    refused(gateway.get(f"/v1/sessions{query}"), 400, "bad_request")
+def test_a_bad_query_of_the_list_is_refused(gateway: GatewayProcess) -> None:
+    for query in BAD_QUERIES:
+        refused(gateway.get(f"/v1/sessions{query}"), 400, "bad_request", sent=query)
 
 
 @pytest.mark.parametrize("number", ["-1", "x", "1e3", "1.5", "", "%D9%A3", "%FF", "9" * 20, "9" * 5000])
@@ -592,21 +498,19 @@ def test_a_bad_number_in_a_query_is_refused(gateway: GatewayProcess, used: str, 
     ):
         refused(gateway.get(base + path), 400, "bad_request")
     for query in (f"max_text={number}", f"plain={number}"):
-        for path in (f"{base}/execute", "/v1/sessions/new/execute", "/v1/execute"):
+        for path in (f"{base}/execute", *CELLS):
             refused(gateway.post(f"{path}?{query}", {"code": "1"}), 400, "bad_request")
     if number.isascii() and "%" not in number:
         answer = gateway.get(f"{base}/events", headers={"Last-Event-ID": number})
         refused(answer, 400, "bad_request", says="Last-Event-ID")
 
 
-@pytest.mark.parametrize("key", ["", "x" * 256, "x" * 10_000])
 @pytest.mark.usefixtures("unchanged")
-def test_a_bad_idempotency_key_is_refused(gateway: GatewayProcess, used: str, key: str) -> None:
-    for session in (used, "new"):
-        answer = gateway.post(
-            f"/v1/sessions/{session}/execute", {"code": "1"}, headers={"Idempotency-Key": key}
-        )
-        refused(answer, 400, "bad_request", says="Idempotency-Key")
+def test_a_bad_idempotency_key_is_refused(gateway: GatewayProcess, used: str) -> None:
+    for path in (f"/v1/sessions/{used}/execute", CELLS[0]):
+        for key in ("", "x" * 256, "x" * 10_000):
+            answer = gateway.post(path, {"code": "1"}, headers={"Idempotency-Key": key})
+            refused(answer, 400, "bad_request", says="Idempotency-Key")
 
 
 # ---- bodies that are too large -----------------------------------------------------------------------------
@@ -683,32 +587,15 @@ def test_a_refused_body_leaves_the_connection_usable(gateway: GatewayProcess) ->
 
 Raw = Callable[[GatewayProcess], bytes]
 
-RAW: dict[str, tuple[Raw, bytes]] = {  # the bytes, and how the answer begins if there must be one
-    "no HTTP": (lambda _: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"HTTP/1.1 400 "),
+RAW: dict[
+    str, tuple[Raw, bytes]
+] = {  # the bytes, and how the answer begins if there must be one; see test_connections
     "other version": (lambda g: head(g, "GET /healthz HTTP/9.9"), b"HTTP/1.1 400 "),
     "no host": (lambda _: b"GET /healthz HTTP/1.1\r\n\r\n", b"HTTP/1.1 400 "),
     "two hosts": (lambda g: head(g, "GET /healthz HTTP/1.1", "Host: evil.example"), b"HTTP/1.1 400 "),
     "header without colon": (lambda g: head(g, "GET /healthz HTTP/1.1", "nonsense"), b"HTTP/1.1 400 "),
-    "negative length": (
-        lambda g: head(g, "POST /v1/sessions HTTP/1.1", "Content-Length: -5"),
-        b"HTTP/1.1 400 ",
-    ),
     "length in words": (
         lambda g: head(g, "POST /v1/sessions HTTP/1.1", "Content-Length: x"),
-        b"HTTP/1.1 400 ",
-    ),
-    "two lengths": (
-        lambda g: head(g, "POST /v1/sessions HTTP/1.1", "Content-Length: 2", "Content-Length: 3") + b"{} ",
-        b"HTTP/1.1 400 ",
-    ),
-    "length and chunks": (
-        lambda g: (
-            head(g, "POST /v1/sessions HTTP/1.1", "Content-Length: 2", "Transfer-Encoding: chunked") + b"{}"
-        ),
-        b"HTTP/1.1 400 ",
-    ),
-    "bad chunk": (
-        lambda g: head(g, "POST /v1/sessions HTTP/1.1", "Transfer-Encoding: chunked") + b"zz\r\n{}\r\n",
         b"HTTP/1.1 400 ",
     ),
     "control character": (

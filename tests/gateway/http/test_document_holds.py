@@ -21,7 +21,8 @@ from schemathesis.checks import (
 
 from cellgate.http.openapi.document import build_document
 from cellgate.http.routes import TABLE
-from tests.conftest import serving
+from tests.conftest import NO_ENGINE, serving
+from tests.support.examples import SHARE
 from tests.support.nightly import mostly_nightly
 from tests.support.server import TOKEN, GatewayProcess
 
@@ -53,7 +54,8 @@ TAKING = [label for label, each in OPERATIONS.items() if each.query or each.body
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway of few kernels, none of which is waited for."""
     folder = tmp_path_factory.mktemp("described") / "data"
-    with serving(folder, max_kernels=6, claim_timeout=0.5, ports_port=0) as gateway:
+    options = {"docker_url": NO_ENGINE, "max_kernels": 6, "claim_timeout": 0.5, "ports_port": 0}
+    with serving(folder, "auto", **options) as gateway:
         yield gateway
 
 
@@ -86,8 +88,8 @@ def ask(gateway: GatewayProcess, case: Case, there: dict[str, object]) -> None:
 
 
 def asked(gateway: GatewayProcess, label: str, mode: GenerationMode, there: dict[str, object]) -> None:
-    """Ask for this operation again and again."""
-    examples = 3 if label in SLOW else 8
+    """Ask for this operation again and again; half as often where few examples are asked for."""
+    examples = (3 if label in SLOW else 8) if SHARE >= 1 else (2 if label in SLOW else 4)
 
     @settings(
         max_examples=examples,

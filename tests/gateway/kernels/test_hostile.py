@@ -19,7 +19,7 @@ import pytest
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
-from cellgate_kernels.forking.server import ForkServer
+from cellgate_kernels.forking.server import ForkServer, ForkSettings
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.hostile import server_at_a_fixed_port
 from tests.support.kernels import (
@@ -144,7 +144,7 @@ async def attack(catalog: KernelspecCatalog, folder: Path, *, forked: bool) -> d
     if forked:
         kernels = Path(tempfile.gettempdir())
         uids = await kernel_uids("tests", kernels)
-        options["fork_server"] = ForkServer([(kernels, True)], uids=uids)
+        options["fork_server"] = ForkServer([(kernels, True)], None, ForkSettings(modules=()), uids)
     context = zmq.asyncio.Context()
     victim, attacker = (
         AsyncKernelManager(kernel_name="python3", kernel_spec_manager=catalog, context=context)

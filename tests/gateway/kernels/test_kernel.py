@@ -32,6 +32,7 @@ from cellgate_kernels.protocol.messages import Channel, Message, new_message
 from cellgate_kernels.protocol.outputs import KernelEvent, OutputCaps, OutputLimiter
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.kernels import each_backend, own_processes
+from tests.support.server import IN_TIME
 
 DEADLINE = 60.0
 one_backend = pytest.mark.parametrize("backend", ["process"], indirect=True)
@@ -277,8 +278,8 @@ async def test_a_kernel_that_never_answers_fails_at_the_start_timeout(
     code = "import sys, time; print('I take my time', file=sys.stderr, flush=True); time.sleep(600)"
     set_program(catalog, "-S", "-c", code)
     # On a busy machine the program itself takes a while to say it.
-    with pytest.raises(KernelStartFailed, match="within 5 s") as failure:
-        await new_launcher(start_timeout=5).start(PYTHON3)
+    with pytest.raises(KernelStartFailed, match=f"within {IN_TIME:g} s") as failure:
+        await new_launcher(start_timeout=IN_TIME).start(PYTHON3)
     assert failure.value.message.endswith("I take my time")
 
 

@@ -31,7 +31,7 @@ Start = Callable[..., Awaitable[Program]]
 STARTED = struct.pack(">BII", 33, 4, 7)
 
 
-@pytest.fixture(params=[*FORKS_FIRST, "process"])
+@pytest.fixture(params=[*FORKS_FIRST, at_night("process")])
 def backend(request: pytest.FixtureRequest) -> str:
     if request.param != "process":
         request.getfixturevalue("sandbox")

@@ -65,7 +65,7 @@ def any_gateway(
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Iterator[GatewayProcess]:
-    yield from gateway_for(tmp_path_factory.mktemp("packages") / "data", "process", index)
+    yield from gateway_for(tmp_path_factory.mktemp("packages") / "data", "auto", index)
 
 
 def gateway_for(data: Path, backend: str, index: Index) -> Iterator[GatewayProcess]:

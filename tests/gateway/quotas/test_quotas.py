@@ -12,7 +12,7 @@ from tornado.httpclient import HTTPRequest
 from cellgate.identity.principal import Reach, Role
 from cellgate.identity.store import PRINCIPALS, opened
 from cellgate.quotas.usage import COUNTED
-from tests.conftest import serving
+from tests.conftest import NO_ENGINE, serving
 from tests.support.commands import refusal
 from tests.support.server import TOKEN, GatewayProcess, Response, together, until
 from tests.support.websockets import websocket
@@ -77,7 +77,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
             tokens[name] = store.create_token(name, reach=Reach())[1]
     file = folder / "quotas.toml"
     file.write_text(QUOTAS)
-    with serving(data, quotas=file, max_kernels=20) as gateway:
+    with serving(data, "auto", docker_url=NO_ENGINE, quotas=file, max_kernels=20) as gateway:
         yield Limited(gateway, file, tokens)
 
 

@@ -127,7 +127,8 @@ def test_an_ended_session_is_replayed_and_what_never_ran_is_not(replaying: Gatew
 
 
 def test_what_was_stopped_by_its_deadline_is_stopped_again(replaying: GatewayProcess, key: str) -> None:
-    replaying.execute(key, "print('begun', flush=True)\nwhile True: pass", timeout=IN_TIME)
+    endless = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    replaying.execute(key, endless, timeout=IN_TIME)
     report = replay(replaying, key)
     assert report["cells"][0]["status"] == {"recorded": "timeout", "now": "timeout"}
 

@@ -40,7 +40,9 @@ def test_a_whole_life_is_logged_without_code_output_variables_and_tokens(start_g
     assert gateway.get("/v1/sessions", token=f"{SECRET}-stray\x01").status == 400
     assert gateway.post("/v1/sessions/s/execute", {"code": [f"{SECRET}-type"]}).status == 400
     assert gateway.get(f"/v1/sessions/s/events?after={SECRET}").status == 400
-    stuck = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: '{SECRET}-stuck'"
+    stuck = (
+        f"import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); '{SECRET}-stuck'; time.sleep(60)"
+    )
     ended = gateway.execute("s", stuck, timeout=IN_TIME)
     assert ended["cause"] == "cell_timeout"
     assert gateway.execute("s", "import os; os._exit(3)")["cause"] == "kernel_exit"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.commands import cellgate
-from tests.support.server import GatewayProcess
+from tests.support.server import IN_TIME, GatewayProcess
 from tests.support.users import add_user, create_token
 
 
@@ -28,8 +28,8 @@ def test_alternatives_begin_with_the_session_and_leave_it_as_it_is(
         "x.append(2); open('a.txt', 'a').write('b'); print(x, open('a.txt').read())",
         "x[0] / 0",
         "import os; os._exit(3)",
-        "while True: pass",
-        timeout=5,
+        "import time; time.sleep(600)",
+        timeout=IN_TIME,
     )
     assert [(each["status"], each["branch"]) for each in found] == [
         ("ok", "ended"),

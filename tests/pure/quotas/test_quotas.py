@@ -218,47 +218,17 @@ def test_a_pattern_is_read(text: str, pattern: HostPattern) -> None:
     assert parse_host_pattern(str(pattern)) == pattern
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ":",
-        ":443",
-        "example.org",
-        "example.org:",
-        "example.org:0",
-        "example.org:65536",
-        "example.org:443x",
-        "example.org:٤",
-        "example.org:+1",
-        "example.org.:443",
-        "example..org:443",
-        "-a.org:443",
-        "a_b.org:443",
-        "a b.org:443",
-        "xn--a.org:443",
-        "https://example.org:443",
-        "user@example.org:443",
-        "example.org/path:443",
-        "*:443",
-        "**.example.org:443",
-        "*example.org:443",
-        "a.*.org:443",
-        "*.192.0.2.1:443",
-        "*.[2001:db8::1]:443",
-        "2001:db8::1:443",
-        "[192.0.2.1]:443",
-        "[2001:db8::1%eth0]:443",
-        "[nonsense]:443",
-        "192.0.2:80",
-        "0x7f000001:80",
-        "2130706433:80",
-        "a.org:443\n",
-        "a" * 64 + ".org:443",
-        "a." * 200 + "org:443",
-        "a" * 10_000,
-    ],
+NO_PATTERNS = (
+    ": :443 example.org example.org: example.org:0 example.org:65536 example.org:443x example.org:٤ "
+    "example.org:+1 example.org.:443 example..org:443 -a.org:443 a_b.org:443 xn--a.org:443 "
+    "https://example.org:443 user@example.org:443 example.org/path:443 *:443 **.example.org:443 "
+    "*example.org:443 a.*.org:443 *.192.0.2.1:443 *.[2001:db8::1]:443 2001:db8::1:443 [192.0.2.1]:443 "
+    "[2001:db8::1%eth0]:443 [nonsense]:443 192.0.2:80 0x7f000001:80 2130706433:80"
 )
+ODD = ["", "a b.org:443", "a.org:443\n", "a" * 64 + ".org:443", "a." * 200 + "org:443", "a" * 10_000]
+
+
+@pytest.mark.parametrize("text", [*NO_PATTERNS.split(), *ODD])
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_host_pattern(text)

@@ -88,6 +88,10 @@ def _cellgate_e2b():
         format_type = {CHART!r}
         print_method = "_repr_cellgate_chart_"
 
+        def pop(self, typ, default=None):
+            # pyplot takes figures out of all formatters when it is loaded, which may be later.
+            return default
+
     formatters = get_ipython().display_formatter.formatters
     columns = Columns(parent=get_ipython().display_formatter)
     charts = Chart(parent=get_ipython().display_formatter)
