@@ -381,7 +381,7 @@ def test_programs_and_branches_work(gateway: GatewayProcess, containers: Contain
 
 @pytest.mark.nightly
 def test_each_kernel_has_its_own_packages(start: Start) -> None:
-    gateway = start(packages="six")
+    gateway = start(packages="six", zygote_modules=MODULES)
     for name in ("one", "two"):
         paths = told(gateway, name, "[each for each in __import__('sys').path if 'packages/' in each]")
         (own,) = (path for path in paths if path.startswith("/run/packages/"))
