@@ -415,13 +415,6 @@ class BaseApp(Application):
             loader.teach = partial(teach, command=self, has_subcommands=bool(self.subcommands))
         return loader
 
-    def known_gateway(self, typed: Mapping[str, str]) -> Gateway | None:
-        """A client of the gateway of the settings, for completion; None for a command without one.
-
-        `typed`: those of the line, by ``Class.trait``.
-        """
-        return None
-
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
         """The lines of ``--help``; ``--help-all`` adds traitlets' list of every setting."""
         if classes:
@@ -589,16 +582,6 @@ class CommandApp(BaseApp):
         if running is None or without_version(self.address()) != without_version(running.url):
             return None
         return running
-
-    def known_gateway(self, typed: Mapping[str, str]) -> Gateway | None:
-        """A client of the gateway of the settings, those of the unfinished line included."""
-        config = Config()
-        for setting, value in typed.items():
-            class_name, trait = setting.split(".")
-            config[class_name][trait] = DeferredConfigString(value)
-        self.cli_config = config
-        self._load_settings()
-        return self.gateway()
 
     def _running_gateway(self) -> RunningGateway | None:
         path = self.data_path / RUNNING_FILE
