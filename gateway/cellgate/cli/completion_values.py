@@ -3,7 +3,7 @@
 argcomplete handles the shells: at each Tab the shell runs the command that is being typed, with the line in
 the environment. traitlets creates the parser of that command, and this module tells the parser what its
 arguments and the values of its options may be. It derives that from the command's usage line and from its
-options' metavars and values, so a new command needs nothing here. No gateway is asked: a Tab costs no request.
+options' metavars and values, so a new command needs nothing here. No gateway is asked.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Sources are never built, so no code of a package runs here. uv is configured onl
 built here, not by files or other variables. ``record.requirement_lines`` writes every line it reads.
 
 Results are read from machine-readable files (a plan as JSON, a ``pylock.toml`` of PEP 751) and validated.
-Errors are identified by uv's exit code and by the wheel that was requested. Its messages go to the log; only why
-there is no solution is repeated to whoever asked.
+Errors are identified by uv's exit code and by the wheel that was requested. Its messages go to the log; only
+why there is no solution is repeated to whoever asked.
 """
 
 from __future__ import annotations
@@ -291,12 +291,12 @@ class Uv:
         words = one_line(answer if alone else said, self._secrets)[:MOST_TOLD]
         if alone:
             return PackageNotFound(
-                f"The index has no wheel of {names} for this kernel's Python, or not of each; packages that come"
-                f" as source only are not built here. Check names and versions. uv says: {words}"
+                f"The index has no wheel of {names} for this kernel's Python, or not of each; packages that"
+                f" come as source only are not built here. Check names and versions. uv says: {words}"
             )
         return PackageConflict(
-            f"{names}: these versions don't go together, or not with what the session has already, or need what"
-            f" the index has not: ask for all at once, or for other versions. uv says: {words}"
+            f"{names}: these versions don't go together, or not with what the session has already, or need"
+            f" what the index has not: ask for all at once, or for other versions. uv says: {words}"
         )
 
     async def _run(

@@ -1,8 +1,8 @@
 """The installer's output: the little that is read from it, and the part that the operator's log gets.
 
 uv's output repeats content of indexes, files and requirements. Exit codes and files say what happened
-(``uv``); the output is only searched for an error number of the operating system. What of it reaches the log or
-a client is one line of ASCII, without passwords.
+(``uv``); the output is only searched for an error number of the operating system. What of it reaches the log
+or a client is one line of ASCII, without passwords.
 """
 
 from __future__ import annotations

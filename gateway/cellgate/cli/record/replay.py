@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 import uuid
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ from cellgate.replay.environment import (
     seeds_report,
     variables_for,
 )
-from cellgate.replay.files import InputFile, input_files, restored_file
+from cellgate.replay.files import GONE, InputFile, input_files, restored_file
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.packages import RecordedPackage, installed_packages, pins
 from cellgate.replay.report import NewRun, build_report, write
@@ -100,6 +102,7 @@ class ReplayApp(CommandApp):
         check_rtol(self.rtol)
         notebook, source = await asyncio.to_thread(open_source, path)
         report = await self._replay(path, notebook, source)
+        self._tell_missing(path, report)
         if output is not None:
             await asyncio.to_thread(_write, output, write(report, output.suffix.lower().removeprefix(".")))
         self._print_report(report, output)
@@ -161,6 +164,20 @@ class ReplayApp(CommandApp):
         except EnvironmentDiffers as error:
             raise UsageError(error.message) from error
         return check
+
+    def _tell_missing(self, path: Path, report: NotebookReport) -> None:
+        """Say how the files that cells may read get into a replay of a notebook that is not in a bundle."""
+        missing = [shlex.quote(file.path) for file in report.files if file.reason == GONE]
+        if not missing or zipfile.is_zipfile(path):
+            return
+        folder = shlex.quote(str(path.absolute().parent))
+        told = f"missing beside {path.name}: {', '.join(missing)}. Copy what is missing to {folder}"
+        if report.session:
+            bundle = str(path.with_suffix(".zip"))
+            make = self.pasted("export", report.session, "-o", bundle)
+            told += f", or replay a bundle, which has the files of a running session: {make}"
+            told += f" && {self.pasted('replay', bundle)}"
+        sys.stderr.write(f"{printed_line(told)}\n")
 
     def _print_report(self, report: NotebookReport, output: Path | None) -> None:
         for file in report.files:

@@ -52,7 +52,10 @@ class OpenApp(CommandApp):
         session = self.extra_args[0] if self.extra_args else ""
         if session and not SESSION_KEY.fullmatch(session):
             raise UsageError(f"{session!r} can't be the name of a session")
-        opened = await self.gateway().console_url()
+        gateway = self.gateway()
+        if session:
+            await gateway.get_session(session)
+        opened = await gateway.console_url()
         # At the address by which we have reached it: a proxy in between may have told it another.
         url = f"{without_version(self.address())}/?{urlsplit(opened.url).query}"
         if session:

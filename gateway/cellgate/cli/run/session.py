@@ -250,7 +250,8 @@ class SessionApp(ListOptions):
             self.print(f"{name} has no variables")
 
     async def _watch(self, name: str) -> None:
-        await watch(self.gateway(), name, after=self.after, json=self.json)
+        again = self.pasted("session", "watch", name, "--after")
+        await watch(self.gateway(), name, after=self.after, json=self.json, again=again)
 
     async def _end(self, *names: str) -> int:
         gateway = self.gateway()
@@ -261,7 +262,9 @@ class SessionApp(ListOptions):
         for model in models:
             await gateway.delete_session(model.session)
             if not self.json:
-                self.print(f"ended: {model.session}; the record stays: cellgate export {model.session}")
+                self.print(
+                    f"ended: {model.session}; the record stays: {self.pasted('export', model.session)}"
+                )
         if self.json:
             self.print(as_json([await gateway.get_session(model.session) for model in models]))
         return 0
@@ -308,7 +311,7 @@ class SessionApp(ListOptions):
         gateway = self.gateway()
         await _live(gateway, name)
         model = await gateway.checkpoint(name, self.made_as or None, anyway=self.anyway)
-        back = f"cellgate session rollback {name} {model.name}"
+        back = self.pasted("session", "rollback", name, model.name)
         self.print(as_json(model) if self.json else f"checkpoint: {model.name}; back to it: {back}")
 
     async def _checkpoints(self, name: str) -> None:
