@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import msgspec
 import platformdirs
 from traitlets import Any as AnyTrait
-from traitlets import Enum, List, TraitError, TraitType, Unicode, default
+from traitlets import Bool, Enum, List, TraitError, TraitType, Unicode, default
 from traitlets.config import Application, Config
 from traitlets.config.loader import (
     ArgumentError,
@@ -217,6 +217,14 @@ def did_you_mean(word: str, known: list[str]) -> str:
     """A suggestion to append to an error, or nothing if no known word is close."""
     near = nearest(word, known)
     return f"; did you mean {near}?" if near else ""
+
+
+def switches(class_name: str, **settings: Bool[Any, Any]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Make options without a value that turn these settings of a class on, with their help."""
+    return {
+        name.replace("_", "-"): ({class_name: {name: True}}, str(trait.help))
+        for name, trait in settings.items()
+    }
 
 
 def expanded(name: str) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 from traitlets import Enum, TraitType
@@ -19,21 +19,13 @@ from traitlets import Enum, TraitType
 _FURTHER = ("--help-all", "--version")
 """Options that traitlets handles before it creates its parser."""
 
+if TYPE_CHECKING:
+    from cellgate.cli.base import BaseApp
+
 Completer = Callable[..., Iterable[str]]
 
 
-class Command(Protocol):
-    """The part of a command that is used here."""
-
-    usage: ClassVar[str]
-    forms: ClassVar[tuple[str, ...]]
-
-    @classmethod
-    def class_traits(cls, **metadata: Any) -> dict[str, TraitType[Any, Any]]:
-        """Traitlets' method."""
-
-
-def teach(parser: argparse.ArgumentParser, command: Command, *, has_subcommands: bool) -> None:
+def teach(parser: argparse.ArgumentParser, command: BaseApp, *, has_subcommands: bool) -> None:
     """Tell the parser of a command what may be completed."""
     for action in parser._actions:
         if action.dest == "extra_args":
@@ -56,7 +48,7 @@ def _value_of(trait: TraitType[Any, Any]) -> Completer:
     return _completer_of(str(trait.metadata.get("metavar", "")))
 
 
-def _arguments(command: Command) -> Completer:
+def _arguments(command: BaseApp) -> Completer:
     """Completes by the command's forms: the arguments so far determine which placeholder is next."""
     forms = forms_of(command.usage, command.forms)
 

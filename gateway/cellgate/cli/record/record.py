@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from traitlets import Bool, Integer
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.base import BaseApp, UsageError, expanded, switches
 from cellgate.cli.terminal.tables import without_controls
 from cellgate_kernels.base.errors import CellgateError
 
@@ -110,19 +110,7 @@ class RecordApp(BaseApp):
     create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
 
     aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
-    flags = {  # noqa: RUF012
-        "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
-        "trust": ({"RecordApp": {"trust": True}}, "Say that the system's clock is right."),
-        "json": ({"RecordApp": {"json": True}}, "Print JSON."),
-        "force": (
-            {"RecordApp": {"force": True}},
-            "Replace an existing file, or set an existing record aside.",
-        ),
-        "anyway": (
-            {"RecordApp": {"anyway": True}},
-            "Restore a copy even if the check finds something.",
-        ),
-    }
+    flags = switches("RecordApp", create=create, trust=trust, json=json, force=force, anyway=anyway)
 
     def start(self) -> NoReturn:
         """Run the action of the first argument."""

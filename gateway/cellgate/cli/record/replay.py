@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from traitlets import Bool, Float, Unicode
 
-from cellgate.cli.base import CommandApp, UsageError, expanded
+from cellgate.cli.base import CommandApp, UsageError, expanded, switches
 from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
@@ -92,9 +92,7 @@ class ReplayApp(CommandApp):
         "kernel": "ReplayApp.kernel",
         **CommandApp.aliases,
     }
-    flags = {  # noqa: RUF012
-        "anyway": ({"ReplayApp": {"anyway": True}}, "Replay even if the environment differs."),
-    }
+    flags = switches("ReplayApp", anyway=anyway)
 
     async def run_command(self) -> int:
         """Replays the notebook; returns the exit code."""
@@ -102,10 +100,10 @@ class ReplayApp(CommandApp):
         check_rtol(self.rtol)
         notebook, source = await asyncio.to_thread(open_source, path)
         report = await self._replay(path, notebook, source)
-        self._tell_missing(path, report)
         if output is not None:
             await asyncio.to_thread(_write, output, write(report, output.suffix.lower().removeprefix(".")))
         self._print_report(report, output)
+        self._tell_missing(path, report)
         if not compared(report):
             sys.stderr.write(f"{printed_line(why_none(report))}\n")
         return exit_code(report)

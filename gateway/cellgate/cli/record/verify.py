@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 from traitlets import Bool, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.base import BaseApp, UsageError, expanded, switches
 from cellgate.cli.terminal.escaping import printed
 from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
 
@@ -54,7 +54,7 @@ class VerifyApp(BaseApp):
     json = Bool(False, help="Print a JSON list.").tag(config=True)
 
     aliases = {"key": "VerifyApp.key", **BaseApp.aliases}  # noqa: RUF012
-    flags = {"json": ({"VerifyApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
+    flags = switches("VerifyApp", json=json)
 
     def start(self) -> NoReturn:
         """Check and report; exits with the outcome."""
@@ -85,6 +85,8 @@ class VerifyApp(BaseApp):
             try:
                 finding = _check_file(expanded(name))
             except InvalidInput as error:
+                if len(self.extra_args) == 1:
+                    raise
                 sys.stdout.flush()
                 sys.stderr.write(f"cellgate: {printed(error.message)}\n")
                 outcomes.add(UNREADABLE)

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from traitlets import Bool
 
-from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.base import CommandApp, UsageError, switches
 from cellgate.wire.models import SESSION_KEY
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -39,9 +39,7 @@ class OpenApp(CommandApp):
 
     no_browser = Bool(False, help="Print the address, and open nothing.").tag(config=True)
 
-    flags = {  # noqa: RUF012
-        "no-browser": ({"OpenApp": {"no_browser": True}}, "Print the address, and open nothing."),
-    }
+    flags = switches("OpenApp", no_browser=no_browser)
 
     async def run_command(self) -> int:
         """Opens or prints the address."""

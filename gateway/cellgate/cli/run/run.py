@@ -21,7 +21,7 @@ from typing import Any
 import nbformat
 from traitlets import Bool, List, Unicode
 
-from cellgate.cli.base import UsageError, expanded
+from cellgate.cli.base import UsageError, expanded, switches
 from cellgate.cli.run.cell_options import SessionOptions
 from cellgate.cli.run.cell_run import Run, RunOptions
 from cellgate.cli.run.cells import CellFile
@@ -126,7 +126,9 @@ class RunApp(SessionOptions):
     json = Bool(False, help="Print the results as JSON when the run has ended, and nothing else.").tag(
         config=True
     )
-    all_languages = Bool(False, help="Run a Markdown file's blocks in other languages too.").tag(config=True)
+    all_languages = Bool(
+        False, help="Run a Markdown file's blocks in other languages too, as cells of the same kernel."
+    ).tag(config=True)
     keep_going = Bool(False, help="Run the remaining cells after one has failed.").tag(config=True)
 
     carried = MappingProxyType(
@@ -146,15 +148,7 @@ class RunApp(SessionOptions):
         **SessionOptions.aliases,
     }
     flags = {  # noqa: RUF012
-        "all-languages": (
-            {"RunApp": {"all_languages": True}},
-            "Run a Markdown file's blocks in other languages too, as cells of the same kernel.",
-        ),
-        "keep-going": ({"RunApp": {"keep_going": True}}, "Run the remaining cells after one has failed."),
-        "json": (
-            {"RunApp": {"json": True}},
-            "Print the results as JSON when the run has ended, and nothing else.",
-        ),
+        **switches("RunApp", all_languages=all_languages, keep_going=keep_going, json=json),
         **SessionOptions.flags,
     }
 

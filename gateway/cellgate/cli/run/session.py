@@ -16,7 +16,7 @@ import msgspec
 from traitlets import Bool, Integer, Unicode
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import UsageError, switches
 from cellgate.cli.run.alternatives import alternative_lines
 from cellgate.cli.run.branch_tree import tree_lines
 from cellgate.cli.run.input import Lines
@@ -184,21 +184,10 @@ class SessionApp(ListOptions):
         **ListOptions.aliases,
     }
     flags = {  # noqa: RUF012
-        "shared": ({"SessionApp": {"shared": True}}, "Let the branch use the same files, instead of a copy."),
-        "anyway": (
-            {"SessionApp": {"anyway": True}},
-            "Branch or make a checkpoint in spite of obstacles, such as threads, which it lacks.",
+        **switches(
+            "SessionApp", shared=shared, anyway=anyway, keep_all=keep_all, keep_first=keep_first, yes=yes
         ),
-        "keep-all": (
-            {"SessionApp": {"keep_all": True}},
-            "Let all branches stay in which alternatives ran.",
-        ),
-        "keep-first": (
-            {"SessionApp": {"keep_first": True}},
-            "Let the session go on as the first alternative, in the order given, that ends well.",
-        ),
-        "yes": ({"SessionApp": {"yes": True}}, "End without asking."),
-        "open": ({"SessionApp": {"opened": True}}, "Open the address of a port in a browser."),
+        "open": ({"SessionApp": {"opened": True}}, str(opened.help)),
         **ListOptions.flags,
     }
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from traitlets import Bool
 from traitlets.config import Config
 
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.base import BaseApp, UsageError, switches
 from cellgate.cli.serve.options import aliases_of, is_given, trait_of
 from cellgate.cli.terminal.escaping import printed
 from cellgate.server.settings import FrontSettings, KernelSettings
@@ -60,7 +60,7 @@ class DoctorApp(BaseApp):
         **aliases_of("DoctorApp", *OF_SERVE),
         **BaseApp.aliases,
     }
-    flags = {"json": ({"DoctorApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
+    flags = switches("DoctorApp", json=json)
 
     def start(self) -> NoReturn:
         """Try everything and report; exits with the outcome."""
