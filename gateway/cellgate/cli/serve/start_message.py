@@ -41,7 +41,6 @@ class StartMessage:
             f"    data       {self.data}",
             "",
             f"  Try:  {self._command('exec', 'print(6 * 7)')}     Stop:  Ctrl-C",
-            *self._elsewhere_lines(),
             "",
         ]
         if (ports := _ports_line(gateway)) is not None:
@@ -50,8 +49,10 @@ class StartMessage:
             asked = ", ".join(map(str, DEBUG_PORTS))
             lines.insert(3, f"    E2B_DEBUG  localhost:{asked}; programs of this machine need no token there")
         if backend.note:
-            place = lines.index(f"    data       {self.data}") + 1
-            lines[place:place] = ["", f"  {backend.note}"]
+            lines[-3:-3] = ["", f"  {backend.note}"]
+        if self.data != users_folder():
+            found = f"export CELLGATE_DATA_DIR={shlex.quote(str(self.data))}"
+            lines[-3:-3] = ["", f"  Other commands find it after:  {found}"]
         if backend.warning:
             lines[2:2] = ["", f"    WARNING: {backend.warning}"]
         return "\n".join(lines)
@@ -74,13 +75,6 @@ class StartMessage:
             f"    console    {gateway.console_url()}",
             f"               works once, within a minute; then: {self._command('open')}",
         ]
-
-    def _elsewhere_lines(self) -> list[str]:
-        """Say how commands find a gateway that is not in the folder where they look."""
-        if self.data == users_folder():
-            return []
-        found = shlex.quote(str(self.data))
-        return ["", f"  Other commands find it after:  export CELLGATE_DATA_DIR={found}"]
 
     def _command(self, *words: str) -> str:
         """Return a command that works as printed, in another terminal of the same user in the same folder."""
