@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.channels.frames import FrameFormat, Subprotocol
+from cellgate.channels.frames import Subprotocol
 from cellgate.channels.requests import received
 from cellgate.execution.request import ExecuteRequest
 from cellgate.sessions.registry import Accepted
@@ -138,7 +138,7 @@ def test_a_session_without_clients_hands_no_message_to_its_door(world: World) ->
     world.ask("s", "without")
     world.pass_time(1)
     assert taken == []
-    frames = FrameFormat(Subprotocol.V1)
+    frames = Subprotocol.V1
     client = world.do(session.door.connect, "client", frames)
     world.ask("s", "with")
     world.pass_time(1)
@@ -168,7 +168,7 @@ def test_a_restart_replaces_the_kernel_and_the_door_hears_the_new_one(world: Wor
     session = world.run(world.session("s"))
     taken: list[str] = []
     session.door.receive = lambda message: taken.append(message.msg_type)  # type: ignore[method-assign]
-    world.do(session.door.connect, "client", FrameFormat(Subprotocol.V1))
+    world.do(session.door.connect, "client", Subprotocol.V1)
     world.restart(session)
     world.pass_time(1)
     world.ask("s", "x")

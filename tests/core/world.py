@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from cellgate.channels.client import ChannelSettings, Client
-from cellgate.channels.frames import FrameFormat
 from cellgate.channels.requests import received
 from cellgate.egress.shared import Egress
 from cellgate.errors import RecordGone, ShuttingDown, StorageError
@@ -248,7 +247,7 @@ class World:
 
     def connect(self, session: Session, name: str) -> None:
         """A Jupyter client of this name opens a WebSocket that takes whatever comes."""
-        client = session.door.connect(name, FrameFormat(Subprotocol.V1))
+        client = session.door.connect(name, Subprotocol.V1)
         client.attach(Taker())
         self.clients[session.row.key, name] = client
 

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from cellgate.channels.client import ChannelSettings
 from cellgate.channels.door import Door, Host
-from cellgate.channels.frames import FrameFormat
 from cellgate.execution.answer_size import AnswerSize
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
@@ -214,7 +213,7 @@ class Played:
             partial(SpillLedger(folder, 0).open, "ada"),
         )
         for protocol in Subprotocol:
-            self.door.connect(f"client {protocol}", FrameFormat(protocol))
+            self.door.connect(f"client {protocol}", protocol)
         self.widgets = WidgetMessages(self.log)
         self.connection.listen(self.door.receive)
         self.connection.listen(self.widgets, room=self.widgets.room, types=COMM_EVENTS)

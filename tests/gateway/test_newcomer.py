@@ -31,7 +31,7 @@ from tests.support.requirements import require
 __all__ = ["terminal"]
 
 START = "make run"
-SAVED = {"tour.py", "tour.ipynb", "data.csv", "plots/", "executed.ipynb", "report.html"}
+SAVED = {"tour.py", "tour.ipynb", "tour.zip", "data.csv", "plots/", "executed.ipynb", "report.html"}
 """What the README's commands leave in the clone."""
 PATIENCE = 60.0
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from cellgate.channels.frame_log import KernelFrames, OutboxLimits
-from cellgate.channels.frames import FrameFormat, OutgoingMessage
+from cellgate.channels.frames import OutgoingMessage
 from cellgate.channels.outbox import Outbox, OutboxLost
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.protocol.websocket import Subprotocol
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Client:
     """A client, connected or expected to reconnect."""
 
     def __init__(
-        self, session_id: str, frames: FrameFormat, settings: ChannelSettings, kept: KernelFrames
+        self, session_id: str, frames: Subprotocol, settings: ChannelSettings, kept: KernelFrames
     ) -> None:
         self.session_id = session_id
         self.frames = frames

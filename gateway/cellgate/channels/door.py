@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from cellgate.channels.client import GOING_AWAY, ChannelSettings, Client
 from cellgate.channels.frame_log import KernelFrames
-from cellgate.channels.frames import FrameFormat, OutgoingMessage
+from cellgate.channels.frames import OutgoingMessage
 from cellgate.channels.order import EndOrder
 from cellgate.channels.requests import Received, names_subshell
 from cellgate.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
@@ -31,6 +31,7 @@ from cellgate_kernels.kernel.branch_request import REQUEST as BRANCH_REQUEST
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Outcome, Status
 from cellgate_kernels.protocol.messages import Channel, Message
+from cellgate_kernels.protocol.websocket import Subprotocol
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Door:
         """Return when it is not `crowded`."""
         await self._frames.room()
 
-    def connect(self, session_id: str, frames: FrameFormat) -> Client:
+    def connect(self, session_id: str, frames: Subprotocol) -> Client:
         """The client with this id: the one that is expected to reconnect, or a new one."""
         client = self._clients.get(session_id)
         if client is not None and (client.lost or client.frames != frames):

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from cellgate.channels.frames import FrameFormat
 from cellgate.errors import is_full
 from cellgate.record.spill_ledger import Opener, SpillEnds
 from cellgate.record.unnamed_file import UnnamedFile
@@ -26,6 +25,7 @@ from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import GIB, MIB
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane, work_for
+from cellgate_kernels.protocol.websocket import Subprotocol
 
 CHUNK = 256 * 1024
 SPILL = 4 * MIB
@@ -282,9 +282,9 @@ class KernelFrames:
         self.lane = lane
         self.memory = Waiting()
         self._open_space = open_space
-        self._logs: dict[FrameFormat, FrameLog] = {}
+        self._logs: dict[Subprotocol, FrameLog] = {}
 
-    def log(self, frames: FrameFormat) -> FrameLog:
+    def log(self, frames: Subprotocol) -> FrameLog:
         """The log of frames in this format."""
         found = self._logs.get(frames)
         if found is None:

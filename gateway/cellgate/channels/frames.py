@@ -8,7 +8,6 @@ compressed: kernels and clients are close by, and it would cost more than it sav
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -19,33 +18,26 @@ from cellgate_kernels.protocol.websocket import Subprotocol, encode
 _TEXT, _BINARY = 0x81, 0x82
 
 
-@dataclass(frozen=True, slots=True)
-class FrameFormat:
-    """What was negotiated with a client."""
-
-    subprotocol: Subprotocol
-
-
 class OutgoingMessage:
     """One message on its way to any number of clients."""
 
     def __init__(self, message: Message) -> None:
         self._message = message
-        self._frames: dict[FrameFormat, bytes] = {}
+        self._frames: dict[Subprotocol, bytes] = {}
 
-    def frame(self, wanted: FrameFormat) -> bytes:
+    def frame(self, wanted: Subprotocol) -> bytes:
         """The whole WebSocket frame; empty if a text frame can't hold the message and nobody waits for it."""
         if (known := self._frames.get(wanted)) is not None:
             return known
         if not self._frames and self._message.is_text is None:
             self._message = with_plain_text(self._message)
         message = self._message
-        if message.is_text is False and wanted.subprotocol is Subprotocol.JSON:
+        if message.is_text is False and wanted is Subprotocol.JSON:
             # Repairing invalid text in a large message takes seconds; unrepaired, browsers close the socket.
             if message.channel is Channel.IOPUB:
                 return b""
             message = structs.replace(message, content_frame=EMPTY)
-        parts, is_binary = encode(message, wanted.subprotocol)
+        parts, is_binary = encode(message, wanted)
         framed = self._frames[wanted] = frame(*parts, is_binary=is_binary)
         return framed
 

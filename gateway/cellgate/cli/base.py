@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import msgspec
 import platformdirs
 from traitlets import Any as AnyTrait
-from traitlets import Enum, List, TraitError, TraitType, Unicode, default
+from traitlets import Bool, Enum, List, TraitError, TraitType, Unicode, default
 from traitlets.config import Application, Config
 from traitlets.config.loader import (
     ArgumentError,
@@ -38,11 +39,11 @@ from traitlets.config.loader import (
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
 from cellgate.cli.terminal.escaping import printed
-from cellgate_kernels.base.errors import InvalidInput, in_words, nearest
+from cellgate_kernels.base.errors import InvalidInput, in_words, near_file, nearest
 from cellgate_kernels.base.regular import read_regular
 
 if TYPE_CHECKING:
-    from cellgate.client import Gateway
+    from cellgate.client import Gateway, GatewayError
     from cellgate.client.transport import Trust
 
 PREFIX = "CELLGATE"
@@ -108,7 +109,7 @@ def read_config_file(path: Path) -> Config:
     if path.suffix not in loaders:
         raise UsageError(f"the configuration file {path} must end in .py or .json")
     if not path.is_file():
-        raise UsageError(f"there is no configuration file {path}")
+        raise UsageError(f"there is no configuration file {path}{near_file(path)}")
     try:
         config = Config(loaders[path.suffix](path.name, path=str(path.parent)).load_config())
     except Exception as error:  # the file is a program: it may raise anything
@@ -218,6 +219,14 @@ def did_you_mean(word: str, known: list[str]) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
+def switches(class_name: str, **settings: Bool[Any, Any]) -> dict[str, tuple[dict[str, Any], str]]:
+    """Make options without a value that turn these settings of a class on, with their help."""
+    return {
+        name.replace("_", "-"): ({class_name: {name: True}}, str(trait.help))
+        for name, trait in settings.items()
+    }
+
+
 def expanded(name: str) -> Path:
     """A path as a user gives it, with ``~`` resolved. Raises UsageError for a home that is not known."""
     try:
@@ -246,6 +255,8 @@ class BaseApp(Application):
     forms: ClassVar[tuple[str, ...]] = ()  # the usages in full, where `usage` abbreviates them
     carried: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What is said of an option, without its dashes, that users know from other programs."""
+    removed: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Settings that there were, each with what is in its place."""
     options_of_some: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """The settings that only some of a command's actions have, each with these actions: ``actions``."""
     environment = AnyTrait(help="The environment variables that settings may come from.")
@@ -295,6 +306,16 @@ class BaseApp(Application):
         """`data_dir` as an absolute path, with ``~`` resolved: programs that we start have other folders."""
         return absolute(self.data_dir)
 
+    def _running_gateway(self) -> RunningGateway | None:
+        path = self.data_path / RUNNING_FILE
+        try:
+            return msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=RunningGateway)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            why = in_words(error, file=False)
+            raise UsageError(f"{path} can't be read ({why}); give --url and --token") from error
+
     def initialize(self, argv: list[str] | None = None) -> None:
         """Reads all settings. Raises UsageError, which says what is wrong; exits after ``--help``."""
         try:
@@ -343,8 +364,12 @@ class BaseApp(Application):
 
     def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
         """What to append instead about one that is known from other programs; an empty text for any other."""
-        told = self.carried.get(option.lstrip("-"))
-        return f"; {told}" if told else ""
+        name = option.lstrip("-")
+        return self._replaced(name) or (f"; {self.carried[name]}" if name in self.carried else "")
+
+    def _replaced(self, name: str) -> str:
+        told = self.removed.get(name.replace("-", "_"))
+        return f"; it was removed: {told}" if told else ""
 
     def _check_command_line(self) -> None:
         """For a command that accepts less than others. Raises UsageError."""
@@ -354,8 +379,10 @@ class BaseApp(Application):
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
         for class_name, name, _ in settings_of(config):
             cls = classes.get(class_name)
-            if cls is None or name not in cls.class_traits(config=True):
-                raise UsageError(f"there is no setting --{class_name}.{name}")
+            known = [] if cls is None else list(cls.class_traits(config=True))
+            if name not in known:
+                hint = did_you_mean(name, known) if cls else did_you_mean(class_name, list(classes))
+                raise UsageError(f"there is no setting --{class_name}.{name}{self._replaced(name) or hint}")
         self._check_fit(config, lambda class_name, name: self.option(name, class_name))
 
     def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:
@@ -373,9 +400,8 @@ class BaseApp(Application):
                     raise UsageError(f"{called(class_name, name)}: no command has such settings{hint}")
                 continue
             if name not in known:
-                raise UsageError(
-                    f"{called(class_name, name)}: no such setting{did_you_mean(name, list(known))}"
-                )
+                hint = self._replaced(name) or did_you_mean(name, list(known))
+                raise UsageError(f"{called(class_name, name)}: no such setting{hint}")
             if (problem := unfit(self, name, value)) is not None:
                 raise UsageError(f"{called(class_name, name)} {problem}")
 
@@ -414,13 +440,6 @@ class BaseApp(Application):
 
             loader.teach = partial(teach, command=self, has_subcommands=bool(self.subcommands))
         return loader
-
-    def known_gateway(self, typed: Mapping[str, str]) -> Gateway | None:
-        """A client of the gateway of the settings, for completion; None for a command without one.
-
-        `typed`: those of the line, by ``Class.trait``.
-        """
-        return None
 
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
         """The lines of ``--help``; ``--help-all`` adds traitlets' list of every setting."""
@@ -528,15 +547,35 @@ class CommandApp(BaseApp):
         try:
             raise SystemExit(asyncio.run(self.run_command()))
         except GatewayError as error:
-            raise UsageError(error.message + self._where_it_was_sought(error.reason)) from error
+            raise UsageError(self._explained(error)) from error
 
-    def _where_it_was_sought(self, reason: str) -> str:
-        """What to add if the user names a data folder without a running gateway: the URL was a guess."""
-        if reason != "unreachable" or self.url or self.data_path == users_folder():
-            return ""
-        if self._running_gateway() is not None:
-            return ""
-        return f" None serves with the data folder {self.data_path}."
+    def _explained(self, error: GatewayError) -> str:
+        """Return a refusal with what of this command's settings led to it, and what to do."""
+        file = self.data_path / RUNNING_FILE
+        found = self._running_gateway() is not None
+        elsewhere = "one that serves with another data folder is found by --data-dir DIR or CELLGATE_DATA_DIR"
+        if error.reason == "unreachable" and not self.url:
+            named = f"{file} names it: it was not stopped in order" if found else f"There is no {file}"
+            return f"{error.message} {named}; {elsewhere}."
+        if error.reason != "not_authenticated":
+            return error.message
+        own = self._local_gateway() is not None
+        if self.token:
+            left = f"; without it, that in {file} is taken" if own else ""
+            return f"{error.message}: {self.address()} was sent that of --token or CELLGATE_TOKEN{left}"
+        if own:
+            return f"{error.message}: {self.address()} was sent that in {file}; give CELLGATE_TOKEN"
+        return (
+            f"{self.address()} wants a token, and this command has none: set CELLGATE_TOKEN. {file}"
+            f" {'is for another address' if found else 'is not there'}; {elsewhere}"
+        )
+
+    def pasted(self, *words: str) -> str:
+        """Return a command as it can be pasted, for the same gateway as this one."""
+        names = ("url", "ca_file", "data_dir", "config_file")
+        given = [name for name in names if any(name in section for section in self.cli_config.values())]
+        where = (word for name in given for word in (self.option(name), str(getattr(self, name))))
+        return shlex.join(["cellgate", *words, *where])
 
     async def run_command(self) -> int:
         """The command's work; returns its exit code."""
@@ -589,23 +628,3 @@ class CommandApp(BaseApp):
         if running is None or without_version(self.address()) != without_version(running.url):
             return None
         return running
-
-    def known_gateway(self, typed: Mapping[str, str]) -> Gateway | None:
-        """A client of the gateway of the settings, those of the unfinished line included."""
-        config = Config()
-        for setting, value in typed.items():
-            class_name, trait = setting.split(".")
-            config[class_name][trait] = DeferredConfigString(value)
-        self.cli_config = config
-        self._load_settings()
-        return self.gateway()
-
-    def _running_gateway(self) -> RunningGateway | None:
-        path = self.data_path / RUNNING_FILE
-        try:
-            return msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=RunningGateway)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError) as error:
-            why = in_words(error, file=False)
-            raise UsageError(f"{path} can't be read ({why}); give --url and --token") from error

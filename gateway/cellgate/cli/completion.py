@@ -15,8 +15,8 @@ class CompletionApp(CommandApp):
     name = "cellgate-completion"
     usage = "bash|zsh|fish [options]"
     description = """
-        Prints a script that teaches the shell to complete cellgate's commands and options, the names of your
-        sessions and of the files in them. Names are asked of the gateway, for at most two seconds.
+        Prints a script that teaches the shell to complete cellgate's commands, options and their values, and
+        the names of files here.
     """
     examples = """
         source <(cellgate completion bash)             put it into ~/.bashrc

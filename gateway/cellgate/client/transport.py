@@ -28,6 +28,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -63,6 +64,14 @@ _DIGITS = 18
 
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
 """OpenSSL's reasons for a handshake that is answered with something else than TLS, such as HTTP."""
+
+_NOT_REACHED = "see that the gateway runs, and that the proxy has its address"
+_OF_PROXIES: Mapping[int, str] = MappingProxyType(
+    dict.fromkeys((502, 503), _NOT_REACHED)
+    | {504: "the proxy did not wait for the answer: raise its time limit for reading"}
+    | {413: "it allows no bodies of this size: raise its limit"}
+)
+"""Statuses that a proxy gives for itself, and what to do."""
 
 _FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
@@ -114,6 +123,11 @@ class Answer:
     def _foreign(self, text: str) -> str:
         """Return the message for a refusal that is not a gateway's: another program may have the port."""
         said = f": {text}" if text and not text.startswith("<") else ""
+        if self.status in _OF_PROXIES:
+            return (
+                f"A proxy at {self._url} answers in the place of the gateway behind it"
+                f" (HTTP status {self.status}{said}): {_OF_PROXIES[self.status]}"
+            )
         return (
             f"What answers at {self._url} is no gateway, such as JupyterLab, or a proxy before one"
             f" (HTTP status {self.status}{said})"

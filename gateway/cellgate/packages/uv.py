@@ -6,8 +6,8 @@ Sources are never built, so no code of a package runs here. uv is configured onl
 built here, not by files or other variables. ``record.requirement_lines`` writes every line it reads.
 
 Results are read from machine-readable files (a plan as JSON, a ``pylock.toml`` of PEP 751) and validated.
-Errors are identified by uv's exit code, by the wheel that was requested, and by requesting one thing at a
-time; its messages only go to the log.
+Errors are identified by uv's exit code and by the wheel that was requested. Its messages go to the log; only
+why there is no solution is repeated to whoever asked.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from cellgate.errors import (
 )
 from cellgate.packages.child import ChildLimits, run
 from cellgate.packages.places import inside
-from cellgate.packages.requirements import Change, parse_requirement
+from cellgate.packages.requirements import Change
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.uv_output import is_full, log_output, named_as_missing, secrets_of
+from cellgate.packages.uv_output import is_full, log_output, one_line, secrets_of
 from cellgate.record.export.requirement_lines import Line, document, hashed_line, pin_line
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
@@ -55,8 +55,8 @@ MOST_TAGS = 500
 """Of a wheel: how many platforms its name may stand for."""
 MOST_ANSWER = 4 * MIB
 """Bytes of one result file that uv writes."""
-MOST_GUESSES = 5
-"""How many names from uv's messages are requested alone, to see which of them is missing."""
+MOST_TOLD = 600
+"""Characters of uv's own words in an error."""
 
 _GLIBC = (17, 28, *range(31, 41))
 """The minor versions of glibc 2 that uv supports as platforms; an image's version is rounded down to one."""
@@ -215,7 +215,7 @@ class Uv:
         words += ["--constraints", str(constraints), "--requirements", str(wanted)]
         code, said = await self._run(target, work, words, plan)
         if code:
-            raise await self._why(change, installed, target, work, code, said)
+            raise await self._why(change, target, work, code, said)
         chosen = await asyncio.to_thread(_read_plan, plan)
         if len(chosen) > self._settings.most:
             raise PackageError(
@@ -280,51 +280,24 @@ class Uv:
             )
         return _failure(code, said, [found.package])
 
-    async def _why(
-        self,
-        change: Change,
-        installed: Mapping[str, str],
-        target: Target,
-        work: Path,
-        code: int,
-        said: str,
-    ) -> Exception:
-        """The error that explains why a change has no solution, found by requesting one thing at a time."""
-        names = [wanted.line for wanted in change.install]
+    async def _why(self, change: Change, target: Target, work: Path, code: int, said: str) -> Exception:
+        """The error that explains why a change has no solution, in uv's words."""
         if code != NO_SOLUTION or is_full(said):
             return _failure(code, said, change.install)
-        guesses = [name for name in named_as_missing(said) if name not in {*change.names, *installed}]
-        try:
-            async with asyncio.timeout(self._settings.timeout):
-                alone = await self._missing(names, target, work)
-                needed = alone or await self._missing(guesses[:MOST_GUESSES], target, work)
-        except TimeoutError:
-            needed = None
-        if needed:
+        alone, answer = await self._lock([wanted.line for wanted in change.install], target, work, probe=True)
+        if alone == FAILED:
+            return _failure(alone, answer, change.install)
+        names = _listed(wanted.line for wanted in change.install)
+        words = one_line(answer if alone else said, self._secrets)[:MOST_TOLD]
+        if alone:
             return PackageNotFound(
-                f"The index has no wheel of {needed} for this kernel's Python; packages that come as source"
-                " only are not built here. Check the name and the version"
+                f"The index has no wheel of {names} for this kernel's Python, or not of each; packages that"
+                f" come as source only are not built here. Check names and versions. uv says: {words}"
             )
         return PackageConflict(
-            f"The versions asked for ({_listed(names)}) don't go together, or not with what the session has"
-            " already: ask for all at once, or for other versions"
+            f"{names}: these versions don't go together, or not with what the session has already, or need"
+            f" what the index has not: ask for all at once, or for other versions. uv says: {words}"
         )
-
-    async def _missing(self, texts: Sequence[str], target: Target, work: Path) -> str | None:
-        """The first of these requirements for which the index has no file."""
-        lines = [parse_requirement(text).line for text in texts]
-        if not lines:
-            return None
-        code, _ = await self._lock(lines, target, work, probe=True)
-        if not code:
-            return None
-        for line in lines:
-            code, said = await self._lock([line], target, work, probe=True)
-            if code == NO_SOLUTION:
-                return line
-            if code:
-                raise _failure(code, said, [line])
-        return None
 
     async def _run(
         self,

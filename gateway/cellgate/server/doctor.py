@@ -72,13 +72,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the gateway would run: its data folder, address, and container engine."""
+    """Where the gateway would run: its data folder, address, and container engine.
+
+    `serving`: one runs there already, as far as the data folder says.
+    """
 
     data: Path
     ip: str
     port: int
     docker_url: str
     container: ContainerSettings
+    serving: bool = False
 
 
 async def examine(place: Place) -> AsyncIterator[Finding]:
@@ -97,7 +101,7 @@ async def examine(place: Place) -> AsyncIterator[Finding]:
     yield find_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     for finding in find_disk(place.data, _text(Path("/proc/mounts"))):
         yield finding
-    yield try_port(place.ip, place.port)
+    yield try_port(place.ip, place.port, serving=place.serving)
     yield find_clock()
 
 
@@ -357,8 +361,8 @@ def file_system_of(path: Path, mounts: str) -> str:
     return kind
 
 
-def try_port(ip: str, port: int) -> Finding:
-    """Whether the gateway could listen there now."""
+def try_port(ip: str, port: int, *, serving: bool = False) -> Finding:
+    """Whether the gateway could listen there now, or does so already."""
     address = f"{ip}:{port}"
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM)[0]
@@ -368,6 +372,8 @@ def try_port(ip: str, port: int) -> Finding:
     except ValueError:  # such as a part of a name that is too long
         return Finding("port", Outcome.PROBLEM, f"{ip!r} is no address", "Choose another: --ip")
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and serving:
+            return Finding("port", Outcome.OK, f"the gateway of this data folder serves at {address}")
         if error.errno == errno.EADDRINUSE:
             return Finding(
                 "port",

@@ -23,7 +23,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar, Final
 
 from cellgate_kernels.base.branching import Obstacle, way_round
@@ -155,3 +157,16 @@ def nearest(word: str, known: Iterable[str], *, alike: float = _ALIKE) -> str | 
         return None
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
     return near[0] if near else None
+
+
+_MOST_NAMES: Final = 1000
+
+
+def near_file(path: Path) -> str:
+    """Return a suggestion to append to an error about a file that is not there; nothing if none is near."""
+    try:
+        names = [] if path.exists() else os.listdir(path.parent)  # noqa: PTH208 - names are compared
+    except (OSError, ValueError):
+        return ""
+    near = nearest(path.name, names[:_MOST_NAMES])
+    return f"; did you mean {shlex.quote(str(path.with_name(near)))}?" if near else ""

@@ -138,6 +138,20 @@ async def test_another_program_on_the_port_is_said_to_be_one(body: bytes) -> Non
     assert "<" not in caught.value.detail
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("502 Bad Gateway", "that the gateway runs"),
+        ("504 Timeout", "time limit"),
+        ("413 Too Large", "bodies"),
+    ],
+)
+async def test_a_proxy_that_answers_itself_is_told_from_a_gateway(status: str, said: str) -> None:
+    async with answering(answer(b"<html>nginx</html>", status)) as (gateway, _):
+        with pytest.raises(GatewayError, match=f"^A proxy at .* status {status[:3]}\\): .*{said}"):
+            await gateway.get_session("s")
+
+
 async def test_a_redirection_is_not_followed() -> None:
     async with answering(answer(b"", "302 Found", "Location: http://example.org/\r\n")) as (
         gateway,

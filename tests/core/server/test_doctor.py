@@ -226,6 +226,7 @@ def test_open_files(most: int, outcome: Outcome) -> None:
 def test_a_port_in_use_and_a_free_one(free_port: int) -> None:
     with closing(socket.create_server(("127.0.0.1", free_port))):
         assert try_port("127.0.0.1", free_port).outcome is Outcome.NOTE
+        assert try_port("127.0.0.1", free_port, serving=True).outcome is Outcome.OK
     assert try_port("127.0.0.1", free_port) == Finding("port", Outcome.OK, f"127.0.0.1:{free_port} is free")
 
 
@@ -280,3 +281,26 @@ def test_the_command_tells_what_is_missing_and_what_to_do(
     assert f"{tmp_path}/no\\udcfftext: " in findings["data folder"]["found"]
     assert left.value.code == (findings["isolation"]["outcome"] == "problem")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_port_is_that_of_the_running_gateway_or_of_the_settings_of_serve(
+    tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.py"
+    file.write_text("c.ServeApp.port = 9\nc.ServeApp.ip = '192.0.2.1'\n")
+    words = ["doctor", "--json", f"--data-dir={tmp_path}", f"--docker-url=unix://{tmp_path}/none"]
+
+    def port(*more: str) -> str:
+        with pytest.raises(SystemExit):
+            main([*words, *more])
+        findings = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+        return str(findings["port"]["found"])
+
+    assert port(f"--config={file}") == "192.0.2.1 is no address of this machine"
+    assert (
+        port(f"--config={file}", "--ip=127.0.0.1", f"--port={free_port}") == f"127.0.0.1:{free_port} is free"
+    )
+    url = f"http://127.0.0.1:{free_port}"
+    (tmp_path / "gateway.json").write_text(json.dumps({"url": url, "token": "", "pid": 1}))
+    with closing(socket.create_server(("127.0.0.1", free_port))):
+        assert port() == f"the gateway of this data folder serves at 127.0.0.1:{free_port}"

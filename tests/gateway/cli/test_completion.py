@@ -1,8 +1,7 @@
-"""Completion in real shells, against the commands that there are and a real gateway."""
+"""Completion in real shells, against the commands that there are and local files."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,6 @@ from cellgate.cli.completion_values import forms_of
 from cellgate.cli.main import CellgateApp
 from tests.support.commands import cellgate
 from tests.support.requirements import require
-from tests.support.server import TOKEN, GatewayProcess
 from tests.support.terminal import Terminal
 
 ASK = """
@@ -28,10 +26,9 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
-def environment(gateway: GatewayProcess | None = None) -> dict[str, str]:
+def environment() -> dict[str, str]:
     found = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
     found["PATH"] = f"{Path(sys.executable).parent}:{found['PATH']}"
-    found |= {"CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": TOKEN} if gateway else {}
     return found
 
 
@@ -51,24 +48,24 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def bash(scripts: Path, *words: str, gateway: GatewayProcess | None = None, folder: Path) -> list[str]:
+def bash(scripts: Path, *words: str, folder: Path) -> list[str]:
     """What bash offers for the last of the words, as it would put that into the line."""
     ask = folder / "ask"
     ask.write_text(ASK.format(script=scripts / "bash"))
     command = [shell("bash"), str(ask), "-", " ".join(["cellgate", *words])]
     done = subprocess.run(
-        command, env=environment(gateway), cwd=folder, capture_output=True, timeout=60, check=True, text=True
+        command, env=environment(), cwd=folder, capture_output=True, timeout=60, check=True, text=True
     )
     assert done.stderr == ""
     return sorted(filter(None, (each.rstrip(" ") for each in done.stdout.split("\n"))))
 
 
-def fish(scripts: Path, line: str, *, gateway: GatewayProcess | None = None, folder: Path) -> list[str]:
+def fish(scripts: Path, line: str, *, folder: Path) -> list[str]:
     """What fish offers at the end of the line."""
     code = f"source {scripts / 'fish'}; complete -C {line!r}"
     command = [shell("fish"), "--no-config", "-c", code]
     done = subprocess.run(
-        command, env=environment(gateway), cwd=folder, capture_output=True, timeout=60, check=True, text=True
+        command, env=environment(), cwd=folder, capture_output=True, timeout=60, check=True, text=True
     )
     return sorted(each.partition("\t")[0] for each in filter(None, done.stdout.split("\n")))
 
@@ -153,61 +150,19 @@ def test_values_actions_and_local_files(scripts: Path, tmp_path: Path) -> None:
     assert fish(scripts, "cellgate run a", folder=tmp_path)[0] == "a file.ipynb"
 
 
-def test_sessions_and_their_files_are_asked_of_the_gateway(
-    gateway: GatewayProcess, session: str, scripts: Path, tmp_path: Path
-) -> None:
-    for name in ("data.csv", "two words.txt", "$(touch pwned)"):
-        gateway.execute(session, f"_ = open({name!r}, 'w').write('x')")
-    start = session[:-2]
-    assert bash(scripts, "console", start, gateway=gateway, folder=tmp_path) == [session]
-    assert bash(scripts, "files", "get", start, gateway=gateway, folder=tmp_path) == [session]
-    assert bash(scripts, "run", "--session", start, gateway=gateway, folder=tmp_path) == [session]
-    files = ["\\$\\(touch\\ pwned\\)", "data.csv", "two\\ words.txt"]
-    assert bash(scripts, "files", "get", session, "", gateway=gateway, folder=tmp_path) == files
-    words = ("files", "--log-level", "ERROR", "get", session, "da")
-    assert bash(scripts, *words, gateway=gateway, folder=tmp_path) == ["data.csv"]
-    assert fish(scripts, f"cellgate console {start}", gateway=gateway, folder=tmp_path) == [session]
-    assert fish(scripts, f"cellgate files get {session} d", gateway=gateway, folder=tmp_path) == ["data.csv"]
-    assert not (tmp_path / "pwned").exists()
-
-
-def test_without_a_gateway_there_are_no_names_and_no_noise(
-    scripts: Path, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CELLGATE_TOKEN", TOKEN)
-    url = f"--url=http://127.0.0.1:{free_port}"
-    assert bash(scripts, "console", url, "", folder=tmp_path) == []
+def test_an_unknown_command_has_no_completions_and_no_noise(scripts: Path, tmp_path: Path) -> None:
     assert bash(scripts, "no-such-command", "", folder=tmp_path) == []
+    assert bash(scripts, "console", "", folder=tmp_path) == []
 
 
-def test_the_line_itself_may_say_which_gateway_is_asked(
-    gateway: GatewayProcess, session: str, tmp_path: Path
-) -> None:
-    gateway.execute(session, "_ = open('data.csv', 'w').write('x')")
-    start = session[:-2]
-    address = f"--url {gateway.url} --token {TOKEN}"
-    assert offered(f"cellgate console {address} {start}", tmp_path) == [session]
-    joined = f"--url={gateway.url} --token={TOKEN}"
-    assert offered(f"cellgate run {joined} --session {start}", tmp_path) == [session]
-    assert offered(f"cellgate files {address} get {session} da", tmp_path) == ["data.csv"]
-    running = tmp_path / "data of mine"
-    running.mkdir()
-    (running / "gateway.json").write_text(json.dumps({"url": gateway.url, "token": TOKEN, "pid": 1}))
-    assert offered(f"cellgate console --data-dir '{running}' {start}", tmp_path) == [session]
-
-
-def test_zsh_completes_in_a_terminal(
-    gateway: GatewayProcess, session: str, scripts: Path, tmp_path: Path
-) -> None:
-    gateway.execute(session, "_ = open('$(touch pwned)', 'w').write('x')")
-    with Terminal([shell("zsh"), "-f", "-i"], tmp_path, environment(gateway)) as zsh:
+def test_zsh_completes_in_a_terminal(scripts: Path, tmp_path: Path) -> None:
+    (tmp_path / "$(touch pwned).ipynb").touch()
+    with Terminal([shell("zsh"), "-f", "-i"], tmp_path, environment()) as zsh:
         zsh.send(f"autoload -Uz compinit; compinit -u -D; source {scripts / 'zsh'}; print set-up''-done\r")
         zsh.until("set-up-done")
-        zsh.send("cellgate expo\t")
-        zsh.until("cellgate export")
-        zsh.send(f"{session[:-2]}\t")
-        zsh.until(session[-2:])
-        zsh.send("\x15cellgate files get " + session + " \t")
+        zsh.send("cellgate veri\t")
+        zsh.until("cellgate verify")
+        zsh.send("\t")
         zsh.until(r"\\\$\\\(touch")
         zsh.send("\x15exit\r")
         zsh.ended()

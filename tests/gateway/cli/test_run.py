@@ -110,8 +110,8 @@ def test_a_notebook_runs_and_comes_back_with_outputs_in_place(place: Place) -> N
     done = place.call("run", "analysis.ipynb", "-o", "out.ipynb")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "first\n21\n"
-    assert "[1/2] ok" in done.stderr
-    assert "[2/2] ok" in done.stderr
+    assert "[1/2] cell 2: ok" in done.stderr
+    assert "[2/2] cell 5: ok" in done.stderr
     assert "written: out.ipynb" in done.stderr
     out = place.read("out.ipynb")
     assert [cell.source for cell in out.cells] == ["# Title", "a = 20\nprint('first')", "Then", "", "a + 1"]
@@ -196,6 +196,13 @@ def test_what_a_command_writes_with_a_seal_verifies_and_what_has_none_is_told_so
     assert verified(place, "page.ipynb")[0] == 1
     assert place.call("verify", "nowhere.ipynb").returncode == 2
 
+    done = place.call("verify", "again.ipynb", "inner.ipynb", "dice.py", "nowhere.ipynb", "inner.ipynb")
+    assert [line[:11] for line in done.stdout.splitlines()] == ["no seal    ", "valid      ", "valid      "]
+    assert re.findall(r"(?m)^cellgate: (\S+)", done.stderr) == ["dice.py", "nowhere.ipynb"]
+    assert done.returncode == 2
+    assert place.call("verify", "inner.ipynb", "again.ipynb").returncode == 3
+    assert place.call("verify", "dice.py", "page.ipynb", "inner.ipynb").returncode == 1
+
 
 def test_a_run_stops_at_the_first_failing_cell(place: Place) -> None:
     place.write("a.py", "# %%\nprint('one')\n# %%\n1 / 0\n# %%\nprint('three')\n")
@@ -206,6 +213,7 @@ def test_a_run_stops_at_the_first_failing_cell(place: Place) -> None:
     assert "three" not in done.stdout
     assert "\x1b" not in done.stdout
     assert "[2/3] error" in done.stderr
+    assert "\n1 cell was not run after the one that failed; --keep-going runs all\n" in done.stderr
     failed, last = place.read("out.ipynb").cells[1:]
     assert failed.outputs[0].ename == "ZeroDivisionError"
     assert (last.execution_count, last.outputs) == (None, [])
@@ -434,7 +442,7 @@ def test_a_run_beside_its_data_brings_back_what_it_makes(place: Place) -> None:
     assert again.returncode == 1
     assert "not brought back: out/sum.txt: there is a file of this name, which was not sent" in again.stderr
     session = fresh_session(again.stderr)
-    assert f"the session stays: cellgate files get {session} PATH" in again.stderr
+    assert f"the session stays: cellgate files ls {session}" in again.stderr
     assert place.state(session) == "idle"
     assert place.call("files", "get", session, "out/sum.txt").stdout == "sum.txt\n"
     assert (place.folder / "sum.txt").read_text() == "6\n"
@@ -455,7 +463,7 @@ def test_who_forgets_to_send_the_data_is_told_how(place: Place) -> None:
     place.write("reads.py", "import pandas\npandas.read_csv('data/rows.csv')")
     ran = place.call("run", "reads.py")
     assert ran.returncode == 1
-    assert "data/rows.csv is here, and not in the session: --with sends it\n" in ran.stderr
+    assert "data/rows.csv is here, and not in the session: --with data/rows.csv sends it\n" in ran.stderr
     assert place.call("run", "reads.py", "--with", "data/rows.csv").returncode == 0
     place.write("odd.py", "open('nowhere.csv')")
     assert "--with" not in place.call("run", "odd.py").stderr

@@ -22,6 +22,7 @@ from cellgate.cli.base import BaseApp, CommandApp, UsageError, environment_confi
 from cellgate.cli.main import CellgateApp, main
 from cellgate.cli.run.run import RunApp
 from cellgate.cli.serve.serve import ServeApp
+from cellgate.client import GatewayError
 from tests.support.commands import cellgate, environment
 
 
@@ -204,6 +205,9 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
     assert "Usage: cellgate COMMAND" in capsys.readouterr().out
 
 
+GONE, REMOVED = "cellgate: there is no", "; it was removed: "
+
+
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
@@ -236,7 +240,7 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         ),
         (
             ["run", "print(1)"],
-            "cellgate: print(1) is no file here; code is for another command: cellgate exec CODE",
+            "cellgate: print(1) is no file here; code is for another command: cellgate exec 'print(1)'",
         ),
         (
             ["run", "x = " + "1 + " * 200 + "1"],
@@ -291,6 +295,16 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             "cellgate: --output is the FILE of get, which is given once",
         ),
         (["run", "--tiemout", "1"], "cellgate: there is no option --tiemout; did you mean --timeout?"),
+        (
+            ["serve", "--transport", "tcp"],
+            f"{GONE} option --transport{REMOVED}kernels are reached by Unix sockets only",
+        ),
+        (
+            ["serve", "--ServeApp.data_cap=1"],
+            f"{GONE} setting --ServeApp.data_cap{REMOVED}it is always 50 MiB",
+        ),
+        (["serve", "--ServeApp.prot=1"], f"{GONE} setting --ServeApp.prot; did you mean port?"),
+        (["serve", "--SevreApp.port=1"], f"{GONE} setting --SevreApp.port; did you mean ServeApp?"),
         (["run", "a.txt"], "cellgate: a.txt: only .ipynb, .py and .md files can be run"),
         (["run", "absent.py"], "cellgate: absent.py can't be read: No such file or directory"),
         (
@@ -361,7 +375,7 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
         (["secret", "set", "KEY", "value"], "cellgate: usage: cellgate secret set NAME --user USER"),
         (
             ["verify", "."],
-            "cellgate: . is a folder; the record of a data folder is checked by --data-dir .",
+            "cellgate: . is a folder; a data folder's record: cellgate verify --data-dir .",
         ),
         (["completion"], "cellgate: usage: cellgate completion bash|zsh|fish [options]"),
         (["record", "stats", "x"], "cellgate: usage: cellgate record stats"),
@@ -392,6 +406,7 @@ def test_a_backup_is_no_export_that_is_not_valid(capsys: pytest.CaptureFixture[s
     told = capsys.readouterr()
     assert (told.out, told.err[:10]) == ("", "cellgate: ")
     assert "restore checks a backup" in told.err
+    assert f"cellgate verify --data-dir {tmp_path} the record" in told.err
 
 
 def test_a_data_folder_without_a_gateway_is_named(
@@ -400,10 +415,9 @@ def test_a_data_folder_without_a_gateway_is_named(
     """The address is a guess then, and who has mistyped the folder would look for a mistake in it."""
     monkeypatch.setattr(CommandApp, "address", lambda _: f"http://127.0.0.1:{free_port}")
     monkeypatch.chdir(tmp_path)
-    assert main(["sessions", "--data-dir", "d5"]) == 2
-    assert capsys.readouterr().err.endswith(f" None serves with the data folder {tmp_path}/d5.\n")
-    assert main(["sessions"]) == 2
-    assert "data folder" not in capsys.readouterr().err
+    for words, folder in ((("--data-dir", "d5"), tmp_path / "d5"), ((), BaseApp(environment={}).data_path)):
+        assert main(["sessions", *words]) == 2
+        assert f" There is no {folder}/gateway.json; one that serves with another" in capsys.readouterr().err
 
 
 def test_no_gateway_is_one_line_that_says_how_to_start_one(
@@ -414,6 +428,66 @@ def test_no_gateway_is_one_line_that_says_how_to_start_one(
     assert error.count("\n") == 1
     assert "Connection refused" in error
     assert "`cellgate serve`" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["run", "tuor.ipynb"], "tuor.ipynb can't be read: No such file or directory"),
+        (["replay", "tuor.ipynb"], "tuor.ipynb can't be read: No such file or directory"),
+        (["verify", "tuor.ipynb"], "tuor.ipynb can't be read: No such file or directory"),
+        (["run", "a.py", "--with", "tuor.ipynb"], "--with tuor.ipynb: there is no such file"),
+        (["setup", "--requirements", "tuor.ipynb"], "--requirements: there is no file tuor.ipynb"),
+    ],
+)
+def test_a_file_of_a_name_much_like_it_is_suggested(
+    words: list[str], missing: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("1")
+    (tmp_path / "the tour.ipynb").touch()
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"cellgate: {missing}; did you mean 'the tour.ipynb'?\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "token", "said"),
+    [
+        (
+            "own",
+            "wrong-token",
+            "Wrong: {url} was sent that of --token or CELLGATE_TOKEN; without it, that in {file} is taken",
+        ),
+        (None, "wrong-token", "Wrong: {url} was sent that of --token or CELLGATE_TOKEN"),
+        ("own", "", "Wrong: {url} was sent that in {file}; give CELLGATE_TOKEN"),
+        (
+            "other",
+            "",
+            "{url} wants a token, and this command has none: set CELLGATE_TOKEN. {file} is for another",
+        ),
+        (
+            None,
+            "",
+            "{url} wants a token, and this command has none: set CELLGATE_TOKEN. {file} is not there; one",
+        ),
+    ],
+)
+def test_a_refused_token_is_told_from_none(file: str | None, token: str, said: str, tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9"
+    running = {"url": url if file == "own" else "http://127.0.0.1:10", "token": "secret", "pid": 1}
+    if file is not None:
+        (tmp_path / "gateway.json").write_text(json.dumps(running))
+    app = RunApp(environment={"CELLGATE_TOKEN": token})
+    app.initialize(["x.py", "--data-dir", str(tmp_path), "--url", url])
+    told = app._explained(GatewayError(401, "not_authenticated", "Wrong"))
+    assert told.startswith(said.format(url=url, file=tmp_path / "gateway.json"))
+    assert "secret" not in told
+
+
+def test_a_command_to_paste_is_for_the_same_gateway() -> None:
+    app = RunApp(environment={"CELLGATE_URL": "http://a.example", "CELLGATE_TOKEN": "secret"})
+    app.initialize(["x.py", "--data-dir", "my data", "--token", "secret"])
+    assert app.pasted("export", "a~b") == "cellgate export 'a~b' --data-dir 'my data'"
 
 
 def test_the_running_gateway_gives_url_and_token(tmp_path: Path, seen: Callable[[CommandApp], Any]) -> None:

@@ -46,6 +46,7 @@ def test_the_address_of_the_api_leads_to_the_console_too(gateway: GatewayProcess
 
 
 def test_a_session_is_opened_at_once(gateway: GatewayProcess) -> None:
+    gateway.execute("my~session.1", "1")
     words = ("open", "my~session.1", "--no-browser", "--url", gateway.url, "--token", gateway.token)
     done = cellgate(*words, env=without_display(BROWSER="false %s"))
     assert urlsplit(done.stdout.strip()).fragment == "/sessions/my~session.1"
@@ -75,6 +76,7 @@ def test_a_browser_that_fails_is_as_good_as_none(gateway: GatewayProcess) -> Non
     [
         (("a", "b"), "unexpected argument 'b'"),
         (("../x",), "can't be the name of a session"),
+        (("no-such-session",), "No session 'no-such-session'"),
         (("--token", "not-the-token"), "not known to the gateway"),
         (("--url", "http://127.0.0.1:1"), "127.0.0.1:1"),
     ],
@@ -113,6 +115,7 @@ def test_a_log_has_no_link_that_signs_in(gateway: GatewayProcess) -> None:
     text = gateway.log.read_text()
     assert re.search(rf"^ +console +{re.escape(gateway.url)}/ \(\S*cellgate open ", text, re.MULTILINE)
     assert "ticket" not in text
+    assert f"  Other commands find it after:  export CELLGATE_DATA_DIR={gateway.data_dir}\n" in text
 
 
 def test_without_tokens_there_is_nothing_to_sign_in_with(start_gateway: StartGateway) -> None:

@@ -363,7 +363,10 @@ def test_the_command_takes_input_files_from_a_bundle_or_from_beside_the_notebook
     (tmp_path / "changed").write_bytes(b"4")
     (tmp_path / "link").symlink_to("in/a.csv")
     done = call(replaying, tmp_path, "a.ipynb", "-o", "report.json")
-    assert done.stderr == ""
+    assert done.stderr.startswith("missing beside a.ipynb: ")
+    assert "in/a.csv" not in done.stderr
+    assert f". Copy what is missing to {tmp_path}, or replay a bundle" in done.stderr
+    assert f"cellgate export {given} -o a.zip && cellgate replay a.zip" in done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert restored(report) == ["in/a.csv"]
     assert verdicts(report)[0] == "equal"

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from cellgate.channels import frames
-from cellgate.channels.frames import FrameFormat, OutgoingMessage
+from cellgate.channels.frames import OutgoingMessage
 from cellgate_kernels.channels.reception import read_large
 from cellgate_kernels.protocol import contents, messages
 from cellgate_kernels.protocol.messages import Channel, Message, Signer, is_utf8
 from cellgate_kernels.protocol.websocket import Subprotocol
 
 KEY = Signer(b"key")
-TEXT, BINARY = FrameFormat(Subprotocol.JSON), FrameFormat(Subprotocol.V1)
+TEXT, BINARY = Subprotocol.JSON, Subprotocol.V1
 LARGE = 1_000_000
 ROOM = 100_000_000
 

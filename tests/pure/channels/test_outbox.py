@@ -13,7 +13,6 @@ import pytest
 
 from cellgate.channels import frame_log as module
 from cellgate.channels.frame_log import CROWDED, KernelFrames, OutboxLimits
-from cellgate.channels.frames import FrameFormat
 from cellgate.channels.outbox import OWN, Outbox, OutboxLost
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.unnamed_file import UnnamedFile
@@ -21,7 +20,7 @@ from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.protocol.websocket import Subprotocol
 
-FORMAT = FrameFormat(Subprotocol.V1)
+FORMAT = Subprotocol.V1
 RESERVE = 100 * MIB
 
 

@@ -259,4 +259,8 @@ def test_only_a_file_that_is_beside_and_was_not_sent_is_hinted_at(
         (beside / name).touch()
     error = ErrorInfo(ename=ename, evalue=f"[Errno 2] No such file or directory: '{path}'")
     hint = forgotten(beside, error, [Sent(beside / "sent.csv", "sent.csv")])
-    assert hint == (f"{beside}/data.csv is here, and not in the session: --with sends it" if said else None)
+    assert hint == (
+        f"{beside}/data.csv is here, and not in the session: --with {beside}/data.csv sends it"
+        if said
+        else None
+    )

@@ -9,38 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from packaging.utils import canonicalize_name
 
 from cellgate.packages import uv
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.uv_output import LOGGED, is_full, log_output, named_as_missing, secrets_of
-from cellgate_kernels.protocol.distributions import is_name
+from cellgate.packages.uv_output import LOGGED, is_full, log_output, secrets_of
 from cellgate_kernels.specs.uv_command import uv_command
-from tests.support.examples import examples
-
-MISSING = [
-    ("Because no-such was not found in the package registry and you require no-such, we", ["no-such"]),
-    ("Because Missing.One was not found in the provided package locations and all", ["missing-one"]),
-    ("Because source==1.0 has no usable wheels and only source==1.0 is available, we", ["source"]),
-    ("Because other==1.0 has no wheels with a matching Python ABI tag (e.g., `cp311`) and", ["other"]),
-    ("Because only apple<=2.0 is available and you require apple>9, we can conclude that", []),
-    ("Because you require numpy<1 and numpy==2.1.0, we can conclude that your", []),
-    ("", []),
-]
-
-
-@pytest.mark.parametrize(("said", "names"), MISSING)
-def test_of_uv_s_words_only_names_are_read(said: str, names: list[str]) -> None:
-    assert named_as_missing(f"error: No solution found\n  cause: {said}\n  {said}") == names
-
-
-@examples(200)
-@given(st.text())
-def test_whatever_uv_says_nothing_but_names_comes_of_it(text: str) -> None:
-    for said in (text, f"{text} was not found in ", f"a{text}b has no wheels"):
-        assert all(is_name(name) and canonicalize_name(name) == name for name in named_as_missing(said))
 
 
 @pytest.mark.parametrize(

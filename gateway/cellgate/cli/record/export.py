@@ -12,7 +12,7 @@ from typing import Any
 
 from traitlets import Bool, Enum, Unicode
 
-from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.base import CommandApp, UsageError, switches
 from cellgate.cli.run.transfer import target_of, transfer
 from cellgate.client.calls import FORM_BY_EXTENSION
 from cellgate_kernels.base.errors import InvalidInput, in_words
@@ -69,18 +69,9 @@ class ExportApp(CommandApp):
         "to": "ExportApp.to",
         **CommandApp.aliases,
     }
-    flags = {  # noqa: RUF012
-        "bundle": (
-            {"ExportApp": {"bundle": True}},
-            "Write a zip file with the notebook, its files, its packages' versions and the record.",
-        ),
-        "no-outputs": ({"ExportApp": {"no_outputs": True}}, "Leave the outputs out."),
-        "no-inherited": (
-            {"ExportApp": {"no_inherited": True}},
-            "Of a branch, leave out the cells before it was branched.",
-        ),
-        "no-undone": ({"ExportApp": {"no_undone": True}}, "Leave out the cells that a rollback undid."),
-    }
+    flags = switches(
+        "ExportApp", bundle=bundle, no_outputs=no_outputs, no_inherited=no_inherited, no_undone=no_undone
+    )
 
     async def run_command(self) -> int:
         """Streams the notebook or the bundle to its file."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from traitlets import Bool, Integer
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.base import BaseApp, UsageError, expanded, switches
 from cellgate.cli.terminal.tables import without_controls
 from cellgate_kernels.base.errors import CellgateError
 
@@ -97,30 +97,20 @@ class RecordApp(BaseApp):
         }
     )
 
-    _switches = MappingProxyType(
-        {
-            "create": "Make a key; refused if there is one.",
-            "trust": "Say that the system's clock is right.",
-            "json": "Print JSON.",
-            "force": "Replace an existing file, or set an existing record aside.",
-            "anyway": "Restore a copy even if the check finds something.",
-        }
-    )
-
-    force = Bool(False, help=_switches["force"]).tag(config=True)
-    anyway = Bool(False, help=_switches["anyway"]).tag(config=True)
+    force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
+    anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
     after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
         config=True, metavar="N"
     )
     keep = Integer(0, min=0, help="Keep the newest N backups in the folder; 0: all.").tag(
         config=True, metavar="N"
     )
-    json = Bool(False, help=_switches["json"]).tag(config=True)
-    trust = Bool(False, help=_switches["trust"]).tag(config=True)
-    create = Bool(False, help=_switches["create"]).tag(config=True)
+    json = Bool(False, help="Print JSON.").tag(config=True)
+    trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
+    create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
 
     aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
-    flags = {name: ({"RecordApp": {name: True}}, text) for name, text in _switches.items()}  # noqa: RUF012
+    flags = switches("RecordApp", create=create, trust=trust, json=json, force=force, anyway=anyway)
 
     def start(self) -> NoReturn:
         """Run the action of the first argument."""

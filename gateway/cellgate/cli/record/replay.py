@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 import uuid
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import msgspec
 from traitlets import Bool, Float, Unicode
 
-from cellgate.cli.base import CommandApp, UsageError, expanded
+from cellgate.cli.base import CommandApp, UsageError, expanded, switches
 from cellgate.cli.terminal.escaping import printed, printed_line
 from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
@@ -32,7 +34,7 @@ from cellgate.replay.environment import (
     seeds_report,
     variables_for,
 )
-from cellgate.replay.files import InputFile, input_files, restored_file
+from cellgate.replay.files import GONE, InputFile, input_files, restored_file
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.packages import RecordedPackage, installed_packages, pins
 from cellgate.replay.report import NewRun, build_report, write
@@ -90,9 +92,7 @@ class ReplayApp(CommandApp):
         "kernel": "ReplayApp.kernel",
         **CommandApp.aliases,
     }
-    flags = {  # noqa: RUF012
-        "anyway": ({"ReplayApp": {"anyway": True}}, "Replay even if the environment differs."),
-    }
+    flags = switches("ReplayApp", anyway=anyway)
 
     async def run_command(self) -> int:
         """Replays the notebook; returns the exit code."""
@@ -103,6 +103,7 @@ class ReplayApp(CommandApp):
         if output is not None:
             await asyncio.to_thread(_write, output, write(report, output.suffix.lower().removeprefix(".")))
         self._print_report(report, output)
+        self._tell_missing(path, report)
         if not compared(report):
             sys.stderr.write(f"{printed_line(why_none(report))}\n")
         return exit_code(report)
@@ -161,6 +162,20 @@ class ReplayApp(CommandApp):
         except EnvironmentDiffers as error:
             raise UsageError(error.message) from error
         return check
+
+    def _tell_missing(self, path: Path, report: NotebookReport) -> None:
+        """Say how the files that cells may read get into a replay of a notebook that is not in a bundle."""
+        missing = [shlex.quote(file.path) for file in report.files if file.reason == GONE]
+        if not missing or zipfile.is_zipfile(path):
+            return
+        folder = shlex.quote(str(path.absolute().parent))
+        told = f"missing beside {path.name}: {', '.join(missing)}. Copy what is missing to {folder}"
+        if report.session:
+            bundle = str(path.with_suffix(".zip"))
+            make = self.pasted("export", report.session, "-o", bundle)
+            told += f", or replay a bundle, which has the files of a running session: {make}"
+            told += f" && {self.pasted('replay', bundle)}"
+        sys.stderr.write(f"{printed_line(told)}\n")
 
     def _print_report(self, report: NotebookReport, output: Path | None) -> None:
         for file in report.files:

@@ -5,6 +5,7 @@ It uses no gateway: anybody who has the file gets the same findings. The checks 
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -14,15 +15,15 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 from traitlets import Bool, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate.cli.base import BaseApp, UsageError, expanded, switches
 from cellgate.cli.terminal.escaping import printed
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
 
 if TYPE_CHECKING:
     from cellgate.record.verify.findings import Finding
 
-VALID, NOT_VALID, NO_SEAL = 0, 1, 3
-"""Exit codes; 2 is a usage error, as in all commands."""
+VALID, NOT_VALID, UNREADABLE, NO_SEAL = 0, 1, 2, 3
+"""Exit codes, the worst first after 0; 2 is also a usage error, as in all commands."""
 _RECORD = b"SQLite format 3\0"
 """How the file of a record begins."""
 
@@ -31,14 +32,15 @@ class VerifyApp(BaseApp):
     """``cellgate verify``."""
 
     name = "cellgate-verify"
-    usage = "[FILE.ipynb|BUNDLE.zip] [options]"
+    usage = "[FILE.ipynb|BUNDLE.zip]... [options]"
     description = """
-        Checks that an exported notebook or bundle, or the record in a data folder, is as it was written, and
-        names the first row or cell that was changed, removed, moved or added. It needs no gateway, but a
+        Checks that exported notebooks or bundles, or the record in a data folder, are as they were written,
+        and names the first row or cell that was changed, removed, moved or added. It needs no gateway, but a
         gateway may be using the data folder.
 
-        Exits with 0 if everything is valid, with 1 if something is not, and with 3 if the file has no seal:
-        notebooks that cellgate run or another program wrote have none, so changes to them cannot be found.
+        Exits with 0 if everything is valid, with 1 if something is not; otherwise with 2 if a file can't be
+        checked, and with 3 if one has no seal: notebooks that cellgate run or another program wrote have
+        none, so changes to them cannot be found.
     """
     examples = """
         cellgate verify my-session.ipynb
@@ -52,17 +54,15 @@ class VerifyApp(BaseApp):
     json = Bool(False, help="Print a JSON list.").tag(config=True)
 
     aliases = {"key": "VerifyApp.key", **BaseApp.aliases}  # noqa: RUF012
-    flags = {"json": ({"VerifyApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
+    flags = switches("VerifyApp", json=json)
 
     def start(self) -> NoReturn:
         """Check and report; exits with the outcome."""
-        if len(self.extra_args) > 1:
-            raise UsageError(f"unexpected argument {self.extra_args[1]!r}: cellgate verify {self.usage}")
-        outcome = VALID
+        outcomes = {VALID}
         shown = []
-        for finding in self._findings():
+        for finding in self._findings(outcomes):
             if not finding.valid:
-                outcome = NOT_VALID if finding.sealed else NO_SEAL
+                outcomes.add(NOT_VALID if finding.sealed else NO_SEAL)
             if self.json:
                 shown.append({**asdict(finding), "valid": finding.valid})
             else:
@@ -70,9 +70,9 @@ class VerifyApp(BaseApp):
         if self.json:
             sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
         sys.stdout.flush()
-        raise SystemExit(outcome)
+        raise SystemExit(min(outcomes - {VALID}, default=VALID))
 
-    def _findings(self) -> Iterator[Finding]:
+    def _findings(self, outcomes: set[int]) -> Iterator[Finding]:
         if not self.extra_args:
             from cellgate.record.store.sqlite.location import RECORD  # noqa: PLC0415 - keeps --help quick
             from cellgate.record.verify.stores import check_record  # noqa: PLC0415
@@ -81,32 +81,48 @@ class VerifyApp(BaseApp):
                 raise UsageError("--key is for an exported file; the record in a data folder is not signed")
             yield from check_record(self.data_path / RECORD)
             return
-        finding = _check_file(expanded(self.extra_args[0]))
-        if finding.valid and self.key and finding.key != self.key.strip().lower():
-            signer = "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
-            finding = replace(finding, problem=f"the given key did not sign it: {signer}")
-        yield finding
+        for name in self.extra_args:
+            try:
+                finding = _check_file(expanded(name))
+            except InvalidInput as error:
+                if len(self.extra_args) == 1:
+                    raise
+                sys.stdout.flush()
+                sys.stderr.write(f"cellgate: {printed(error.message)}\n")
+                outcomes.add(UNREADABLE)
+                continue
+            if finding.valid and self.key and finding.key != self.key.strip().lower():
+                signer = (
+                    "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
+                )
+                finding = replace(finding, problem=f"the given key did not sign it: {signer}")
+            yield finding
 
 
 def _check_file(path: Path) -> Finding:
     from cellgate.record.verify import imported, notebooks  # noqa: PLC0415 - see above
 
     if path.is_dir():
-        raise UsageError(f"{path} is a folder; the record of a data folder is checked by --data-dir {path}")
+        raise UsageError(
+            f"{path} is a folder; a data folder's record: cellgate verify --data-dir {shlex.quote(str(path))}"
+        )
     try:
         with path.open("rb") as file:
             head = file.read(len(_RECORD))
         is_archive = head.startswith(b"PK") or path.suffix == ".zip"
         if head == _RECORD:
             raise UsageError(
-                f"{path} is a record, and no export: cellgate record restore checks a backup,"
-                " and --data-dir the record of a data folder"
+                f"{path} is a record, and no export: cellgate record restore checks a backup, and"
+                f" cellgate verify --data-dir {shlex.quote(str(path.parent))} the record of a data folder"
             )
         if is_archive:
             return notebooks.check_bundle(path)
-        return notebooks.check_notebook(imported.read_file(path), path.name)
+        content = imported.read_file(path)
+        if path.suffix.lower() != ".ipynb" and "nbformat" not in imported.decode_notebook(content, str(path)):
+            raise UsageError(f"{path} is no notebook")
+        return notebooks.check_notebook(content, path.name)
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {in_words(error, file=False)}") from error
+        raise UsageError(f"{path} can't be read: {in_words(error, file=False)}{near_file(path)}") from error
 
 
 def _line(finding: Finding) -> str:

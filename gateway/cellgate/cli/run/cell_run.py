@@ -158,6 +158,12 @@ class Run:
         ]
 
     @property
+    def not_run(self) -> int:
+        """The number of cells with code that have not been begun."""
+        begun = zip(self.source.cells, self.executions, strict=True)
+        return sum(1 for cell, execution in begun if cell.runs and execution is None)
+
+    @property
     def last_execution(self) -> str | None:
         """The id of the execution that was begun last."""
         return next((execution for execution in reversed(self.executions) if execution is not None), None)

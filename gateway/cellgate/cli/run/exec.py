@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from traitlets import Bool, Unicode
 
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import UsageError, switches
 from cellgate.cli.run.cell_options import SessionOptions
 from cellgate.cli.run.cell_run import Run, RunOptions
 from cellgate.cli.run.cells import Cell, CellFile, CellKind
@@ -69,13 +69,7 @@ class ExecApp(SessionOptions):
         "language": "ExecApp.language",
         **SessionOptions.aliases,
     }
-    flags = {  # noqa: RUF012
-        "json": (
-            {"ExecApp": {"json": True}},
-            "Print the result as JSON when the cell has ended, and nothing else.",
-        ),
-        **SessionOptions.flags,
-    }
+    flags = {**switches("ExecApp", json=json), **SessionOptions.flags}  # noqa: RUF012
 
     async def run_command(self) -> int:
         """Runs the code; returns 1 if it fails."""

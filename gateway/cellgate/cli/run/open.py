@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from traitlets import Bool
 
-from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.base import CommandApp, UsageError, switches
 from cellgate.wire.models import SESSION_KEY
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
@@ -39,9 +39,7 @@ class OpenApp(CommandApp):
 
     no_browser = Bool(False, help="Print the address, and open nothing.").tag(config=True)
 
-    flags = {  # noqa: RUF012
-        "no-browser": ({"OpenApp": {"no_browser": True}}, "Print the address, and open nothing."),
-    }
+    flags = switches("OpenApp", no_browser=no_browser)
 
     async def run_command(self) -> int:
         """Opens or prints the address."""
@@ -52,7 +50,10 @@ class OpenApp(CommandApp):
         session = self.extra_args[0] if self.extra_args else ""
         if session and not SESSION_KEY.fullmatch(session):
             raise UsageError(f"{session!r} can't be the name of a session")
-        opened = await self.gateway().console_url()
+        gateway = self.gateway()
+        if session:
+            await gateway.get_session(session)
+        opened = await gateway.console_url()
         # At the address by which we have reached it: a proxy in between may have told it another.
         url = f"{without_version(self.address())}/?{urlsplit(opened.url).query}"
         if session:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from traitlets import Bool
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import CommandApp
+from cellgate.cli.base import CommandApp, switches
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.cli.terminal.tables import as_json, make_table, print_table
 from cellgate.client import Package, PackageChanges
@@ -54,10 +54,7 @@ class PackagesApp(CommandApp):
     json = Bool(False, help="Print JSON.").tag(config=True)
 
     aliases = {**CommandApp.aliases}  # noqa: RUF012
-    flags = {  # noqa: RUF012
-        "upgrade": ({"PackagesApp": {"upgrade": True}}, "Replace installed versions by newer ones."),
-        "json": ({"PackagesApp": {"json": True}}, "Print JSON."),
-    }
+    flags = switches("PackagesApp", upgrade=upgrade, json=json)
 
     async def run_command(self) -> int:
         """Runs the action of the first argument."""

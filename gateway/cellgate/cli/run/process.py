@@ -13,7 +13,7 @@ from types import MappingProxyType
 from traitlets import Bool, List, Unicode
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.base import CommandApp, UsageError, switches
 from cellgate.cli.run.program_run import Feed, ProgramRun, piped_stdin, show_events
 from cellgate.cli.setting_checks import Duration
 from cellgate.cli.terminal.escaping import printed_line
@@ -83,8 +83,12 @@ class ProcessApp(CommandApp):
     timeout = Duration(
         None, allow_none=True, help="Seconds that the program may run; default: as long as its session."
     ).tag(config=True, metavar="SECONDS")
-    stdin = Bool(False, help="Pass on what you type, too.").tag(config=True)
-    json = Bool(False, help="Print JSON.").tag(config=True)
+    stdin = Bool(
+        False, help="Pass on what you type on a terminal; with start: the input comes later, from a client."
+    ).tag(config=True)
+    json = Bool(
+        False, help="Print JSON: run and start the process, watch each event on a line of its own."
+    ).tag(config=True)
 
     aliases = {  # noqa: RUF012
         "cwd": "ProcessApp.cwd",
@@ -92,16 +96,7 @@ class ProcessApp(CommandApp):
         "timeout": "ProcessApp.timeout",
         **CommandApp.aliases,
     }
-    flags = {  # noqa: RUF012
-        "stdin": (
-            {"ProcessApp": {"stdin": True}},
-            "Pass on what you type on a terminal; with start: the input comes later, from a client.",
-        ),
-        "json": (
-            {"ProcessApp": {"json": True}},
-            "Print JSON: run and start the process, watch each event on a line of its own.",
-        ),
-    }
+    flags = switches("ProcessApp", stdin=stdin, json=json)
 
     def hint_for_unknown_option(self, argv: Sequence[str]) -> str:
         """An option of the program looks like one of ours without the separator."""

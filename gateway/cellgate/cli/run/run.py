@@ -21,7 +21,7 @@ from typing import Any
 import nbformat
 from traitlets import Bool, List, Unicode
 
-from cellgate.cli.base import UsageError, expanded
+from cellgate.cli.base import UsageError, expanded, switches
 from cellgate.cli.run.cell_options import SessionOptions
 from cellgate.cli.run.cell_run import Run, RunOptions
 from cellgate.cli.run.cells import CellFile
@@ -126,7 +126,9 @@ class RunApp(SessionOptions):
     json = Bool(False, help="Print the results as JSON when the run has ended, and nothing else.").tag(
         config=True
     )
-    all_languages = Bool(False, help="Run a Markdown file's blocks in other languages too.").tag(config=True)
+    all_languages = Bool(
+        False, help="Run a Markdown file's blocks in other languages too, as cells of the same kernel."
+    ).tag(config=True)
     keep_going = Bool(False, help="Run the remaining cells after one has failed.").tag(config=True)
 
     carried = MappingProxyType(
@@ -146,15 +148,7 @@ class RunApp(SessionOptions):
         **SessionOptions.aliases,
     }
     flags = {  # noqa: RUF012
-        "all-languages": (
-            {"RunApp": {"all_languages": True}},
-            "Run a Markdown file's blocks in other languages too, as cells of the same kernel.",
-        ),
-        "keep-going": ({"RunApp": {"keep_going": True}}, "Run the remaining cells after one has failed."),
-        "json": (
-            {"RunApp": {"json": True}},
-            "Print the results as JSON when the run has ended, and nothing else.",
-        ),
+        **switches("RunApp", all_languages=all_languages, keep_going=keep_going, json=json),
         **SessionOptions.flags,
     }
 
@@ -210,7 +204,7 @@ class RunApp(SessionOptions):
         run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going, is_script=is_script))
         brought = Brought()
         cells: list[CellReport] = []
-        with Silent() if self.json else make_screen(total, self.pictures(path.stem)) as screen:
+        with Silent() if self.json else self._screen(path, source) as screen:
             for notice in source.notices:
                 screen.note(notice)
             try:
@@ -220,6 +214,9 @@ class RunApp(SessionOptions):
                     code = preparing(str(path), self.script_arguments, fresh=not self.session)
                     await run.prepare(code, screen)
                 failed = await run.cells(screen)
+                if failed and run.not_run and run.exit_code is None:
+                    rest = "1 cell was" if run.not_run == 1 else f"{run.not_run} cells were"
+                    screen.note(f"{rest} not run after the one that failed; --keep-going runs all")
                 _advise(screen, run.error, path, () if data is None else data.sent)
                 if self.json:
                     cells = await run.reports()
@@ -245,6 +242,12 @@ class RunApp(SessionOptions):
             )
         return run.exit_code or (1 if failed or brought.refused else 0)
 
+    def _screen(self, path: Path, source: CellFile) -> Screen:
+        """Return where the run is shown. Cells of a notebook have their number in it, as in a replay."""
+        places = [place for place, cell in enumerate(source.cells, 1) if cell.runs]
+        named = places if path.suffix.lower() == ".ipynb" else ()
+        return make_screen(len(places), self.pictures(path.stem), named)
+
     async def _choose_kernel(self, gateway: Gateway, path: Path, source: CellFile) -> Choice:
         """Return what to ask for: the user's choice, else what the notebook was written with."""
         if self.kernel or self.language or is_python(source.written):
@@ -265,8 +268,10 @@ class RunApp(SessionOptions):
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
         if _is_code(name):
-            told = name if len(name) <= MOST_SHOWN else f"{name[:MOST_SHOWN]}..."
-            raise UsageError(f"{told} is no file here; code is for another command: cellgate exec CODE")
+            whole = len(name) <= MOST_SHOWN
+            told = name if whole else f"{name[:MOST_SHOWN]}..."
+            code = self.pasted("exec", name) if whole else "cellgate exec CODE"
+            raise UsageError(f"{told} is no file here; code is for another command: {code}")
         if not self.output:
             return Path(name), None
         output = expanded(self.output)
@@ -294,10 +299,10 @@ class RunApp(SessionOptions):
                 brought = await data.bring_back(screen)
         finally:
             if brought.refused:
-                screen.note(f"the session stays: cellgate files get {run.session} PATH")
+                screen.note(f"the session stays: {self.pasted('files', 'ls', run.session)}")
             elif not self.session:
                 await run.gateway.delete_session(run.session)
-            screen.note(f"the record stays: cellgate export {run.session}")
+            screen.note(f"the record stays: {self.pasted('export', run.session)}")
         return brought
 
 

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import BinaryIO, Final
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.client import ErrorInfo, FileModel, Files, GatewayError
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
 from cellgate_kernels.base.resources import GIB
 
 MOST_FILES = 1000
@@ -69,12 +70,14 @@ def files_to_send(beside: Path, single: Iterable[str], folders: Iterable[str]) -
     for name in single:
         path = expanded(name)
         if not path.is_file():
-            raise UsageError(f"--with {name}: there is no such file" + _folder_hint(path))
+            raise UsageError(
+                f"--with {name}: there is no such file" + (_folder_hint(path) or near_file(path))
+            )
         _add(found, Sent(path, _place(path, beside)))
     for name in folders:
         path = expanded(name)
         if not path.is_dir():
-            raise UsageError(f"--files {name}: there is no such folder")
+            raise UsageError(f"--files {name}: there is no such folder{near_file(path)}")
         prefix = _place(path, beside)
         for file in _files_in(path):
             inside = file.relative_to(path).as_posix()
@@ -97,7 +100,9 @@ def forgotten(beside: Path, error: ErrorInfo | None, sent: Iterable[Sent]) -> st
             return None
     except (OSError, ValueError):
         return None
-    return f"{printed_line(str(path))} is here, and not in the session: --with sends it"
+    return (
+        f"{printed_line(str(path))} is here, and not in the session: --with {shlex.quote(str(path))} sends it"
+    )
 
 
 def _folder_hint(path: Path) -> str:

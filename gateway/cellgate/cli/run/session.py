@@ -16,7 +16,7 @@ import msgspec
 from traitlets import Bool, Integer, Unicode
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import UsageError, switches
 from cellgate.cli.run.alternatives import alternative_lines
 from cellgate.cli.run.branch_tree import tree_lines
 from cellgate.cli.run.input import Lines
@@ -184,21 +184,10 @@ class SessionApp(ListOptions):
         **ListOptions.aliases,
     }
     flags = {  # noqa: RUF012
-        "shared": ({"SessionApp": {"shared": True}}, "Let the branch use the same files, instead of a copy."),
-        "anyway": (
-            {"SessionApp": {"anyway": True}},
-            "Branch or make a checkpoint in spite of obstacles, such as threads, which it lacks.",
+        **switches(
+            "SessionApp", shared=shared, anyway=anyway, keep_all=keep_all, keep_first=keep_first, yes=yes
         ),
-        "keep-all": (
-            {"SessionApp": {"keep_all": True}},
-            "Let all branches stay in which alternatives ran.",
-        ),
-        "keep-first": (
-            {"SessionApp": {"keep_first": True}},
-            "Let the session go on as the first alternative, in the order given, that ends well.",
-        ),
-        "yes": ({"SessionApp": {"yes": True}}, "End without asking."),
-        "open": ({"SessionApp": {"opened": True}}, "Open the address of a port in a browser."),
+        "open": ({"SessionApp": {"opened": True}}, str(opened.help)),
         **ListOptions.flags,
     }
 
@@ -250,7 +239,8 @@ class SessionApp(ListOptions):
             self.print(f"{name} has no variables")
 
     async def _watch(self, name: str) -> None:
-        await watch(self.gateway(), name, after=self.after, json=self.json)
+        again = self.pasted("session", "watch", name, "--after")
+        await watch(self.gateway(), name, after=self.after, json=self.json, again=again)
 
     async def _end(self, *names: str) -> int:
         gateway = self.gateway()
@@ -261,7 +251,9 @@ class SessionApp(ListOptions):
         for model in models:
             await gateway.delete_session(model.session)
             if not self.json:
-                self.print(f"ended: {model.session}; the record stays: cellgate export {model.session}")
+                self.print(
+                    f"ended: {model.session}; the record stays: {self.pasted('export', model.session)}"
+                )
         if self.json:
             self.print(as_json([await gateway.get_session(model.session) for model in models]))
         return 0
@@ -308,7 +300,7 @@ class SessionApp(ListOptions):
         gateway = self.gateway()
         await _live(gateway, name)
         model = await gateway.checkpoint(name, self.made_as or None, anyway=self.anyway)
-        back = f"cellgate session rollback {name} {model.name}"
+        back = self.pasted("session", "rollback", name, model.name)
         self.print(as_json(model) if self.json else f"checkpoint: {model.name}; back to it: {back}")
 
     async def _checkpoints(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traitlets import Bool, Unicode
 
-from cellgate.cli.base import CommandApp
+from cellgate.cli.base import CommandApp, switches
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.cli.terminal.tables import as_json, make_table, print_table
 from cellgate.client import SessionModel
@@ -29,10 +29,7 @@ class ListOptions(CommandApp):
         "search": "ListOptions.search",
         **CommandApp.aliases,
     }
-    flags = {  # noqa: RUF012
-        "live": ({"ListOptions": {"live": True}}, "Only sessions that have not ended."),
-        "json": ({"ListOptions": {"json": True}}, "Print JSON."),
-    }
+    flags = switches("ListOptions", live=live, json=json)
 
     async def list_sessions(self) -> None:
         """Prints the sessions, the one used last first."""

@@ -32,10 +32,10 @@ from cellgate.client import (
 )
 
 
-async def watch(gateway: Gateway, session: str, *, after: int | None, json: bool) -> None:
+async def watch(gateway: Gateway, session: str, *, after: int | None, json: bool, again: str) -> None:
     """Shows the session's events after `after` until it ends; by default from the running cell on.
 
-    `json`: each event as one line of JSON.
+    `json`: each event as one line of JSON. `again`: the command that goes on, without its last word.
     """
     model = await gateway.get_session(session)
     start = await _running_since(gateway, model) if after is None else after
@@ -58,7 +58,7 @@ async def watch(gateway: Gateway, session: str, *, after: int | None, json: bool
         if transcript is not None:
             transcript.end_line()
         if not ended:
-            _tell(f"to go on from here: cellgate session watch {session} --after {last}")
+            _tell(f"to go on from here: {again} {last}")
 
 
 def _tell(text: str) -> None:

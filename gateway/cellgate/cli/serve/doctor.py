@@ -6,21 +6,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 from rich.console import Console
-from traitlets import Bool, Integer, Unicode
+from traitlets import Bool
+from traitlets.config import Config
 
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.base import BaseApp, UsageError, switches
+from cellgate.cli.serve.options import aliases_of, is_given, trait_of
 from cellgate.cli.terminal.escaping import printed
-from cellgate_kernels.base.settings import IMAGE, SOCKET
+from cellgate.server.settings import FrontSettings, KernelSettings
+from cellgate_kernels.base.settings import ContainerSettings
 
 if TYPE_CHECKING:
     from cellgate.server.doctor import Finding, Place
+
+OF_SERVE = ("ip", "port", "image", "runtime", "docker_url")
+"""Settings of ``serve`` that count here."""
 
 
 class DoctorApp(BaseApp):
@@ -32,6 +39,7 @@ class DoctorApp(BaseApp):
         Tries what a gateway needs of this machine: the kernel environment, bubblewrap, the container engine
         and its image, gVisor, memory, swap, disk, port and clock. Says of each what was found, and what to
         do if it is not enough. It changes nothing, and needs no running gateway.
+        What the configuration file says of cellgate serve counts here, too.
 
         Exits with 0 if cellgate serve would run here with isolated kernels, and with 1 if not.
     """
@@ -41,42 +49,51 @@ class DoctorApp(BaseApp):
         cellgate doctor --data-dir /var/lib/cellgate --port 9000
     """
 
-    ip = Unicode("127.0.0.1", help="The address that the gateway would listen on.").tag(
-        config=True, metavar="ADDRESS"
-    )
-    port = Integer(8888, min=0, max=65535, help="The port that it would listen on.").tag(
-        config=True, metavar="PORT"
-    )
-    image = Unicode(IMAGE, help="The image of kernels in containers.").tag(config=True, metavar="NAME")
-    runtime = Unicode(help="The container engine's runtime, such as runsc; default: the engine's own.").tag(
-        config=True, metavar="NAME"
-    )
-    docker_url = Unicode(SOCKET, help="The container engine's address.").tag(config=True, metavar="URL")
+    ip = trait_of(FrontSettings, "ip")
+    port = trait_of(FrontSettings, "port")
+    image = trait_of(ContainerSettings, "image")
+    runtime = trait_of(ContainerSettings, "runtime")
+    docker_url = trait_of(KernelSettings, "docker_url")
     json = Bool(False, help="Print a JSON list.").tag(config=True)
 
     aliases = {  # noqa: RUF012
-        "ip": "DoctorApp.ip",
-        "port": "DoctorApp.port",
-        "image": "DoctorApp.image",
-        "runtime": "DoctorApp.runtime",
-        "docker-url": "DoctorApp.docker_url",
+        **aliases_of("DoctorApp", *OF_SERVE),
         **BaseApp.aliases,
     }
-    flags = {"json": ({"DoctorApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
+    flags = switches("DoctorApp", json=json)
 
     def start(self) -> NoReturn:
         """Try everything and report; exits with the outcome."""
         from cellgate.server.doctor import Outcome, Place  # noqa: PLC0415 - keeps --help quick
-        from cellgate_kernels.base.settings import ContainerSettings  # noqa: PLC0415
 
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
+        where = (self.ip, self.port)
+        serving = self._serving()
+        if serving is not None and not (is_given(self, "ip") or is_given(self, "port")):
+            where = serving
         container = ContainerSettings(self.image, self.runtime)
-        place = Place(Path(self.data_path), self.ip, self.port, self.docker_url, container)
+        place = Place(self.data_path, *where, self.docker_url, container, where == serving)
         findings = asyncio.run(self._examine(place))
         if self.json:
             sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(findings)).decode()}\n")
         raise SystemExit(any(finding.outcome is Outcome.PROBLEM for finding in findings))
+
+    def _serving(self) -> tuple[str, int] | None:
+        """Return where the gateway of this data folder listens, if one is known."""
+        with contextlib.suppress(UsageError, ValueError):
+            if (running := self._running_gateway()) is not None:
+                parts = urlsplit(running.url)
+                return parts.hostname or "", parts.port or 0
+        return None
+
+    def _file_config(self) -> Config:
+        """Take what the file says of ``serve`` where it says nothing of this command."""
+        config = super()._file_config()
+        for name in OF_SERVE:
+            if name in config.ServeApp:
+                config.DoctorApp.setdefault(name, config.ServeApp[name])
+        return config
 
     async def _examine(self, place: Place) -> list[Finding]:
         from cellgate.server.doctor import examine  # noqa: PLC0415

@@ -18,7 +18,10 @@ from traitlets import Enum, Unicode
 
 from cellgate.cli.actions import check_options
 from cellgate.cli.base import BaseApp, UsageError, expanded
-from cellgate_kernels.base.settings import IMAGE, SOCKET
+from cellgate.cli.serve.options import trait_of
+from cellgate.server.settings import KernelSettings
+from cellgate_kernels.base.errors import near_file
+from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.specs.environments import OWN, Environment, environment_of
 
 CHECK_TIMEOUT = 120.0
@@ -61,7 +64,9 @@ class ImageApp(BaseApp):
         }
     )
 
-    image = Unicode(IMAGE, help="The name of the image.").tag(config=True, metavar="NAME")
+    image = trait_of(ContainerSettings, "image")
+    runtime = trait_of(ContainerSettings, "runtime")
+    docker_url = trait_of(KernelSettings, "docker_url")
     base_image = Unicode(help="The image to build on; default: the one in Dockerfile.kernel.").tag(
         config=True, metavar="NAME"
     )
@@ -73,10 +78,6 @@ class ImageApp(BaseApp):
     requirements = Unicode(help="A list of packages of your own, instead of Cellgate's.").tag(
         config=True, metavar="FILE"
     )
-    runtime = Unicode(help="The engine's runtime to check with, such as runsc.").tag(
-        config=True, metavar="NAME"
-    )
-    docker_url = Unicode(SOCKET, help="The container engine's address.").tag(config=True, metavar="URL")
 
     aliases = {  # noqa: RUF012
         "image": "ImageApp.image",
@@ -124,7 +125,7 @@ class ImageApp(BaseApp):
         if self.requirements:
             own = expanded(self.requirements)
             if not own.is_file():
-                raise UsageError(f"--requirements: there is no file {own}")
+                raise UsageError(f"--requirements: there is no file {own}{near_file(own)}")
             return own
         name = self.kernel_environment or built_of(self.docker_url, self.image)
         if name == OWN:
@@ -136,7 +137,6 @@ class ImageApp(BaseApp):
 
     async def _check(self, console: Console) -> None:
         from cellgate_kernels.backends.docker import check_engine  # noqa: PLC0415
-        from cellgate_kernels.base.settings import ContainerSettings  # noqa: PLC0415
         from cellgate_kernels.engine.engine import Engine  # noqa: PLC0415
 
         settings = ContainerSettings(self.image, self.runtime)

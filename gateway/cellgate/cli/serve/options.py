@@ -31,6 +31,11 @@ def traits_of(*kinds: type[DataclassInstance]) -> dict[str, TraitType[Any, Any]]
     return {each.name: _trait(each) for kind in kinds for each in options_of(kind)}
 
 
+def trait_of(kind: type[DataclassInstance], name: str) -> TraitType[Any, Any]:
+    """Make the trait of one option, for a command that has few."""
+    return traits_of(kind)[name]
+
+
 def _trait(option: Option) -> TraitType[Any, Any]:
     default: Any = option.default if option.absent is None else option.absent
     given: dict[str, Any] = {"help": option.help}

@@ -20,6 +20,7 @@ from cellgate.cli.serve.given_settings import GivenSettings
 from cellgate.cli.serve.identity_options import IdentityOptions
 from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, traits_of
 from cellgate.cli.serve.package_options import PackageOptions
+from cellgate.cli.serve.removed import REMOVED
 from cellgate.cli.serve.start_message import StartMessage
 from cellgate.execution.limits import Ceilings, SessionLimits, check_seconds
 from cellgate.http.listener.settings import ListenerSettings, connections_for, raise_open_files, too_few
@@ -67,6 +68,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         CELLGATE_TOKEN=... cellgate serve --ip 0.0.0.0 --allow-host gateway.example.org
     """
 
+    removed = REMOVED
     vars().update(
         traits_of(
             *(GivenSettings, FrontSettings, ListenerSettings, StorageSettings, RetentionSettings),

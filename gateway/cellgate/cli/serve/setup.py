@@ -16,7 +16,7 @@ from traitlets import Enum, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
-from cellgate_kernels.base.errors import BackendUnavailable, in_words
+from cellgate_kernels.base.errors import BackendUnavailable, in_words, near_file
 from cellgate_kernels.specs.environments import Environment, chosen_requirements, environment_of
 from cellgate_kernels.specs.install import create_environment, install_kernelspecs
 
@@ -76,7 +76,7 @@ class SetupApp(BaseApp):
         if self.requirements:
             own = expanded(self.requirements)
             if not own.is_file():
-                raise UsageError(f"--requirements: there is no file {own}")
+                raise UsageError(f"--requirements: there is no file {own}{near_file(own)}")
             return own
         try:
             before = chosen_requirements(prefix)

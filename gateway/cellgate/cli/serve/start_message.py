@@ -50,6 +50,9 @@ class StartMessage:
             lines.insert(3, f"    E2B_DEBUG  localhost:{asked}; programs of this machine need no token there")
         if backend.note:
             lines[-3:-3] = ["", f"  {backend.note}"]
+        if self.data != users_folder():
+            found = f"export CELLGATE_DATA_DIR={shlex.quote(str(self.data))}"
+            lines[-3:-3] = ["", f"  Other commands find it after:  {found}"]
         if backend.warning:
             lines[2:2] = ["", f"    WARNING: {backend.warning}"]
         return "\n".join(lines)

@@ -6,6 +6,7 @@ It is apart from ``screen`` because rich takes long to import, and commands that
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -23,28 +24,40 @@ from rich.text import Text
 from cellgate.cli.terminal.escaping import printed
 from cellgate.cli.terminal.guard import Guard
 from cellgate.cli.terminal.images import Pictures
-from cellgate.cli.terminal.screen import Plain, Screen, Seen, present, summary, waits, without_colours
+from cellgate.cli.terminal.screen import (
+    Heading,
+    Plain,
+    Screen,
+    Seen,
+    present,
+    summary,
+    waits,
+    without_colours,
+)
 from cellgate.client import Event, Finished, Queued, Started, Stream
 
 _LONG_LINE = 16 * 1024  # characters of an unfinished line that are held back
 
 
-def make_screen(total: int, pictures: Pictures) -> Screen:
-    """A live screen if stdout and stderr are terminals that can move the cursor, else plain lines."""
+def make_screen(total: int, pictures: Pictures, places: Sequence[int] = ()) -> Screen:
+    """A live screen if stdout and stderr are terminals that can move the cursor, else plain lines.
+
+    `places`: those of the cells in their notebook, if they are named by them.
+    """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal:
-        return Live(console, total, pictures)
-    return Plain(total, pictures)
+        return Live(console, total, pictures, places)
+    return Plain(total, pictures, places)
 
 
 class Live:
     """Lines above a progress bar. An unfinished line is shown beside the bar."""
 
-    def __init__(self, console: Console, total: int, pictures: Pictures) -> None:
+    def __init__(self, console: Console, total: int, pictures: Pictures, places: Sequence[int] = ()) -> None:
         self._console = console
         self._pictures = pictures
         self._count: int | None = None
-        self._total = total
+        self._heading = Heading(total, places)
         self._open = ""
         self._seen = Seen()
         self._progress = Progress(
@@ -105,7 +118,7 @@ class Live:
         self._end_line()
         self._progress.update(self._task, completed=number)
         if finished.status != "ok":
-            self.note(f"[{number}/{self._total}] {summary(finished)}")
+            self.note(f"{self._heading.of(number)} {summary(finished)}")
         for line in self._seen.remarks(finished):
             self.note(line)
 

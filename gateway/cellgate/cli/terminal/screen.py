@@ -13,7 +13,8 @@ import contextlib
 import re
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -113,11 +114,23 @@ class Silent:
         """Shows nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What a cell is called at its end: the how manieth of how many, and its place in a notebook."""
+
+    total: int
+    places: Sequence[int]
+
+    def of(self, number: int) -> str:
+        """Return the heading of the cell with this number, from 1."""
+        return f"[{number}/{self.total}]" + (f" cell {self.places[number - 1]}:" if self.places else "")
+
+
 class Plain:
     """Lines only."""
 
-    def __init__(self, total: int, pictures: Pictures) -> None:
-        self._total = total
+    def __init__(self, total: int, pictures: Pictures, places: Sequence[int] = ()) -> None:
+        self._heading = Heading(total, places)
         self._pictures = pictures
         self._count: int | None = None
         self._open: Outlet | None = None
@@ -158,7 +171,7 @@ class Plain:
 
     def end(self, number: int, finished: Finished) -> None:
         """One line to stderr, and others that say what no output does."""
-        self.note(f"[{number}/{self._total}] {summary(finished)}")
+        self.note(f"{self._heading.of(number)} {summary(finished)}")
         self.explain(finished)
 
     def explain(self, finished: Finished) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 
 from cellgate.channels.client import Client
-from cellgate.channels.frames import FrameFormat
 from cellgate.channels.requests import Received, received
 from cellgate.channels.synthesis import answer_to
 from cellgate.errors import QueueFull, ShuttingDown
@@ -78,7 +77,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
             # Synchronous clients read only while waiting for an answer; the outbox limits what piles up.
             stream.spooled = True
-        self._client = self._session.door.connect(self._session_id, FrameFormat(self._subprotocol))
+        self._client = self._session.door.connect(self._session_id, self._subprotocol)
         self._client.installs = Permission.PACKAGES in self.login.permissions
         former = self._client.socket
         self._client.attach(self)
