@@ -34,12 +34,12 @@ class Minute:
         self._sum += amount
 
     def used(self, now: float) -> int:
-        """The sum."""
+        """Return the sum over the last minute."""
         self._forget(int(now // SLOT))
         return self._sum
 
     def seconds_until(self, at_most: int, now: float) -> float:
-        """How long until the sum is at most this, if nothing is added."""
+        """Return the seconds until the sum is at most this, if nothing is added."""
         left = self.used(now)
         free_at = now
         for slot, amount in self._slots:

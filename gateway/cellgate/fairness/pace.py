@@ -29,7 +29,7 @@ class Pace:
         return max(0.0, self._ahead - AT_ONCE * per_minute) / rate
 
     def give_back(self, amount: int) -> None:
-        """What was taken will not pass after all."""
+        """Give back an amount that will not pass after all."""
         self._ahead = max(0.0, self._ahead - amount)
 
     def is_behind(self, per_minute: float, now: float) -> bool:
@@ -44,5 +44,5 @@ class Pace:
 
 
 def _rate(per_minute: float) -> float:
-    """Amount a second."""
+    """Return the amount that may pass in a second."""
     return (1 - AT_ONCE) * per_minute / MINUTE

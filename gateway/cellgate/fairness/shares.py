@@ -47,7 +47,7 @@ class Shares:
         self.taken -= 1
 
     def taken_by(self, name: str) -> int:
-        """How many places this principal has."""
+        """Return the number of places that this principal has."""
         return self._taken.get(name, 0)
 
     def heaviest(self) -> str | None:

@@ -18,7 +18,7 @@ from cellgate_kernels.base.turns import Turns as Line
 
 
 def part_of_one(places: int) -> int:
-    """How many of these places one principal may have."""
+    """Return the number of these places that one principal may have."""
     return max(1, places * 3 // 4)
 
 
@@ -89,7 +89,7 @@ class Turns:
             turn.set_result(None)
 
     def _next(self) -> asyncio.Future[None] | None:
-        """Whose turn it is, if anybody who waits may run now."""
+        """Return the turn that is next, if anybody who waits may run now."""
         if self._running.total() >= self._at_once:
             return None
         for turn in self._line.order():

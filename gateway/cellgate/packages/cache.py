@@ -73,7 +73,7 @@ class Entry:
 
     @property
     def tree(self) -> Path:
-        """Where the modules go."""
+        """The folder of the modules."""
         return self.folder / TREE
 
 

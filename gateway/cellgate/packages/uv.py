@@ -427,7 +427,7 @@ def _found(locked: _Locked, ranks: Mapping[Tag, int]) -> Found:
 
 
 def _rank(file: _File, ranks: Mapping[Tag, int]) -> int:
-    """How well a file fits, lowest is best; all files that uv names fit.
+    """Rank a file by its tags, the best is lowest; all files that uv names fit.
 
     The index chooses the name, whose tags are a product: a kilobyte of them stands for millions.
     """

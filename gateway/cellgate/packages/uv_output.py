@@ -33,7 +33,7 @@ def is_full(said: str) -> bool:
 def secrets_of(
     settings: PackageSettings, others: Iterable[str] = (), texts: Iterable[str] = ()
 ) -> frozenset[str]:
-    """What must not appear in a log: passwords in URLs of the settings and in `texts`, and `others`."""
+    """Return texts to keep out of logs: passwords in URLs of the settings and in `texts`, and `others`."""
     told = (settings.index, *settings.links, *settings.environment.values(), *texts)
     found = {secret for text in told for address in text.split() for secret in _passwords(address)}
     return frozenset(each for each in {*found, *others} if each)

@@ -70,7 +70,7 @@ def decode_fact(event_type: str, body: bytes) -> Event:
 
 
 def brief(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What the session's row keeps of an environment: only the events hold the list of packages."""
+    """Return the part of an environment for the session's row: only events have the list of packages."""
     return {name: value for name, value in environment.items() if name != "packages"}
 
 
@@ -195,7 +195,7 @@ class SessionFacts:
             self._note_file(each)
 
     def undoing(self, begun: int) -> RolledBack | None:
-        """What undid a cell that began with the event `begun`; None if nothing did."""
+        """Return the rollback that undid a cell begun by event `begun`; None if there is none."""
         return next((each for each in self.rollbacks if each.to_seq < begun < each.seq), None)
 
     def _note_file(self, event: FileChanged) -> None:

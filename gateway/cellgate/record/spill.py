@@ -119,7 +119,7 @@ class Spill:
             self._size += len(part)
 
     def end(self, error: CellgateError | None = None) -> None:
-        """Nothing more will come: all was written, or `error` says why not."""
+        """Note that all was written, or by `error` why not."""
         with self._lock:
             self._error = self._error or error
             self._ended = True
@@ -128,7 +128,7 @@ class Spill:
     # The ledger
 
     def stalled_since(self) -> float | None:
-        """When it was last read, if it is whole and that is long ago."""
+        """Return the time of the last read if the file is whole and that is long ago; else None."""
         stalled = self._ended and self._users == 1 and time.monotonic() - self.last_read >= STALLED
         return self.last_read if stalled else None
 

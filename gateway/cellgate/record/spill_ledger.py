@@ -98,7 +98,7 @@ class Space:
 
     @property
     def room(self) -> int:
-        """How much more it may take before anybody would have to give way."""
+        """The bytes that it may still take before anybody would have to give way."""
         return self._ledger.room(self.principal)
 
 
@@ -130,17 +130,17 @@ class SpillLedger:
         return max(0, (free(self._folder) + self.used - self._reserve) // 2)
 
     def open(self, principal: str, spiller: Spiller) -> Space:
-        """Nothing yet, for a spiller of this principal's."""
+        """Open an empty space for a spiller of this principal."""
         return Space(self, principal, spiller)
 
     def room(self, principal: str) -> int:
-        """How much more this principal may take before anybody would have to give way."""
+        """Return the bytes that this principal may still take before anybody would have to give way."""
         with self.lock:
             most = self.most
             return max(0, min(most - self._total, part_of_one(most) - self._held[principal]))
 
     def take(self, space: Space, count: int) -> None:
-        """See `Space.take`."""
+        """Take bytes for a space; see `Space.take`."""
         with self.lock:
             if not space.closed and self._too_much(space, count) is None:
                 self.add(space, count)
@@ -163,7 +163,7 @@ class SpillLedger:
             self._spaces.pop(space, None)
 
     def _too_much(self, asking: Space, count: int) -> str | None:
-        """Who holds too much if `asking` had so many bytes more: a principal, or None."""
+        """Return the principal that would hold too much if `asking` took so many bytes; None if nobody."""
         most = self.most
         theirs = self._held[asking.principal] + count
         if theirs > part_of_one(most):
@@ -284,7 +284,7 @@ class SpillWatch:
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        """Start looking."""
+        """Start watching the disk's reserve."""
         self._tasks.repeat(self._look, "reserve of the disk", pause=WATCH_SECONDS)
 
     async def _look(self) -> float:
@@ -292,5 +292,5 @@ class SpillWatch:
         return WATCH_SECONDS
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop watching the disk's reserve."""
         await self._tasks.cancel()

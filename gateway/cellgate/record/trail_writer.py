@@ -106,7 +106,7 @@ class Notes:
         return entries
 
     def put_back(self, entries: list[Entry]) -> None:
-        """They could not be written: they are the next to be written."""
+        """Put back entries that could not be written: they are the next to be written."""
         later = self._waiting
         self._waiting = []
         for entry in (*entries, *later):

@@ -35,7 +35,7 @@ class UnnamedFile:
 
     @property
     def size(self) -> int:
-        """Its size in bytes, which nobody may ask for who may find it closed."""
+        """The size in bytes; not to be read where the file may be closed."""
         return os.fstat(self._file.fileno()).st_size
 
     def fileno(self) -> int:

@@ -98,7 +98,7 @@ def _has(entry: Mapping[str, Any], acts: Sequence[Act]) -> bool:
 
 
 def fields_of(act: Act) -> Mapping[str, Any]:
-    """What an entry of the trail says of an act."""
+    """Return the fields of an act's entry in the trail."""
     fields = {"number": act.seq, "done_at": _time(act.at), **act.fields}
     if (expires_at := fields.get("expires_at")) is not None:
         fields["expires_at"] = _time(expires_at)

@@ -155,7 +155,7 @@ class RunningGateway:
 
     @property
     def ports_url(self) -> str | None:
-        """Where browsers find programs' ports, in words; None if they are not served."""
+        """The place of programs' ports, in words; None if they are not served."""
         if self.services.ports is None:
             return None
         return self.services.ports.origin.described(self._settings.front.ip)
@@ -393,7 +393,7 @@ def _bind_debug() -> list[socket.socket]:
 def _ports(
     settings: GatewaySettings, sockets: list[socket.socket], authentication: Authentication
 ) -> ServedPorts | None:
-    """Where programs' ports are found, if they are served."""
+    """Return the ports that are served; None if there are no sockets for them."""
     if not sockets:
         return None
     front = settings.front
@@ -475,7 +475,7 @@ def _instance(path: Path) -> str:
 async def _fork_server(
     settings: GatewaySettings, folders: KernelFolders, stack: AsyncExitStack
 ) -> ForkServer | None:
-    """What forks kernels in sandboxes; None with other backends, and where that is not wanted."""
+    """Return the fork server of sandboxes; None with other backends, and where it is switched off."""
     kernels = settings.kernels
     if not kernels.fork_server or kernels.backend != "sandbox":
         return None
@@ -538,7 +538,7 @@ def _shared_containers(
 
 
 async def _kernel_uids(name: str, sessions: Sequence[tuple[Path, bool]]) -> KernelUids | None:
-    """What gives each forked kernel a uid of its own; None where that can't be."""
+    """Return the uids of forked kernels; None where kernels can't have their own."""
     if os.geteuid() != 0:
         return None
     try:
@@ -686,7 +686,7 @@ def _build(
 
 
 def _policy_of(usage: Usage, principal: str) -> EgressPolicy | None:
-    """What the principal's sessions may reach now, by the file of quotas."""
+    """Return the policy of a principal's network by the file of quotas; None without one."""
     quotas = usage.quotas(principal)
     return EgressPolicy(quotas.network, quotas.allow_private) if quotas.network else None
 
@@ -759,7 +759,7 @@ def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:
 
 
 def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:
-    """What is read at each scrape."""
+    """Return the gauges that are read at each scrape."""
     pool = services.pool.statistics()
     journal = services.journal
     problems = services.problems()

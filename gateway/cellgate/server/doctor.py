@@ -283,7 +283,7 @@ def find_control_groups(user: int, root: Path = Path("/")) -> Finding:
 
 
 def find_open_files(most: int) -> Finding:
-    """How many files the gateway may open; a kernel needs a dozen."""
+    """Judge the number of files that the gateway may open; a kernel needs a dozen."""
     if most == resource.RLIM_INFINITY:
         return Finding("open files", Outcome.OK, "no limit")
     if most < FILES_WANTED:

@@ -113,12 +113,12 @@ class Sampler:
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        """Start sampling."""
+        """Start sampling memory, disk and lag."""
         self._tasks.repeat(self.look, "sample", pause=SAMPLE_SECONDS)
         self._tasks.repeat(self._measure_lag, "loop lag", pause=LAG_PAUSE)
 
     async def close(self) -> None:
-        """Stop sampling."""
+        """Stop sampling memory, disk and lag."""
         await self._tasks.cancel()
 
     async def look(self) -> float:

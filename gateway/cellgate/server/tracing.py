@@ -49,7 +49,7 @@ FAILED = frozenset({Status.TIMEOUT, Status.DIED})
 
 
 def provider(version: str, *, asked: bool, environment: Mapping[str, str]) -> TracerProvider | None:
-    """What sends spans to a collector; None if nobody wants it. Raises OtelMissing if `asked` in vain."""
+    """Return a provider that sends spans; None if none is named. Raises OtelMissing if `asked` in vain."""
     named = any(environment.get(name) for name in COLLECTORS)
     if not (asked or named) or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
@@ -189,7 +189,7 @@ class _Request:
         self._span = span
 
     def end(self, status: int, reason: str | None) -> None:
-        """End the span."""
+        """End the span with the answer's status."""
         self._span.set_attribute("http.response.status_code", status)
         if reason is not None:
             self._span.set_attribute("error.type", reason)

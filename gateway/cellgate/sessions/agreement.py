@@ -58,7 +58,7 @@ def names_kernel(body: SessionBody) -> bool:
 def _of_another_kind(
     session: Session, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None
 ) -> str | None:
-    """What the session has that no request for something else can go on with; None if there is nothing."""
+    """Name the property of a session that contradicts the request; None if there is none."""
     if sharer is not None and sharer.folder != session.row.folder:
         return "another workspace"
     kernel = session.row.kernel

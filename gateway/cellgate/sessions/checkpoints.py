@@ -49,7 +49,7 @@ class Forks(Protocol):
     """Holds forks and makes kernels of them: ``KernelPool``."""
 
     async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
-        """See ``KernelPool.checkpoint``."""
+        """Make a checkpoint; see ``KernelPool.checkpoint``."""
 
     async def restore(
         self,
@@ -59,10 +59,10 @@ class Forks(Protocol):
         instead_of: Kernel | None = None,
         beside: asyncio.Future[None] | None = None,
     ) -> Kernel:
-        """See ``KernelPool.restore``."""
+        """Restore a held fork; see ``KernelPool.restore``."""
 
     def release(self, kernel: Kernel, *, spared: Collection[Path] = ()) -> None:
-        """See ``KernelPool.release``."""
+        """Release a kernel; see ``KernelPool.release``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def automatic_name(at: Position) -> str:
 
 
 def surplus(found: Sequence[Checkpoint], most_bytes: int) -> list[Checkpoint]:
-    """Those to end: automatic ones that are too close to each other for their age, and what is too much.
+    """Return the checkpoints to end: automatic ones too close to each other for their age, and too much.
 
     `found`: all, oldest first. Those that were asked for take from the memory for the others, and stay unless
     they alone keep twice as much, oldest first: without a limit for a whole sandbox, nothing else stops them.
@@ -162,7 +162,7 @@ class SessionCheckpoints:
 
     @property
     def alive(self) -> list[Checkpoint]:
-        """Those that can be gone back to, oldest first."""
+        """The checkpoints that can be gone back to, oldest first."""
         return [each for each in self._points if each.held.alive]
 
     def find(self, name: str | None = None) -> Checkpoint:
@@ -279,7 +279,7 @@ class SessionCheckpoints:
         await self._end(point)
 
     def move(self, point: Checkpoint, at: Position) -> None:
-        """What it was made of is told in the record only up to here."""
+        """Set the position in the record up to which it was made of what is told there."""
         self._points = [replace(each, at=at) if each.held is point.held else each for each in self._points]
 
     async def complete(self, workspace: Path) -> None:

@@ -124,7 +124,7 @@ class _Alternative:
         return self.session is not None and not self.session.ending
 
     def explored(self) -> Explored:
-        """What came of it, once nothing more will."""
+        """Return the outcome of the alternative, once it is settled."""
         if self.run is None:
             return Explored(Fate.SKIPPED if self.refusal is None else Fate.REFUSED, refusal=self.refusal)
         fate = Fate.CHOSEN if self.chosen else Fate.KEPT if self.stays else Fate.ENDED
@@ -157,7 +157,7 @@ class Exploration:
         self.task = tasks.share(self._run(), f"exploration of {parent.row.key}", session=parent.row.key)
 
     async def ended(self) -> list[Explored]:
-        """What came of each alternative, in the order given.
+        """Wait for the outcome of each alternative, in the order given.
 
         Raises what `SessionManager.branch` and `Session.submit` do if not even one cell was accepted.
         """
@@ -192,7 +192,7 @@ class Exploration:
         return next((each for each in self._alternatives if each.ended_well), None)
 
     def _leave_out_the_needless(self) -> None:
-        """Those after one that has ended well can't be the first any more."""
+        """End the alternatives after one that has ended well: they can't be the first any more."""
         if self.plan.keep is not Keep.FIRST_OK or (best := self._best) is None:
             return
         self._waiting.clear()
@@ -260,7 +260,7 @@ class Exploration:
         self._running[following] = each
 
     async def _branch(self, each: _Alternative) -> Session:
-        """Its branch. Waits for a place while the only ones that could free it are those just ended."""
+        """Make the alternative's branch. Waits for a place while only those just ended could free it."""
         row = self._parent.row
         spec = BranchSpec(anyway=self.plan.anyway)
         until = self._now() + _PATIENCE
@@ -347,7 +347,7 @@ class Explorer:
         return Exploration(self._manager, self._manager.live(principal, session), plan, self._tasks)
 
     async def _recorded(self, principal: str, plan: Plan) -> list[Explored] | None:
-        """What the record says of the exploration with this idempotency key; None if there was none."""
+        """Return the recorded exploration with this idempotency key; None if there was none."""
         assert plan.idempotency is not None
         key, request_hash = plan.idempotency
         await self._journal.commit()

@@ -193,7 +193,7 @@ class SessionFiles:
         self._incoming.discard(incoming)
 
     def discard_later(self, incoming: Incoming) -> None:
-        """As `discard`, in the background."""
+        """Discard an upload in the background."""
         self._tasks.start(self.discard(incoming), "discard upload")
 
     async def place(self, session: Session, incoming: Incoming, staged: Sequence[Staged]) -> list[FileChange]:
@@ -353,7 +353,7 @@ def _measure(root: Path, parts: Parts | None, limit: int) -> tuple[int, int]:
 
 
 def _folder_bytes(root: Path, folders: Iterable[Parts]) -> int:
-    """What the folders of these paths count for that are still to be made."""
+    """Return the bytes that missing folders of these paths count for."""
     new: set[Parts] = set()
     for folder in folders:
         first = len(folder) - tree.missing(root, folder)

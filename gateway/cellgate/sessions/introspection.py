@@ -22,7 +22,7 @@ TEXT = "text/plain"
 
 
 async def completion(session: Session, body: CompleteBody) -> Completion:
-    """What may stand at the cursor. Raises InvalidInput, and as `Session.ask`."""
+    """Ask for completions at the cursor. Raises InvalidInput, and the errors of `Session.ask`."""
     code, cursor = _checked(body)
 
     async def ask(kernel: Kernel) -> questions.Completion:
@@ -39,7 +39,7 @@ async def completion(session: Session, body: CompleteBody) -> Completion:
 
 
 async def inspection(session: Session, body: InspectBody) -> Inspection:
-    """What the kernel knows of the name at the cursor. Raises InvalidInput, and as `Session.ask`."""
+    """Inspect the name at the cursor. Raises InvalidInput, and the errors of `Session.ask`."""
     code, cursor = _checked(body)
 
     async def ask(kernel: Kernel) -> questions.Inspection:

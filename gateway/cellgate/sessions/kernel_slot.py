@@ -117,7 +117,7 @@ class SessionKernel:
         return self.current.workspace if self.current else self._files.place
 
     def waited(self, since: float) -> float:
-        """How many of the seconds since then, by the loop's clock, it has spent in line for a kernel.
+        """Return the seconds since then, by the loop's clock, that it has spent in line for a kernel.
 
         Starting a kernel doesn't count: it takes as long when nobody else waits.
         """
@@ -228,7 +228,7 @@ class SessionKernel:
 
     @property
     def profile(self) -> KernelProfile:
-        """What the session's kernels are made of, without the values of secrets."""
+        """The profile of the session's kernels, without the values of secrets."""
         return self._profile
 
     @property
@@ -493,7 +493,7 @@ class SessionKernel:
 
 
 def environment_of(kernel: Kernel) -> dict[str, Any]:
-    """What the record keeps about where a session's cells run: kernel, image, Python and packages.
+    """Return the record's description of where cells run: kernel, image, Python and packages.
 
     Taken from the kernel's own kernel_info_reply, and from what a kernel of this kernelspec reported about
     its environment before anybody used it. The session's environment variables can make its own kernel find

@@ -58,7 +58,7 @@ class KernelMeter:
         self._good_until = ended + max(GOOD_FOR, (ended - begun) / SHARE)
 
     def of(self, kernel: Kernel | None) -> Use | None:
-        """What the kernel used at the last look; None if that is not known.
+        """Return the kernel's use at the last look; None if that is not known.
 
         Kernels that share a sandbox because of branches have the same, that of all of them.
         """

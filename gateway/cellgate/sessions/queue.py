@@ -133,7 +133,7 @@ class ExecutionQueue:
         return self._runs.popleft() if item is None and self._runs else item
 
     def take_urgent(self) -> ExecutionRun | Restart | None:
-        """What precedes all runs: first cancelled executions, which are already over, then restarts."""
+        """Take the next item ahead of all runs: a cancelled execution, which is over, or a restart."""
         if self._cancelled:
             return self._cancelled.popleft()
         return self._restarts.popleft() if self._restarts else None
@@ -148,7 +148,7 @@ class ExecutionQueue:
         await self._wake.wait()
 
     def wake(self) -> None:
-        """Make `wait` return."""
+        """Wake the worker that waits in `wait`."""
         self._wake.set()
 
 

@@ -123,7 +123,7 @@ class Archive:
         return session_model(row, problem=None if failure is None else failure.message)
 
     async def tree(self, principal: str, key: str, reach: Reach) -> SessionTree:
-        """What the session continues and what was branched from it, without what is out of reach."""
+        """Return the sessions that it continues and its branches, without those out of reach."""
         row = await self.row(principal, key)
         await self._journal.commit()
         live = self._manager.get(principal, key)
@@ -358,7 +358,7 @@ class Archive:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """What `make` returns for the builder, in a thread if that takes long."""
+        """Call `make` for the builder, in a thread if that takes long."""
         if not builder.heavy:
             return make(builder, *arguments, **options)
         return await self._texts.run(make, builder.copy(), *arguments, **options)

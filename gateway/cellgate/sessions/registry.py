@@ -802,7 +802,7 @@ class SessionManager:
     async def _resumed(
         self, former: SessionRow, body: SessionBody, profile: KernelProfile, limits: SessionLimits
     ) -> Resumption:
-        """What a recorded session gets in its next life."""
+        """Return what a recorded session gets in its next life."""
         # The last events of its previous life may still be waiting to be written.
         await self._journal.commit()
         life = await self._journal.reads.last_life(former)
@@ -995,7 +995,7 @@ class SessionManager:
         return purged.removed.exception() is None
 
     async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
-        """Nobody can open the session until the purge has started; concurrent purges share this one."""
+        """Start a purge, which keeps others from opening the session; concurrent purges share this one."""
         if (task := self._purges.get(owned)) is None:
             task = self._tasks.share(self._do_purge(owned, by, reason), f"purge {owned[1]}", session=owned[1])
             self._purges[owned] = task
@@ -1107,7 +1107,7 @@ class SessionManager:
 
 
 def _deadline(arrived: float, request: ExecuteRequest) -> float | None:
-    """When the request waits in line no longer; only its own timeout counts there."""
+    """Return the time at which the request leaves the line; only its own timeout counts there."""
     return None if request.timeout is None else arrived + request.timeout
 
 

@@ -90,7 +90,7 @@ def resume(
 
 
 def _missing_before(life: LastLife) -> Missing:
-    """What the last life was missing, if nobody was told."""
+    """Return what the last life was missing, if no cell has reported it."""
     loss = life.unannounced
     return Missing() if loss is None or isinstance(loss.missing, UnsetType) else loss.missing
 

@@ -25,7 +25,7 @@ class SecretSource(Protocol):
         """The names of which the owner has no secret."""
 
     def secrets(self, owner: str, names: Collection[str]) -> Sequence[Secret]:
-        """Those of the owner's secrets that exist now. Raises StorageError."""
+        """Return the owner's secrets that exist now. Raises StorageError."""
 
 
 class SessionSecrets:
@@ -80,7 +80,7 @@ class SessionSecrets:
         return Masker([*self._values, *lower])
 
     def in_names(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """What is recorded of a file, without values in its path."""
+        """Return a file's fields without values of secrets in its path."""
         path = self.text_masker().text(fields["path"])
         return fields if path == fields["path"] else {**fields, "path": path}
 

@@ -233,12 +233,12 @@ class Session:
 
     @property
     def limits(self) -> SessionLimits:
-        """The session's limits."""
+        """The limits of the session now."""
         return self.record.limits
 
     @property
     def seconds_left(self) -> float:
-        """How long it may still live."""
+        """The seconds that it may still live."""
         return self.limits.lifetime - (self._now() - self.started)
 
     def let_live(self, seconds: float, most: float) -> None:
@@ -252,7 +252,7 @@ class Session:
         self._live(lifetime)
 
     def let_live_longer(self, seconds: float, most: float) -> None:
-        """As `let_live`, but never shorter than it would live anyway, and no longer than it may."""
+        """Let it live longer by `let_live`: never shorter than now, and no longer than it may."""
         lifetime = min(seconds + self._now() - self.started, most)
         if lifetime > self.limits.lifetime:
             self._live(lifetime)
@@ -262,7 +262,7 @@ class Session:
 
     @property
     def state(self) -> SessionState:
-        """What the session is doing."""
+        """The state of the session, as it is shown."""
         if self.record.state is SessionState.IDLE and self.kernel is not None and self.kernel.asleep:
             return SessionState.ASLEEP
         return self.record.state
@@ -292,18 +292,18 @@ class Session:
 
     @property
     def idle_since(self) -> float | None:
-        """When the session became idle, by the loop's clock; None while it is in use."""
+        """The time when the session became idle, by the loop's clock; None while it is in use."""
         used = self._runs.busy or self.slot.packages.busy or self.door.connections or self.processes.busy
         return None if used or self.ports.busy or self._holds else self.record.idle_since
 
     @property
     def executions_made(self) -> int:
-        """How many executions its record has."""
+        """The number of executions in its record."""
         return self._runs.made
 
     @property
     def queue_length(self) -> int:
-        """How many executions wait."""
+        """The number of executions that wait."""
         return len(self._queue)
 
     def to_wire(self) -> SessionModel:
@@ -644,7 +644,7 @@ class Session:
         return found
 
     def _kernel_given_up(self, cause: str) -> None:
-        """What it had beside its cells ends with it, and its clients are told."""
+        """End the programs and ports of a kernel that is given up, and tell its clients."""
         self.processes.lose(cause)
         self.ports.lose()
         self.door.kernel_gone(asked=cause in {"kernel_restarted", ROLLED_BACK, CHOSEN})
@@ -849,7 +849,7 @@ class Session:
         return "kept" if self.slot.has_files else "none"
 
     def take_loss(self) -> Loss | None:
-        """What was lost with the previous kernel, if no execution has said so yet; the caller will."""
+        """Return the loss of the previous kernel unless an execution has reported it; the caller does."""
         loss, self._loss = self._loss, None
         return loss
 
@@ -1132,7 +1132,7 @@ class Session:
             self._faults = 0
 
     def recorded_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """What is recorded of a change of a file: its path may have a secret in it."""
+        """Return the fields to record of a file's change: its path may have a secret in it."""
         return fields if self.slot.secrets is None else self.slot.secrets.in_names(fields)
 
     async def _run(self, run: ExecutionRun, kernel: Kernel) -> None:

@@ -89,7 +89,7 @@ class SessionUndo:
 
     @property
     def alive(self) -> list[Checkpoint]:
-        """Those that can be gone back to, oldest first."""
+        """The checkpoints that can be gone back to, oldest first."""
         return [] if self._points is None else self._points.alive
 
     def models(self) -> list[CheckpointModel]:
@@ -246,7 +246,7 @@ class SessionUndo:
                 await self._points.forget(point)
 
     def move(self, point: Checkpoint, at: Position) -> None:
-        """What it was made of is told in the record only up to here."""
+        """Move a checkpoint's position in the record; see `Checkpoints.move`."""
         if self._points is not None:
             self._points.move(point, at)
 

@@ -54,7 +54,7 @@ class WidgetMessages:
         return self._models > MOST_MODELS
 
     def room(self, message: Message) -> int:
-        """How many bytes of the message's content can still be recorded here."""
+        """Return the number of bytes of the message's content that can still be recorded here."""
         return 0 if message.parent.msg_type == "execute_request" else self._left
 
     def _record(self, message: Message) -> None:

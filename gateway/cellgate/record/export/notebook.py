@@ -147,7 +147,7 @@ class Notebook:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """All that is known of the newest kernel's environment, with packages that the session installed."""
+        """The environment of the newest kernel, with packages that the session installed."""
         facts = self._survey.facts
         known = facts.environment or self._session.environment
         if not facts.packages:
@@ -156,7 +156,7 @@ class Notebook:
         return {**known, "packages": {**known.get("packages", {}), **installed}}
 
     def _provenance(self) -> dict[str, Any]:
-        """Where the notebook comes from, with as much of the environment as the record holds."""
+        """Return the notebook's origin, with as much of the environment as the record holds."""
         session = self._session
         facts = self._survey.facts
         export = self._export
@@ -387,7 +387,7 @@ def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, A
 
 
 def _language_info(reported: Any) -> dict[str, Any] | None:
-    """What a kernel says about its language, without fields that nbformat does not allow."""
+    """Return a kernel's language_info without fields that nbformat does not allow."""
     if not isinstance(reported, dict) or not isinstance(reported.get("name"), str):
         return None
     fields = {key: reported[key] for key, kind in _OF_LANGUAGE.items() if isinstance(reported.get(key), kind)}

@@ -75,7 +75,7 @@ def still(
 def _pieces(
     data: Mapping[str, Any], metadata: object, form: str, typeset: Callable[[str], str | None]
 ) -> Iterator[tuple[str, str]]:
-    """What may be shown, the best first, as a type that nbconvert knows in this form."""
+    """Yield the forms to show, the best first, each of a type that nbconvert knows in this form."""
     markup = _text(data.get(HTML))
     if markup is not None and _is_seen(markup):
         yield HTML, markup + _left_out(markup) if form == "html" else markup

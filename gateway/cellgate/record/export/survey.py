@@ -55,7 +55,7 @@ class ListedRows:
         self._rows = rows
 
     def read(self, first: int, last: int) -> list[EventRow]:
-        """As `Rows.read`."""
+        """Return the rows in memory; see `Rows.read`."""
         return self._rows[first - 1 : last]
 
 
@@ -85,7 +85,7 @@ class Place:
             self.ranges.append((row.seq, row.seq))
 
     def rows(self, source: Rows) -> Iterator[EventRow]:
-        """Its rows, in order. Raises StorageError unless all are there and the last one is unchanged."""
+        """Yield the cell's rows. Raises StorageError unless all are there and the last is unchanged."""
         count = 0
         last = GENESIS
         for first, end in self.ranges:
@@ -125,7 +125,7 @@ class Survey:
         self._taken: set[str] = set() if before is None else before._taken
 
     def undoing(self, place: Place) -> RolledBack | None:
-        """What undid the cell at this place; None if nothing did."""
+        """Return the rollback that undid the cell at this place; None if there is none."""
         return self.facts.undoing(place.first_seq if place.started is None else place.started)
 
     def add(self, row: EventRow) -> None:

@@ -124,7 +124,7 @@ class _Teller:
         return read_html(self._taken(value))
 
     def _taken(self, value: object) -> str:
-        """As much of a text as there is room for."""
+        """Return as much of a text as there is room for."""
         taken = value[: self.room] if isinstance(value, str) else ""
         self.room -= len(taken)
         return taken

@@ -63,7 +63,7 @@ class WidgetStates:
             buffers[msgspec.json.encode(path)] = {"data": buffer, "encoding": "base64", "path": path}
 
     def _show(self, comm_id: str, event: Mapping[str, Any]) -> None:
-        """As a client does that shows the widget: it keeps the outputs in the widget's state."""
+        """Keep an output in the widget's state, as a client that shows the widget does."""
         area = self._outputs.setdefault(comm_id, OutputArea())
         area.apply(event["type"], {name: value for name, value in event.items() if name != "widget"})
 

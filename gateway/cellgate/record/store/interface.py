@@ -199,7 +199,7 @@ class Reads(Protocol):
         """Return the branches of a session, theirs and so on, by id; the first `limit` that are found."""
 
     async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
-        """Return one execution."""
+        """Return one execution; None if there is none."""
 
     async def last_execution(self, session_id: int) -> ExecutionRow | None:
         """Return the newest execution; its `number` is how many there are."""
@@ -280,7 +280,7 @@ class RecordStore(EventStore, Protocol):
 
     @property
     def not_recorded(self) -> int:
-        """How many sessions are no longer recorded; `failure_of` says why."""
+        """The number of sessions that are no longer recorded; `failure_of` says why."""
 
     @property
     def writable(self) -> bool:

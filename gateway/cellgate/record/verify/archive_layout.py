@@ -123,7 +123,7 @@ def _check_list(data: bytes, start: int, archive: zipfile.ZipFile, comment: int)
 
 
 def _after_entry(data: bytes, at: int, info: zipfile.ZipInfo) -> int:
-    """Where the file's entry in the list ends."""
+    """Return the end of the file's entry in the list."""
     fields = _CENTRAL.unpack(data[at : at + _CENTRAL.size].ljust(_CENTRAL.size, b"\0"))
     sign, name, extra, remark, disk, internal, external = (fields[n] for n in (0, 10, 11, 12, 13, 14, 15))
     begin = at + _CENTRAL.size
@@ -139,7 +139,7 @@ def _after_entry(data: bytes, at: int, info: zipfile.ZipInfo) -> int:
 
 
 def _check_end(data: bytes, listed: int, start: int, number: int, comment: int) -> None:
-    """What follows the list, which has so many bytes for so many files and begins at `start`."""
+    """Check what follows the list, which has `listed` bytes for `number` files and begins at `start`."""
     at = 0
     if data.startswith(b"PK\x06\x06"):
         fields = _END_64.unpack(data[: _END_64.size].ljust(_END_64.size, b"\0"))

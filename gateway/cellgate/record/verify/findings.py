@@ -76,7 +76,7 @@ def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
 
 
 def differing(kind: str, names: Sequence[str], recorded: Sequence[Any], found: Sequence[Any]) -> str | None:
-    """How `found` first differs from `recorded`, as a sentence; None when it does not."""
+    """Return the first difference of `found` from `recorded` as a sentence; None if there is none."""
     for index, (was, now) in enumerate(zip(recorded, found, strict=False)):
         if was == now:
             continue

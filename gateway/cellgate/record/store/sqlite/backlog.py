@@ -264,7 +264,7 @@ class Backlog:
         self._held.discard(session_id)
 
     def settle(self, error: StorageError) -> None:
-        """Fail all waiters."""
+        """Fail all waiters with an error."""
         for group in (self.writing, self.logged, self.held):
             group.settle(error)
 

@@ -43,7 +43,7 @@ class Database:
     async def run_in_turn(
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As `run`, but of calls that wait, those for whom they are made take turns. Raises StorageError."""
+        """Run a query as `run` does, but let principals whose calls wait take turns. Raises StorageError."""
 
         def call() -> T:
             return self._query(self._connection, query, *args, **kwargs)

@@ -496,7 +496,7 @@ class Journal:
         self._stop(StorageError("The record's writer has stopped; the gateway's log says why"))
 
     def _stop(self, why: StorageError) -> None:
-        """Nothing can be written any more: the journal is closed, or an internal error stopped the writer."""
+        """Refuse all writes from now on: the journal is closed, or an internal error stopped the writer."""
         self._failure = self._broken = why
         self._backlog.settle(why)
 
@@ -601,7 +601,7 @@ class Journal:
         return self._eraser.add(session_id, self._redo.number) if begun else None
 
     def _erased(self, session_id: int) -> None:
-        """Nothing is left of the session; rows of it that still arrive are dropped for a long time yet."""
+        """Forget a session that was erased; rows of it that still arrive are dropped for a long time yet."""
         if len(self._purged) == MOST_PURGED:
             self._purging.discard(self._purged[0])
         self._purged.append(session_id)

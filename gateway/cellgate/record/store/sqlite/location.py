@@ -19,7 +19,7 @@ RECORD = "record.sqlite3"
 
 
 def wal_beside(record: Path) -> Path:
-    """Where SQLite's own log of the record is."""
+    """Return the path of SQLite's own log of the record."""
     return record.with_name(record.name + "-wal")
 
 
@@ -52,7 +52,7 @@ def resolved(record: Path) -> Path:
 
 
 def existing(record: Path, what: str = "record at") -> Path:
-    """As `resolved`, of a record that is there.
+    """Resolve the path of a record that is there.
 
     Raises StorageError also if it is not, or if nobody may look. `what` it is called then.
     """

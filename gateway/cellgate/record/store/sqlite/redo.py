@@ -172,12 +172,12 @@ def _group(number: int, rows: bytes) -> Group:
 
 
 def beside(record: Path) -> Path:
-    """Where the redo log of the record at `record` is."""
+    """Return the path of the redo log of a record."""
     return record.with_name(record.name + ".redo")
 
 
 def last_beside(record: Path) -> Path:
-    """Where the file with the number of the redo log's last commit is."""
+    """Return the path of the file with the number of the redo log's last commit."""
     return record.with_name(record.name + ".last")
 
 

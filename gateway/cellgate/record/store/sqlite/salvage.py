@@ -80,7 +80,7 @@ def look(record: Path, seed: bytes | None) -> Found:
 
 
 def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
-    """What is missing when the tables have all commits up to `applied`; None when nothing is.
+    """Return the loss if the tables have all commits up to `applied`; None if nothing is missing.
 
     `expected`: the tables say that a gateway was using a log.
     """

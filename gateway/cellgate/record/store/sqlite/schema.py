@@ -450,7 +450,7 @@ def executions(
 
 
 def execution_counts(db: sqlite3.Connection, session_ids: Sequence[int]) -> dict[int, int]:
-    """How many executions each of these sessions has; sessions without any are left out."""
+    """Count the executions of each of these sessions; sessions without any are left out."""
     last = "SELECT number FROM executions WHERE session_id = ? ORDER BY number DESC LIMIT 1"
     found = ((each, db.execute(last, (each,)).fetchone()) for each in session_ids)
     return {each: row[0] for each, row in found if row is not None}

@@ -69,7 +69,7 @@ def page(db: sqlite3.Connection, after: int, limit: int) -> tuple[list[TrailRow]
 
 
 def tombstones(db: sqlite3.Connection, session_id: int) -> Iterator[dict[str, Any]]:
-    """What the entries say that tell of this session's purge."""
+    """Yield the fields of entries about this session's purge."""
     for (body,) in db.execute("SELECT body FROM trail WHERE type = ?", (PURGED,)):
         told = _decode(body)
         if told["session_id"] == session_id:

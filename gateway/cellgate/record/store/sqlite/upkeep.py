@@ -80,7 +80,7 @@ def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
 
 
 def record_size(db: sqlite3.Connection, session_id: int) -> int:
-    """As `record_sizes`, of one session."""
+    """Return the size of one session's record; see `record_sizes`."""
     query = "SELECT sum(length(body)) FROM events WHERE session_id = ?"
     (size,) = db.execute(query, (session_id,)).fetchone()
     query = """SELECT blob_id, length(body) FROM blob_uses JOIN blobs ON blobs.id = blob_id
@@ -145,7 +145,7 @@ def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
 
 
 def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
-    """What the entries say that tell of acts, newest first, of a record that a gateway may be using.
+    """Yield the fields of entries about acts, newest first, of a record that a gateway may be using.
 
     Raises StorageError.
     """
