@@ -74,15 +74,25 @@ class Space:
 
     def leave(self, count: int) -> None:
         """Note that so many bytes will soon be gone, because this gave way."""
-        self._ledger.leave(self, count)
+        with self._ledger.lock:
+            count = min(count, self.held)
+            self._ledger.add(self, -count)
+            self.leaving += count
+            self._ledger.leaving += count
 
     def gone(self, count: int) -> None:
         """Note that so many bytes are gone from the disk; those that were leaving come first."""
-        self._ledger.gone(self, count)
+        with self._ledger.lock:
+            left = min(count, self.leaving)
+            self.leaving -= left
+            self._ledger.leaving -= left
+            self._ledger.add(self, left - count)
 
     def close(self) -> None:
         """Note that all is gone from the disk, and that nothing more is written."""
-        self._ledger.close(self)
+        with self._ledger.lock:
+            self.closed = True
+            self.gone(self.held + self.leaving)
 
     @property
     def room(self) -> int:
@@ -98,15 +108,15 @@ class SpillLedger:
         self._reserve = reserve
         self._held: Counter[str] = Counter()
         self._total = 0
-        self._leaving = 0
+        self.leaving = 0
         self._spaces: dict[Space, None] = {}
         # Reentrant: who gives way reports that while the ledger is asking.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     @property
     def used(self) -> int:
         """Bytes of all spills that are on the disk."""
-        return self._total + self._leaving
+        return self._total + self.leaving
 
     def held_by(self, principal: str) -> int:
         """Bytes that count for this principal."""
@@ -123,44 +133,23 @@ class SpillLedger:
 
     def room(self, principal: str) -> int:
         """How much more this principal may take before anybody would have to give way."""
-        with self._lock:
+        with self.lock:
             most = self.most
             return max(0, min(most - self._total, part_of_one(most) - self._held[principal]))
 
     def take(self, space: Space, count: int) -> None:
         """See `Space.take`."""
-        with self._lock:
+        with self.lock:
             if not space.closed and self._too_much(space, count) is None:
-                self._add(space, count)
+                self.add(space, count)
                 return
         made = self._make_room if on_loop() else self._ask_loop
         if space.closed or not made(space, count):
             number = errno.EBADF if space.closed else errno.ENOSPC
             raise OSError(number, os.strerror(number))
 
-    def leave(self, space: Space, count: int) -> None:
-        """See `Space.leave`."""
-        with self._lock:
-            count = min(count, space.held)
-            self._add(space, -count)
-            space.leaving += count
-            self._leaving += count
-
-    def gone(self, space: Space, count: int) -> None:
-        """See `Space.gone`."""
-        with self._lock:
-            left = min(count, space.leaving)
-            space.leaving -= left
-            self._leaving -= left
-            self._add(space, left - count)
-
-    def close(self, space: Space) -> None:
-        """See `Space.close`."""
-        with self._lock:
-            space.closed = True
-            self.gone(space, space.held + space.leaving)
-
-    def _add(self, space: Space, count: int) -> None:
+    def add(self, space: Space, count: int) -> None:
+        """Count bytes of a space; call it with the lock."""
         space.held += count
         self._total += count
         self._held[space.principal] += count
@@ -199,12 +188,12 @@ class SpillLedger:
             return not made.cancel() and made.result(PATIENCE)
 
     def _make_room(self, asking: Space, count: int) -> bool:
-        with self._lock:
+        with self.lock:
             while not asking.closed and (heaviest := self._too_much(asking, count)) is not None:
                 if not self._have_give_way(heaviest, asking, count):
                     return False
             if not asking.closed:
-                self._add(asking, count)
+                self.add(asking, count)
             return not asking.closed
 
     def _have_give_way(self, principal: str, asking: Space | None = None, count: int = 0) -> bool:
@@ -224,8 +213,8 @@ class SpillLedger:
 
         On the loop, again and again: what gives way leaves the disk a moment later. Returns whether some did.
         """
-        with self._lock:
-            if not self._total or self._leaving or free(self._folder) >= self._reserve:
+        with self.lock:
+            if not self._total or self.leaving or free(self._folder) >= self._reserve:
                 return False
             by_size = sorted(self._held, key=self._held.__getitem__, reverse=True)
             return any(self._have_give_way(principal) for principal in by_size)

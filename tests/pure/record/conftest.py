@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,22 @@ def execution_row(session_id: int, number: int, **fields: Any) -> ExecutionRow:
     return ExecutionRow(session_id=session_id, number=number, **{**values, **fields})
 
 
-async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
+async def eventually(check: Callable[[], bool | Awaitable[bool]]) -> None:
     """Return when it is so; the test's own timeout bounds the waiting."""
     while True:
-        if await check():
+        so = check()
+        if so if isinstance(so, bool) else await so:
             return
         await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def journal_at(path: Path, **options: Any) -> AsyncGenerator[Journal, None]:
+    journal = await Journal.open(path, **options)
+    try:
+        yield journal
+    finally:
+        await journal.close()
 
 
 class Chain:
@@ -104,6 +114,5 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(params=["normal", "full"])
 async def journal(path: Path, request: pytest.FixtureRequest) -> AsyncGenerator[Journal, None]:
     """Whether commits go by the redo log or not, all is the same to who uses it."""
-    opened = await Journal.open(path, sync=request.param)
-    yield opened
-    await opened.close()
+    async with journal_at(path, sync=request.param) as opened:
+        yield opened

@@ -26,6 +26,7 @@ from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.threads import Lane
+from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_verify import OTHER_VALUE, changed, collected, columns, problems
 from tests.support.examples import share
@@ -48,37 +49,28 @@ async def three_generations(journal: Journal) -> list[Recorded]:
 
 @pytest.fixture
 async def family(path: Path) -> Path:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         await three_generations(journal)
-    finally:
-        await journal.close()
     return path
 
 
 async def purged(path: Path, session_id: int) -> list[str]:
     """What is checked and found after this session's purge."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         purge = await journal.purge(session_id, by="ada", reason="requested")
         assert purge is not None
         await purge.erased
-    finally:
-        await journal.close()
     return [f"{found.subject}: {found.problem or found.checked}" for found in check_record(path)]
 
 
 async def test_a_branch_is_stored_with_its_origin(path: Path) -> None:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         parent, child, _ = await three_generations(journal)
         row = await journal.session("ada", "child")
         assert row is not None
         assert row.parent == parent.row.id
         assert row.branched_from == child.row.branched_from
         assert row.execution_count == 2, "it goes on counting"
-    finally:
-        await journal.close()
     assert problems(path) == []
 
 
@@ -88,11 +80,8 @@ async def test_the_redo_log_keeps_the_origin_of_a_branch(path: Path) -> None:
     crashed = path.parent.with_name("crashed")
     shutil.copytree(path.parent, crashed)
     await journal.close()
-    after = await Journal.open(crashed / path.name)
-    try:
+    async with journal_at(crashed / path.name) as after:
         row = await after.session("ada", "child")
-    finally:
-        await after.close()
     assert row is not None
     assert row.branched_from == child.row.branched_from
     assert problems(crashed / path.name) == []
@@ -186,31 +175,24 @@ async def test_a_tombstone_covers_no_more_than_the_purged_record_had(family: Pat
 
 
 async def test_a_key_that_is_used_again_does_not_stand_for_the_purged_parent(family: Path) -> None:
-    journal = await Journal.open(family)
-    try:
+    async with journal_at(family) as journal:
         purge = await journal.purge(1, by="ada", reason="requested")
         assert purge is not None
         await purge.erased
         Recorded(journal, "parent").end()
         await journal.commit()
-    finally:
-        await journal.close()
     assert problems(family) == []
 
 
 async def test_a_branch_that_was_announced_and_never_recorded_is_no_fault(path: Path) -> None:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         Recorded(journal, "parent").branched("never")
         await journal.commit()
-    finally:
-        await journal.close()
     assert problems(path) == []
 
 
 async def test_retention_spares_what_a_live_branch_continues(path: Path) -> None:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         parent = Recorded(journal, "parent")
         child = Recorded(journal, "child", parent)
         grandchild = Recorded(journal, "grandchild", child)
@@ -228,8 +210,6 @@ async def test_retention_spares_what_a_live_branch_continues(path: Path) -> None
         assert found is not None
         assert found[0].key == "parent"
         await purge.erased
-    finally:
-        await journal.close()
 
 
 # ---- exports ----------------------------------------------------------------------------------------------
@@ -265,15 +245,12 @@ class Exporter:
 
 @pytest.fixture
 async def exporter(path: Path, lane: Lane) -> AsyncGenerator[Exporter, None]:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         await three_generations(journal)
         spills = Spills(path.parent, SpillLedger(path.parent, 0), lane)
         yield Exporter(journal, Exports(journal, "0.1.0", None, spills), path.parent)
         await spills.finished()
         assert spills.used == 0
-    finally:
-        await journal.close()
 
 
 def shown(notebook: dict[str, Any]) -> list[tuple[str, str | None, int]]:
@@ -339,8 +316,7 @@ async def test_what_a_purged_parent_had_is_gone_from_its_branches_notebook(expor
 
 async def test_a_clients_cell_id_is_the_branchs_own_cells(path: Path, lane: Lane) -> None:
     """JupyterLab sends the same ids when one notebook is used with both kernels."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         parent = Recorded(journal, "parent")
         parent.cell("1", cell_id="same")
         child = Recorded(journal, "child", parent)
@@ -352,8 +328,6 @@ async def test_a_clients_cell_id_is_the_branchs_own_cells(path: Path, lane: Lane
         )
         await journal.commit()
         ids = [cell["id"] for cell in (await exporter.notebook("child"))["cells"]]
-    finally:
-        await journal.close()
     assert ids == ["parent-1", "same"]
 
 

@@ -24,7 +24,7 @@ from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.redo import LOG_BYTES, beside, find_frames, last_beside
 from cellgate.record.verify.findings import Finding
 from cellgate.record.verify.stores import check_record
-from tests.pure.record.conftest import Chain, all_events, session_row
+from tests.pure.record.conftest import Chain, all_events, journal_at, session_row
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_redo import crashed, synced
 from tests.support.examples import share
@@ -64,11 +64,8 @@ def missing(path: Path) -> str:
 
 async def opened(path: Path) -> list[int]:
     """Start with these files; how many rows the two sessions have then."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         return [len(await all_events(journal, session_id)) for session_id in (1, 2)]
-    finally:
-        await journal.close()
 
 
 def used(log: bytes) -> range:
@@ -380,12 +377,9 @@ async def test_a_session_whose_row_is_no_json_any_more_is_told_as_damage(path: P
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE sessions SET metadata = '{\"a\": x'")
         db.commit()
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         with pytest.raises(RecordDamaged, match="cellgate verify"):
             await journal.unfinished_sessions()
-    finally:
-        await journal.close()
 
 
 async def test_a_page_that_only_writing_uses_is_checked_too(path: Path) -> None:

@@ -27,7 +27,7 @@ from cellgate.record.store.sqlite import purge, reads, schema
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.reads import ConnectionSteps
 from cellgate_kernels.base.threads import Lane
-from tests.pure.record.conftest import MOMENT
+from tests.pure.record.conftest import MOMENT, journal_at
 from tests.pure.record.recorded import IMAGE, Recorded, image, text
 from tests.support.examples import share
 
@@ -49,8 +49,7 @@ Make = Callable[[Reading], Iterator[bytes]]
 @pytest.fixture
 async def stored(path: Path) -> AsyncGenerator[tuple[SessionRow, int, bytes]]:
     """A session with cells, a display that another cell changes, a widget; and how far its rows go."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         session = Recorded(journal, "first")
         shown = {"data": {"text/plain": "0"}, "metadata": {}, "display_id": "d"}
         session.cell("show()", ("display_data", shown), WIDGET)
@@ -62,8 +61,6 @@ async def stored(path: Path) -> AsyncGenerator[tuple[SessionRow, int, bytes]]:
         found = await journal.last_event(session.row.id)
         assert found is not None
         yield session.row, *found
-    finally:
-        await journal.close()
 
 
 def notebook(reading: Reading) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.record.chain import verify
@@ -251,9 +252,6 @@ async def test_a_closed_journal_takes_and_gives_nothing(path: Path) -> None:
     await journal.room()
 
 
-# ---- crashes ----------------------------------------------------------------------------------------------
-
-
 # ---- failing storage --------------------------------------------------------------------------------------
 
 
@@ -288,11 +286,7 @@ async def test_a_record_that_could_not_be_written_is_tried_again_by_itself(
     with pytest.raises(StorageFull):
         await journal.commit()
     await limit_pages(journal, 100_000)
-
-    async def written() -> bool:
-        return journal.healthy
-
-    await eventually(written)
+    await eventually(lambda: journal.healthy)
     assert len(await journal.sessions()) == 1
 
 

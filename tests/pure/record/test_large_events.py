@@ -17,7 +17,7 @@ from cellgate.record.events import LARGE_EVENT, EventLog
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.threads import Lane
-from tests.pure.record.conftest import all_events, execution_row, session_row
+from tests.pure.record.conftest import all_events, execution_row, journal_at, session_row
 
 DEADLINE = 60.0
 LARGE: Any = {"size": LARGE_EVENT + 1}
@@ -122,8 +122,7 @@ async def test_other_sessions_do_not_wait(journal: Journal, log: EventLog, makin
 
 async def test_its_bytes_count_as_waiting(path: Path, lane: Lane, making: Making) -> None:
     """A kernel is held back, and beyond the bound refused, by what is not made yet as by what is."""
-    journal = await Journal.open(path, pending_bytes=64 * KIB)
-    try:
+    async with journal_at(path, pending_bytes=64 * KIB) as journal:
         row = session_row(journal.new_session_id())
         log = EventLog(journal, row.id, row.key, lane=lane)
         log.append("session", None, {"state": "idle"})
@@ -143,8 +142,6 @@ async def test_its_bytes_count_as_waiting(path: Path, lane: Lane, making: Making
         assert (journal.pending_bytes, journal.full_for()) == (0, False)
         await journal.room()
         assert await seen(log) == [1, 2, 3, 4]
-    finally:
-        await journal.close()
 
 
 async def test_one_that_cant_be_written_down_ends_the_recording(journal: Journal, log: EventLog) -> None:

@@ -28,10 +28,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def closed_once_it_knows(journal: Journal) -> None:
-    async def known() -> bool:
-        return not journal.writable
-
-    await eventually(known)
+    await eventually(lambda: not journal.writable)
     await journal.close()
 
 
@@ -58,11 +55,7 @@ async def test_a_file_that_is_removed_between_opening_and_locking_is_not_taken_f
 async def test_a_removed_lock_file_is_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = await Journal.open(path)
     path.with_name("record.sqlite.lock").unlink()
-
-    async def told() -> bool:
-        return "The lock file of the record" in caplog.text
-
-    await eventually(told)
+    await eventually(lambda: "The lock file of the record" in caplog.text)
     await cells(journal, Chain(journal.new_session_id()), 1)
     await asyncio.sleep(0.1)
     assert caplog.text.count("The lock file of the record") == 1
@@ -106,10 +99,7 @@ async def test_a_mistake_in_a_look_does_not_end_the_looks(
         raise LookupError("nobody expects it")
 
     async def told(what: str) -> None:
-        async def so() -> bool:
-            return what in caplog.text
-
-        await eventually(so)
+        await eventually(lambda: what in caplog.text)
 
     journal = await Journal.open(path)
     with monkeypatch.context() as patch:
@@ -141,11 +131,7 @@ async def test_without_its_file_a_record_takes_nothing(path: Path, replaced: boo
     chain = Chain(journal.new_session_id())
     await cells(journal, chain, 1)
     take_away(path, replaced=replaced)
-
-    async def refused() -> bool:
-        return not journal.writable
-
-    await eventually(refused)
+    await eventually(lambda: not journal.writable)
     with pytest.raises(StorageError, match="removed or replaced"):
         await cells(journal, chain, 1)
     with pytest.raises(StorageError, match="removed or replaced"):
@@ -164,11 +150,7 @@ async def test_without_its_log_each_commit_is_a_transaction(
     await cells(journal, chain, 1)
     assert callable(name)
     name(path).unlink()
-
-    async def told() -> bool:
-        return "each commit is a transaction now" in caplog.text
-
-    await eventually(told)
+    await eventually(lambda: "each commit is a transaction now" in caplog.text)
     await journal.applied()
     await cells(journal, chain, 3)
     assert in_tables(path) == 4
@@ -210,11 +192,7 @@ async def test_what_is_committed_is_synced_soon_after_and_off_the_loop(
     monkeypatch.setattr(syncing, "SYNC_SECONDS", 0.01)
     journal = await Journal.open(path)
     await cells(journal, Chain(journal.new_session_id()), 1)
-
-    async def done() -> bool:
-        return len(synced_files) >= 3
-
-    await eventually(done)
+    await eventually(lambda: len(synced_files) >= 3)
     assert synced_files[:3] == ["record.sqlite-wal", "record.sqlite.redo", "record.sqlite-wal"]
     await journal.applied()
     await synced(journal)

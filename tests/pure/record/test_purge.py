@@ -111,11 +111,7 @@ async def test_a_purge_whose_caller_leaves_is_carried_through(
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await purging
-
-    async def erased() -> bool:
-        return found(path) == []
-
-    await eventually(erased)
+    await eventually(lambda: found(path) == [])
     with pytest.raises(RecordGone):
         await journal.commit(gone.row.id)
 
@@ -156,11 +152,7 @@ async def test_a_mistake_in_a_purge_costs_no_later_one(
         await purged.erased
     await journal.close()
     journal = await Journal.open(path)
-
-    async def erased() -> bool:
-        return found(path) == []
-
-    await eventually(erased)
+    await eventually(lambda: found(path) == [])
     await journal.close()
 
 
@@ -181,11 +173,7 @@ async def test_a_journal_that_is_closed_while_a_purge_begins_ends(
     await asyncio.gather(purging, return_exceptions=True)
     assert asyncio.all_tasks() <= before
     journal = await Journal.open(path)
-
-    async def erased() -> bool:
-        return found(path) == []
-
-    await eventually(erased)
+    await eventually(lambda: found(path) == [])
     await journal.close()
     assert problems(path) == []
 
@@ -306,11 +294,7 @@ async def test_closing_does_not_wait_for_what_readers_hold(path: Path) -> None:
             await journal.close()
         assert isinstance(purged.erased.exception(), StorageError)
     again = await Journal.open(path)
-
-    async def erased() -> bool:
-        return bool(again._purged)
-
-    await eventually(erased)
+    await eventually(lambda: bool(again._purged))
     assert found(path) == []
     await again.close()
 

@@ -30,6 +30,7 @@ from tests.pure.record.conftest import (
     another_connection,
     eventually,
     execution_row,
+    journal_at,
     limit_pages,
     session_row,
     to_tables,
@@ -93,11 +94,8 @@ def in_tables(path: Path) -> int:
 
 async def events(path: Path, session_id: int) -> list[EventRow]:
     """All events of a session, once a gateway has started with these files."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         return await all_events(journal, session_id)
-    finally:
-        await journal.close()
 
 
 def whole(rows: list[EventRow], chain: Chain) -> bool:
@@ -169,11 +167,7 @@ async def test_an_idempotency_key_is_found_wherever_its_execution_is(path: Path,
 async def test_rows_go_from_the_log_into_the_tables_by_themselves(path: Path, normal: Journal) -> None:
     chain = Chain(normal.new_session_id())
     await cells(normal, chain, 3)
-
-    async def written() -> bool:
-        return in_tables(path) == 3
-
-    await eventually(written)
+    await eventually(lambda: in_tables(path) == 3)
 
 
 async def test_a_log_that_gets_full_costs_nothing_but_a_transaction(path: Path, normal: Journal) -> None:
@@ -190,11 +184,7 @@ async def test_commits_wait_for_the_tables_when_the_log_is_full(
     """Somebody holds the database: as much as the log takes is committed, and the rest when it is free."""
     chain = await held(normal, other)
     work = asyncio.create_task(cells(normal, chain, 1000, size=4000))
-
-    async def waits() -> bool:
-        return bool(normal._backlog.held.waiters) or work.done()
-
-    await eventually(waits)
+    await eventually(lambda: bool(normal._backlog.held.waiters) or work.done())
     assert not work.done()
     assert normal.pending_bytes > redo.HALF_BYTES // 2
     other.execute("ROLLBACK")
@@ -277,11 +267,7 @@ async def test_logged_rows_reach_the_tables_although_a_transaction_took_their_tu
     await commit(normal, second)
     normal.append(large.next(size=200 * KIB))
     normal.save_session(session_row(large.session_id))
-
-    async def written() -> bool:
-        return in_tables(path) == 3
-
-    await eventually(written)
+    await eventually(lambda: in_tables(path) == 3)
 
 
 async def test_rows_that_nobody_waits_for_are_logged_while_a_large_transaction_is_stuck(
@@ -293,11 +279,7 @@ async def test_rows_that_nobody_waits_for_are_logged_while_a_large_transaction_i
     follower = Chain(normal.new_session_id())
     normal.append(follower.next(size=200))
     normal.save_session(session_row(follower.session_id))
-
-    async def logged() -> bool:
-        return normal._backlog.enqueued.empty
-
-    await eventually(logged)
+    await eventually(lambda: normal._backlog.enqueued.empty)
     assert not any(task.done() for task in tasks)
     other.execute("ROLLBACK")
     await asyncio.gather(*tasks)
@@ -355,11 +337,7 @@ async def test_a_small_commit_after_one_of_its_session_that_is_being_written_wai
     """It must not be there without what was enqueued before it."""
     chain = await held(normal, other)
     large = asyncio.create_task(cells(normal, chain, 1, size=200 * KIB))
-
-    async def begun() -> bool:
-        return not normal._backlog.writing.empty
-
-    await eventually(begun)
+    await eventually(lambda: not normal._backlog.writing.empty)
     small = asyncio.create_task(commit(normal, chain))
     await asyncio.sleep(0.05)
     assert not large.done()

@@ -22,7 +22,15 @@ from cellgate.record.store.sqlite.journal import EventRow, Journal
 from cellgate.record.store.sqlite.redo import encode_rows
 from cellgate.record.verify.findings import Finding
 from cellgate.record.verify.stores import check_record
-from tests.pure.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
+from tests.pure.record.conftest import (
+    Chain,
+    all_events,
+    eventually,
+    execution_row,
+    journal_at,
+    session_row,
+    to_tables,
+)
 from tests.pure.record.recorded import Recorded, text
 
 HUGE = 1 << 63
@@ -130,12 +138,9 @@ async def test_rows_that_were_acknowledged_are_kept_and_told(
         assert rows == encode_rows(expected.by_session()[number])
     assert bad.row.id in kept or way is same_key_twice
     # The next gateway knows it too.
-    again = await Journal.open(path)
-    try:
+    async with journal_at(path) as again:
         with pytest.raises(NotRecorded):
             again.check_writable(next(iter(kept)))
-    finally:
-        await again.close()
 
 
 async def test_a_hole_is_not_filled_by_later_rows_of_the_same_writing(journal: Journal) -> None:

@@ -21,6 +21,7 @@ from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate.replay.cells import recorded_cells
 from cellgate_kernels.base.threads import Lane
+from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_verify import OTHER_VALUE, changed, collected, problems
 
@@ -53,13 +54,10 @@ class Made:
 
 @pytest.fixture
 async def made(path: Path, lane: Lane) -> AsyncGenerator[Made, None]:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         yield Made(
             journal, Exports(journal, "0.1.0", None, Spills(path.parent, SpillLedger(path.parent, 0), lane))
         )
-    finally:
-        await journal.close()
 
 
 def told(notebook: dict[str, Any]) -> list[tuple[str, dict[str, Any] | None]]:
@@ -191,14 +189,11 @@ async def test_the_bundle_shows_them_and_is_valid(made: Made, tmp_path: Path) ->
 
 
 async def test_a_changed_rollback_is_found(path: Path) -> None:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         session = Recorded(journal, "s")
         at = session.log.last_seq
         session.cell("a")
         seq = session.rolled_back("good", at)
         session.end()
-    finally:
-        await journal.close()
     assert problems(path) == []
     assert changed(path, OTHER_VALUE.format(table="events", column="body", value="'x'", where=f"seq = {seq}"))

@@ -14,6 +14,7 @@ from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.blobs import LEAST, long_runs
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.verify.stores import check_record
+from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, image, text
 
 SHORT_RUNS = 'a"' * LEAST
@@ -25,16 +26,13 @@ def valid(path: Path) -> bool:
 
 
 async def test_compact_stores_equal_values_of_old_rows_once(path: Path) -> None:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         with pytest.raises(StorageError, match="in use"), upkeep.alone(path):
             pass
         for index in range(5):
             Recorded(journal, f"s{index}").cell("show()", image("x" * 100_000), text("y"))
         await journal.commit()
         bodies = [row.body for index in range(1, 6) for row in await journal.events(index)]
-    finally:
-        await journal.close()
     with closing(sqlite3.connect(path)) as db, db:
         # As the first version wrote them: every row has all of its body.
         for session_id, seq in db.execute(SHORTENED).fetchall():
@@ -53,22 +51,16 @@ async def test_compact_stores_equal_values_of_old_rows_once(path: Path) -> None:
     assert after.file_bytes < before.file_bytes - 300_000
     assert (after.sessions, after.open_sessions, after.executions, after.free_bytes) == (5, 5, 5, 0)
     assert valid(path)
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         again = [row.body for index in range(1, 6) for row in await journal.events(index)]
-    finally:
-        await journal.close()
     assert again == bodies
 
 
 async def test_compact_shortens_rows_of_which_only_long_runs_were_stored_apart(path: Path) -> None:
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         Recorded(journal, "s").cell("show()", text(SHORT_RUNS + "x" * 100_000 + SHORT_RUNS))
         await journal.commit()
         bodies = [row.body for row in await journal.events(1)]
-    finally:
-        await journal.close()
     with closing(sqlite3.connect(path)) as db, db:
         ((seq, uses),) = db.execute("SELECT seq, blobs FROM events WHERE blobs NOT NULL").fetchall()
         body = bodies[seq - 1]
@@ -85,11 +77,8 @@ async def test_compact_shortens_rows_of_which_only_long_runs_were_stored_apart(p
         ).fetchone()
     assert kept < LEAST
     assert valid(path)
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         assert [row.body for row in await journal.events(1)] == bodies
-    finally:
-        await journal.close()
 
 
 async def test_the_record_unused_for_longest_goes_first_and_open_ones_stay(

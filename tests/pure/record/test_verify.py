@@ -31,6 +31,7 @@ from cellgate.record.verify.findings import Finding
 from cellgate.record.verify.notebooks import check_bundle, check_notebook
 from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.threads import Lane
+from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, image, text
 from tests.support.examples import share
 
@@ -54,11 +55,8 @@ async def two_sessions(journal: Journal) -> tuple[Recorded, Recorded]:
 @pytest.fixture
 async def stored(path: Path) -> Path:
     """A finished record of two sessions."""
-    journal = await Journal.open(path)
-    try:
+    async with journal_at(path) as journal:
         await two_sessions(journal)
-    finally:
-        await journal.close()
     return path
 
 

@@ -97,32 +97,30 @@ class RecordApp(BaseApp):
         }
     )
 
-    force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
-    anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
+    _switches = MappingProxyType(
+        {
+            "create": "Make a key; refused if there is one.",
+            "trust": "Say that the system's clock is right.",
+            "json": "Print JSON.",
+            "force": "Replace an existing file, or set an existing record aside.",
+            "anyway": "Restore a copy even if the check finds something.",
+        }
+    )
+
+    force = Bool(False, help=_switches["force"]).tag(config=True)
+    anyway = Bool(False, help=_switches["anyway"]).tag(config=True)
     after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
         config=True, metavar="N"
     )
     keep = Integer(0, min=0, help="Keep the newest N backups in the folder; 0: all.").tag(
         config=True, metavar="N"
     )
-    json = Bool(False, help="Print JSON.").tag(config=True)
-    trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
-    create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
+    json = Bool(False, help=_switches["json"]).tag(config=True)
+    trust = Bool(False, help=_switches["trust"]).tag(config=True)
+    create = Bool(False, help=_switches["create"]).tag(config=True)
 
     aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
-    flags = {  # noqa: RUF012
-        "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
-        "trust": ({"RecordApp": {"trust": True}}, "Say that the system's clock is right."),
-        "json": ({"RecordApp": {"json": True}}, "Print JSON."),
-        "force": (
-            {"RecordApp": {"force": True}},
-            "Replace an existing file, or set an existing record aside.",
-        ),
-        "anyway": (
-            {"RecordApp": {"anyway": True}},
-            "Restore a copy even if the check finds something.",
-        ),
-    }
+    flags = {name: ({"RecordApp": {name: True}}, text) for name, text in _switches.items()}  # noqa: RUF012
 
     def start(self) -> NoReturn:
         """Run the action of the first argument."""

@@ -13,13 +13,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 from cellgate.errors import RecordGone, StorageError
 from cellgate.fairness.turns import Turns
-from cellgate.record.chain import Verification
 from cellgate.record.events import now
 from cellgate.record.export import steps as export
 from cellgate.record.export.bundle import Contents, bundle_parts
@@ -70,12 +68,6 @@ class Moment:
         ]
         return Reading(steps, self.session, self.rows, self.head, ancestors)
 
-    def told(self, *, inherited: bool) -> dict[str, Any]:
-        """What an `Export` of it says of its ancestors."""
-        lineage = self.lineage
-        ancestors = tuple(each.until for each in lineage.ancestors)
-        return {"inherited": inherited, "ancestors": ancestors, "absence": lineage.absence}
-
 
 class Exports:
     """Makes exports of moments, signed with `key` if there is one. `close` it before the journal."""
@@ -106,7 +98,7 @@ class Exports:
             raise RecordGone("The record of this session was purged")
         if session.branched_from is None:
             return Moment(session, *last)
-        return Moment(session, *last, await self._journal.lineage(session, covers or _all))
+        return Moment(session, *last, await self._journal.lineage(session, covers or (lambda _: True)))
 
     def notebook(
         self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
@@ -147,7 +139,7 @@ class Exports:
     async def verify(self, moment: Moment) -> ChainCheck:
         """Whether the chain holds, as the wire's answer; its head is signed if there is a key."""
         async with self._turns.turn(moment.session.principal):
-            found = await self._journal.in_steps(partial(_check, moment))
+            found = await self._journal.in_steps(lambda steps: export.check(moment.reading(steps)))
         answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
         if found.first_bad is not None:
             return structs.replace(answer, first_bad=found.first_bad)
@@ -163,7 +155,9 @@ class Exports:
             exported_at=now(),
             outputs=outputs,
             cap=cap,
-            **moment.told(inherited=inherited),
+            inherited=inherited,
+            ancestors=tuple(each.until for each in moment.lineage.ancestors),
+            absence=moment.lineage.absence,
         )
 
     async def _parts(self, moment: Moment, make: Making) -> Parts:
@@ -196,11 +190,3 @@ def _write(moment: Moment, make: Making, spill: Spill, steps: Steps) -> None:
                 spill.write(part)
     except OSError as error:
         raise StorageError(f"A file of the session can't be read: {in_words(error, file=False)}") from error
-
-
-def _all(_key: str) -> bool:
-    return True
-
-
-def _check(moment: Moment, steps: Steps) -> Verification:
-    return export.check(moment.reading(steps))

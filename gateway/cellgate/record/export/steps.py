@@ -79,10 +79,6 @@ class Reading:
             yield from rows
             after = rows[-1].seq
 
-    def origin_problem(self) -> str | None:
-        """Why the session does not continue what it says it is a branch of; None if it does."""
-        return self.steps.origin_problem(self.session)
-
     def check_there(self) -> None:
         """Raises RecordGone when the session has been purged since the reading started."""
         if not self.steps.is_there(self.session.id):
@@ -124,7 +120,7 @@ def check(reading: Reading) -> chain.Verification:
     found = chain.verify(rows, head=reading.head)
     if not found.valid:
         reading.check_there()
-    elif reading.origin_problem() is not None:
+    elif reading.steps.origin_problem(reading.session) is not None:
         # The chain holds, but what its first row continues is not there.
         return chain.Verification(valid=False, rows=0, head=chain.GENESIS, first_bad=1)
     return found

@@ -94,9 +94,8 @@ class EventStore(Protocol):
     def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
         """Take a row of a principal's session; it is durable after the next `commit`.
 
-        `reserved`: whether room was kept for it.
-
-        Raises StorageFull when there is no room.
+        `reserved`: whether room was kept for it. Raises StorageFull when there is none. Drops a row of a
+        session that is no longer recorded; `commit` says so.
         """
 
     async def commit(self, session_id: int | None = None) -> None:
@@ -125,10 +124,13 @@ class EventStore(Protocol):
         """Return when the store is no longer `full_for` a principal."""
 
     def save_session(self, row: SessionRow) -> None:
-        """Take a session's row, which replaces an earlier one; durable like `append`'s."""
+        """Take a session's row, which replaces an earlier one; durable like `append`'s.
+
+        Its dicts must not change afterwards. One that can't be stored ends the recording, as by `refuse`.
+        """
 
     def save_execution(self, row: ExecutionRow) -> None:
-        """Take an execution's row, which replaces an earlier one; durable like `append`'s."""
+        """Take an execution's row, which replaces `last_seq` and `status` of an earlier one."""
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """Return the newest execution that was requested under the idempotency key, however old."""

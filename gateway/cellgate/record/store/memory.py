@@ -28,7 +28,6 @@ class MemoryStore:
         return False
 
     def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
-        """Keep the row."""
         if self._refused is None:
             self._rows.append(row)
 
@@ -38,21 +37,17 @@ class MemoryStore:
         self._rows.clear()
 
     async def commit(self, session_id: int | None = None) -> None:
-        """Return at once: memory is as durable as it gets. Raises NotRecorded after `refuse`."""
         self.check_writable(session_id)
 
     def refuse(self, session_id: int, why: str) -> None:
-        """Keep nothing more."""
         assert session_id
         self._refused = NotRecorded(f"Nothing more of this session can be told: {why}")
 
     def failure_of(self, session_id: int) -> NotRecorded | None:
-        """Return why nothing more is kept, None while it is."""
         assert session_id
         return self._refused
 
     def check_writable(self, session_id: int | None = None) -> None:
-        """Raises NotRecorded after `refuse`; memory can always be written."""
         assert session_id != 0
         if self._refused is not None:
             raise self._refused
@@ -78,7 +73,6 @@ class MemoryStore:
         limit: int = 256,
         max_bytes: int = 1 << 20,
     ) -> list[EventRow]:
-        """Return rows as `EventStore.events`."""
         assert all(row.session_id == session_id for row in self._rows[:1])
         rows: list[EventRow] = []
         size = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from cellgate_kernels.codec.decoding import json_decoder
 
 ATTEMPTS = 20
 _FACTS = frozenset({"session", "queued", "finished"})
+_OF_EXECUTION = ("number", "id", "msg_id", "first_seq", "last_seq", "status", "created_at")
 
 _decode = json_decoder(dict[str, Any]).decode
 
@@ -41,19 +41,16 @@ def check_record(path: Path) -> Iterator[Finding]:
     Raises StorageError for a file that can't be read or has another schema.
     """
     path = existing(path)
-    with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}", verified=True):
-        try:
-            if not version_of(db, path):
-                raise StorageError(f"{path} is no record")
-            found, seed = _look(db, path)
-            yield from _findings(db)
-            yield from _check_log(found, schema.applied(db), expected=seed is not None)
-            # Pages that no row above is read through, such as those of an index that only writing uses.
-            (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if structure != "ok":
-                raise RecordDamaged(f"The record {path}", structure, verified=True)
-        except sqlite3.Error as error:
-            raise schema.storage_error(error, path, verified=True) from error
+    with schema.reading(path, verified=True) as db, damage_told(f"The record {path}", verified=True):
+        if not version_of(db, path):
+            raise StorageError(f"{path} is no record")
+        found, seed = _look(db, path)
+        yield from _findings(db)
+        yield from _check_log(found, schema.applied(db), expected=seed is not None)
+        # Pages that no row above is read through, such as those of an index that only writing uses.
+        (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if structure != "ok":
+            raise RecordDamaged(f"The record {path}", structure, verified=True)
 
 
 def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:
@@ -180,20 +177,11 @@ def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: Sessio
 
 def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
     ended = facts.status is not None
-    key, request = facts.idempotency or (None, None)
-    pairs: list[tuple[str, object, object]] = [
-        ("number", row.number, facts.number),
-        ("id", row.id, facts.id),
-        ("msg_id", row.msg_id, facts.msg_id),
-        ("first_seq", row.first_seq, facts.first_seq),
-        ("last_seq", row.last_seq, facts.last_seq if ended else facts.first_seq),
-        ("status", row.status, facts.status),
-        ("created_at", row.created_at, facts.created_at),
-        ("idempotency_key", row.idempotency_key, key),
-        ("request_hash", row.request_hash, request),
-    ]
-    for name, stored, expected in pairs:
-        if stored != expected:
+    pairs = {name: getattr(facts, name) for name in _OF_EXECUTION}
+    pairs["last_seq"] = facts.last_seq if ended else facts.first_seq
+    pairs["idempotency_key"], pairs["request_hash"] = facts.idempotency or (None, None)
+    for name, expected in pairs.items():
+        if (stored := getattr(row, name)) != expected:
             where = f"execution {facts.number} ({facts.id})"
             raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {expected!r}")
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 from cellgate.errors import StorageError
 from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite.backlog import tell
 from cellgate.record.store.sqlite.database import Database
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
@@ -75,7 +76,7 @@ class Eraser:
             purged = self._to_remove[0]
             await self._until_done(self._remove, purged)
             self._to_remove.popleft()
-            _done(purged.removed)
+            tell((purged.removed,), None)
             self._to_erase.append(purged)
             if not self._erasing:
                 self._erasing = True
@@ -89,7 +90,7 @@ class Eraser:
             del self._to_erase[: len(some)]
             for purged in some:
                 self._ended(purged.session_id)
-                _done(purged.erased)
+                tell((purged.erased,), None)
         self._erasing = False
 
     async def _until_done(self, step: Callable[[T], Awaitable[None]], what: T) -> None:
@@ -145,9 +146,7 @@ class Eraser:
     @staticmethod
     def _give_up(waiting: deque[Purge] | list[Purge], error: StorageError) -> None:
         for purged in waiting:
-            for future in (purged.removed, purged.erased):
-                if not future.done():
-                    future.set_exception(error)
+            tell((purged.removed, purged.erased), error)
         waiting.clear()
 
     async def close(self) -> None:
@@ -156,8 +155,3 @@ class Eraser:
         closed = StorageError("The record is closed; the next gateway erases what was purged")
         self._give_up(self._to_remove, closed)
         self._give_up(self._to_erase, closed)
-
-
-def _done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -91,7 +91,6 @@ class Journal(Queries):
         self._redo = opened.redo_log
         self._last_id = begun.last_session
         self.former_activity = begun.last_activity
-        """When any session of earlier gateways was last used, as rows have it; None without sessions."""
         self._limit = limit
         self._backlog = Backlog()
         self._reserved: Counter[str] = Counter()
@@ -99,9 +98,7 @@ class Journal(Queries):
         # Bytes of the reserve that small rows have used since there was last room for all rows.
         self._reserve_used = 0
         self.appended_bytes = 0
-        """Bytes of all events that were taken since the start."""
         self.write_failures = 0
-        """How often rows could not be written into the tables."""
         self._in_tables = begun.number
         # Sessions that are no longer recorded, and why.
         self._refused = dict(begun.refused)
@@ -176,15 +173,10 @@ class Journal(Queries):
     # ---- writing ------------------------------------------------------------------------------------------
 
     def new_session_id(self) -> int:
-        """An id that no session has ever had."""
         self._last_id += 1
         return self._last_id
 
     def save_session(self, row: SessionRow) -> None:
-        """Enqueue the session's row; it replaces an earlier one. Its dicts must not change afterwards.
-
-        A row that the tables can't take ends the recording of its session, as by `refuse`.
-        """
         if not self._takes(row.id):
             return
         if not storable(row.execution_count):
@@ -194,7 +186,6 @@ class Journal(Queries):
         self._write_soon()
 
     def save_execution(self, row: ExecutionRow) -> None:
-        """Enqueue the execution's row; in an earlier one it replaces `last_seq` and `status`."""
         if not self._takes(row.session_id):
             return
         if not storable(row.number, row.first_seq, row.last_seq or 0):
@@ -204,13 +195,11 @@ class Journal(Queries):
         self._write_soon()
 
     def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
-        """Keep room for a row of about `size` bytes that is made later. Raises StorageFull like `append`."""
         self._take_room(event_type, size + ROW_COST, principal)
         self._reserved[principal] += size
         self._reserved_bytes += size
 
     def unreserve(self, size: int, *, principal: str = "") -> None:
-        """Give back room for a row that has arrived, or will not come."""
         self._reserved_bytes -= size
         self._reserved[principal] -= size
         if not self._reserved[principal]:
@@ -261,8 +250,7 @@ class Journal(Queries):
         Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows already wait and it is
         not small, or the reserve for small rows is used up too; unless another principal has more than this
         one, and the others' part is not used up. Rows that change the state of a session or an execution are
-        always taken: they are small, and limited by the number of these. So is a row for which room was
-        `reserved`. A row of a session that is no longer recorded is dropped, and `commit` says so.
+        always taken: they are small, and limited by the number of these.
         """
         if not self._takes(row.session_id):
             return
@@ -276,13 +264,6 @@ class Journal(Queries):
         self._write_soon()
 
     async def commit(self, session_id: int | None = None) -> None:
-        """Return when all rows enqueued before this call are committed, or with `session_id` those of that
-        session; usually that is at once.
-
-        Raises StorageError when they could not be written now. They stay enqueued and are tried again, by the
-        next `commit` or after a second. Raises NotRecorded or RecordGone when `session_id` is no longer
-        recorded.
-        """
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
         self._log()
@@ -292,7 +273,6 @@ class Journal(Queries):
                 raise failure
 
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
-        """Why a session is no longer recorded, None while it is."""
         if session_id in self._purging:
             return RecordGone("The record of this session was purged")
         if (why := self._refused.get(session_id)) is None:
@@ -300,7 +280,6 @@ class Journal(Queries):
         return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
 
     def refuse(self, session_id: int, why: str) -> None:
-        """Record nothing more of a session, because a row of it can't be stored."""
         if session_id not in self._refused:
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self._refused[session_id] = why
@@ -314,7 +293,6 @@ class Journal(Queries):
 
     @property
     def not_recorded(self) -> int:
-        """How many sessions are no longer recorded; `failure_of` says why."""
         return len(self._refused)
 
     async def applied(self) -> None:
@@ -341,14 +319,9 @@ class Journal(Queries):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes in memory that are not in the tables yet, including rows that are still being made."""
         return self._backlog.size + self._reserved_bytes
 
     def check_writable(self, session_id: int | None = None) -> None:
-        """Raises StorageError while the last group could not be written, or the disk is nearly full.
-
-        Raises NotRecorded or RecordGone when this session is no longer recorded.
-        """
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
         if self._failure is not None:
@@ -358,7 +331,6 @@ class Journal(Queries):
 
     @property
     def writable(self) -> bool:
-        """Whether `check_writable` raises nothing."""
         return self.healthy and self._disk_has_room
 
     @property
@@ -372,7 +344,6 @@ class Journal(Queries):
         return self._failure is None
 
     async def room(self, principal: str = "") -> None:
-        """Return when the journal is not `full_for` a principal, however long that takes, or is closed."""
         while self.full_for(principal) and not self._closed:
             await self._less.wait()
 
@@ -513,10 +484,6 @@ class Journal(Queries):
         self._backlog.settle(why)
 
     async def close(self) -> None:
-        """Write the enqueued rows and close the file. May be called again.
-
-        Raises StorageError when they can't be written; committed rows are still there at the next start.
-        """
         if self._closing is None:
             self._closing = Supervisor().share(self._close(), "close record")
         await outcome(self._closing, GatewayFault)
@@ -587,10 +554,6 @@ class Journal(Queries):
             logger.error("The next start will miss the redo log: %s", error.message)
 
     async def add_to_trail(self, entries: Collection[Entry]) -> None:
-        """Append these entries to the audit trail, all or none of them, in a transaction of their own.
-
-        They are in the tables when this returns. Raises StorageError.
-        """
         if self._broken is not None:
             raise self._broken
         await self._writer.run(trail.add, entries)
@@ -598,12 +561,6 @@ class Journal(Queries):
     # ---- purging ------------------------------------------------------------------------------------------
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
-        """Remove the record of a session that has ended, but for a tombstone; None when there is none.
-
-        When this returns, nobody can find the session any more and its key is free. The `Purge` says when its
-        rows are removed, and when their bytes are gone from the database, its log and the redo log, however
-        long readers keep these in use. Raises StorageError.
-        """
         if session_id in self._purging:
             return None
         self._purging.add(session_id)
@@ -640,7 +597,6 @@ class Journal(Queries):
         raise StorageError("The redo log can't be overwritten")
 
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
-        """The ended session whose record should go first, and why; see `upkeep.overdue`."""
         await self.commit()
         return await self._read(upkeep.overdue, before, most_bytes)
 

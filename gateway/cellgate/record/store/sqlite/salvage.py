@@ -22,6 +22,7 @@ from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import schema, trail
 from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
+from cellgate.record.trail import DAMAGED
 from cellgate_kernels.base.errors import in_words
 
 logger = logging.getLogger(__name__)
@@ -138,7 +139,7 @@ def take_in(db: sqlite3.Connection, record: Path, found: Found, *, expected: boo
     if lost is not None:
         kept = _keep(beside(record)) if found.there else None
         numbers = {"first": lost.first, "last": lost.last, "missing": lost.missing}
-        trail.damaged(db, {**numbers, "certain": lost.certain, "told": str(lost), "kept": kept})
+        trail.append(db, DAMAGED, {**numbers, "certain": lost.certain, "told": str(lost), "kept": kept})
         logger.error("%s%s", lost, f". The log is kept as {kept}" if kept else "")
     if events:
         logger.info("%d events were in the redo log", events)

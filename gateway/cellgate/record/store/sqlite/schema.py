@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -27,6 +27,7 @@ from cellgate.record.store.sqlite import blobs, trail
 from cellgate.record.store.sqlite.backlog import ROW_COST, Group
 from cellgate.record.store.sqlite.redo import encode_rows
 from cellgate.record.store.sqlite.transactions import savepoint, snapshot, transaction
+from cellgate.record.trail import BEGUN
 from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.codec.decoding import json_decoder
@@ -55,10 +56,8 @@ REFUSED = (
 ROWS_OF_A_STATEMENT = 256
 LAST = 2**63 - 1
 
-_SESSION = """id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count,
-    limits, metadata, environment"""
-_EXECUTION = """session_id, id, number, msg_id, first_seq, last_seq, status, created_at, idempotency_key,
-    request_hash"""
+_SESSION = ", ".join(SessionRow.__struct_fields__[:13])
+_EXECUTION = ", ".join(ExecutionRow.__struct_fields__)
 _EVENT = "session_id, seq, type, execution, body, hash, blobs"
 
 _ORIGIN = "parent, branched_from, branched_seq, branched_head"
@@ -106,25 +105,31 @@ def storage_error(
 # ---- opening ----------------------------------------------------------------------------------------------
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that can't write. The file must exist. Raises StorageError."""
-    uri = f"{path.absolute().as_uri()}?mode=ro"
+def open_reader(path: Path, mode: str = "ro", timeout: float = 5.0) -> sqlite3.Connection:
+    """Return a connection that can't write. The file must exist.
+
+    Raises StorageError, such as when no more files can be opened.
+    """
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
     try:
-        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise storage_error(error) from error
 
 
 def open_eraser(path: Path) -> sqlite3.Connection:
-    """A connection that can write and never waits for another one. The file must exist.
+    """Return a connection like `open_reader`'s that can write and never waits for another one."""
+    return open_reader(path, "rw", 0.0)
 
-    Raises StorageError, such as when no more files can be opened.
-    """
-    uri = f"{path.absolute().as_uri()}?mode=rw"
+
+@contextmanager
+def reading(path: Path, *, verified: bool = False) -> Iterator[sqlite3.Connection]:
+    """Read a record that a gateway may be using. Raises StorageError; see `RecordDamaged` for `verified`."""
     try:
-        return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+        with closing(open_reader(path)) as db:
+            yield db
     except sqlite3.Error as error:
-        raise storage_error(error) from error
+        raise storage_error(error, path, verified=verified) from error
 
 
 # ---- writing ----------------------------------------------------------------------------------------------
@@ -194,11 +199,12 @@ def not_following(db: sqlite3.Connection, group: Group) -> dict[int, str]:
 def _write(db: sqlite3.Connection, group: Group) -> None:
     for row in group.sessions.values():
         if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
-            trail.begun(db, row.id, row.principal, row.key)
+            begun = {"session_id": row.id, "principal": row.principal, "session": row.key}
+            trail.append(db, BEGUN, begun)
             db.execute(_INSERT_SESSION, (*_session_values(row), row.folder, *_origin_values(row)))
     # Rows of a session are adjacent in the tables, so inserting them together is faster.
     executions = sorted(group.executions.values(), key=attrgetter("session_id"))
-    _insert(db, _SAVE_EXECUTIONS, [*map(_execution_values, executions)])
+    _insert(db, _SAVE_EXECUTIONS, [*map(structs.astuple, executions)])
     if group.events:
         _append(db, sorted(group.events, key=attrgetter("session_id")))
 
@@ -264,21 +270,8 @@ def _insert(db: sqlite3.Connection, statement: str, rows: list[tuple[object, ...
 
 
 def _session_values(row: SessionRow) -> tuple[object, ...]:
-    return (
-        row.id,
-        row.principal,
-        row.key,
-        row.kernel,
-        row.isolation,
-        row.state,
-        row.cause,
-        row.created_at,
-        row.last_activity,
-        row.execution_count,
-        _json(row.limits),
-        _json(row.metadata),
-        _json(row.environment),
-    )
+    values = structs.astuple(row)
+    return (*values[:10], *map(_json, values[10:13]))
 
 
 def _session_changes(row: SessionRow) -> tuple[object, ...]:
@@ -297,21 +290,6 @@ def _origin_values(row: SessionRow) -> tuple[object, ...]:
 
 def _json(value: dict[str, Any]) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _execution_values(row: ExecutionRow) -> tuple[object, ...]:
-    return (
-        row.session_id,
-        row.id,
-        row.number,
-        row.msg_id,
-        row.first_seq,
-        row.last_seq,
-        row.status,
-        row.created_at,
-        row.idempotency_key,
-        row.request_hash,
-    )
 
 
 # ---- reading ----------------------------------------------------------------------------------------------
@@ -385,11 +363,7 @@ def sessions(
     *,
     newest: bool = False,
 ) -> list[SessionRow]:
-    """Sessions with an id above `after`, by id; None stands for all principals, or any state.
-
-    `keys`: how their keys begin, and whether they are just that. `newest`: those with an id below `after`,
-    the highest first.
-    """
+    """Return sessions as `Reads.sessions`. `keys`: how their keys begin, and whether they are just that."""
     prefix, exact = keys
     clauses = ["id < ?" if newest else "id > ?"]
     parameters: list[object] = [after]
@@ -468,10 +442,7 @@ def last_execution(db: sqlite3.Connection, session_id: int) -> ExecutionRow | No
 def executions(
     db: sqlite3.Connection, session_id: int, limit: int, after: int, *, newest: bool = False
 ) -> list[ExecutionRow]:
-    """Executions of a session with a number above `after`, in their order.
-
-    `newest`: those with a number below `after`, the last one first.
-    """
+    """Return executions as `Reads.executions`."""
     if newest:
         return _executions(db, "number < ? ORDER BY number DESC LIMIT ?", session_id, after, limit)
     return _executions(db, "number > ? ORDER BY number LIMIT ?", session_id, after, limit)
@@ -505,10 +476,7 @@ def is_there(db: sqlite3.Connection, session_id: int) -> bool:
 
 
 def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | None:
-    """The sequence number and the hash of a session's last event, or the start of the chain if it has none.
-
-    None when there is no such session.
-    """
+    """Return the number and the hash of a session's last event as `Reads.last_event`."""
     query = "SELECT seq, hash FROM events WHERE session_id = ? ORDER BY seq DESC LIMIT 1"
     with snapshot(db):
         if not is_there(db, session_id):

@@ -101,9 +101,7 @@ class Syncer:
 
     def _give_up(self, waiters: Iterable[asyncio.Future[None]]) -> None:
         """After an internal error: nobody waits forever, and the next commit tries again."""
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(StorageError("The record could not be synced; the log says why"))
+        tell(waiters, StorageError("The record could not be synced; the log says why"))
         self._idle.set()
 
     async def close(self) -> None:
@@ -111,9 +109,7 @@ class Syncer:
         self._closed = True
         self._cancel_timer()
         await self._idle.wait()
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(StorageError("The record is closed"))
+        tell(self._waiters, StorageError("The record is closed"))
         self._waiters.clear()
         self._thread.shutdown()
 

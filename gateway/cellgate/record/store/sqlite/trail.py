@@ -18,7 +18,7 @@ import msgspec
 
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.store.sqlite.transactions import transaction
-from cellgate.record.trail import ACT, BEGUN, DAMAGED, PURGED, Entry, TrailRow
+from cellgate.record.trail import ACT, PURGED, Entry, TrailRow
 from cellgate_kernels.base.resources import MIB
 
 PAGE_BYTES = MIB
@@ -43,16 +43,6 @@ def add(db: sqlite3.Connection, entries: Iterable[Entry]) -> None:
     with transaction(db):
         for entry in entries:
             append(db, entry.type, entry.fields)
-
-
-def begun(db: sqlite3.Connection, session_id: int, principal: str, key: str) -> None:
-    """Note that this session's record was begun; call it inside a transaction."""
-    append(db, BEGUN, {"session_id": session_id, "principal": principal, "session": key})
-
-
-def damaged(db: sqlite3.Connection, fields: Mapping[str, Any]) -> None:
-    """Note that commits were lost, or may have been; call it inside a transaction."""
-    append(db, DAMAGED, fields)
 
 
 def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:

@@ -131,13 +131,9 @@ def alone(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def statistics_of(path: Path) -> Statistics:
-    """The statistics of a record, which a gateway may be using. Raises StorageError."""
-    path = existing(path)
-    try:
-        with closing(schema.open_reader(path)) as db:
-            return statistics(db)
-    except sqlite3.Error as error:
-        raise schema.storage_error(error, path) from error
+    """Return the statistics of a record, which a gateway may be using. Raises StorageError."""
+    with schema.reading(existing(path)) as db:
+        return statistics(db)
 
 
 def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
@@ -145,16 +141,12 @@ def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
 
     Raises StorageError.
     """
-    path = existing(path)
-    try:
-        with closing(schema.open_reader(path)) as db:
-            more = True
-            while more:
-                rows, more = trail.page(db, after, _BATCH)
-                yield from rows
-                after = rows[-1].seq if rows else after
-    except sqlite3.Error as error:
-        raise schema.storage_error(error, path) from error
+    with schema.reading(existing(path)) as db:
+        more = True
+        while more:
+            rows, more = trail.page(db, after, _BATCH)
+            yield from rows
+            after = rows[-1].seq if rows else after
 
 
 def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
@@ -162,15 +154,11 @@ def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
 
     Raises StorageError.
     """
-    path = existing(path)
-    try:
-        with closing(schema.open_reader(path)) as db:
-            before = schema.LAST
-            while found := trail.acts(db, before, _BATCH):
-                for before, entry in found:  # noqa: B007 - it is used after the loop
-                    yield entry
-    except sqlite3.Error as error:
-        raise schema.storage_error(error, path) from error
+    with schema.reading(existing(path)) as db:
+        before = schema.LAST
+        while found := trail.acts(db, before, _BATCH):
+            for before, entry in found:  # noqa: B007 - it is used after the loop
+                yield entry
 
 
 def compact(db: sqlite3.Connection) -> int:
