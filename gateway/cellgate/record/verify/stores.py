@@ -78,7 +78,7 @@ def _findings(db: sqlite3.Connection) -> Iterator[Finding]:
     there: dict[int, tuple[str, str]] = {}
     refused = schema.refused_sessions(db)
     after = 0
-    while sessions := schema.sessions(db, None, None, 256, after):
+    while sessions := schema.sessions(db, limit=256, after=after):
         after = sessions[-1].id
         for session in sessions:
             there[session.id] = session.principal, session.key

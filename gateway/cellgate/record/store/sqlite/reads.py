@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -16,13 +16,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import RecordGone
 from cellgate.fairness.turns import Turns
-from cellgate.record.rows import EventRow, ExecutionRow, Lineage, SessionRow
+from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.store import lives
 from cellgate.record.store.interface import GivenUp, LastLife, LeftOpen, Steps
-from cellgate.record.store.sqlite import lineage, schema, trail, upkeep
+from cellgate.record.store.sqlite import lineage as ancestry
+from cellgate.record.store.sqlite import schema, upkeep
+from cellgate.record.store.sqlite import trail as entries
 from cellgate.record.store.sqlite.database import Database
 from cellgate.record.store.sqlite.transactions import snapshot
-from cellgate.record.trail import TrailRow
 from cellgate_kernels.base.resources import MIB
 
 MANY_EVENTS = 10_000
@@ -58,7 +59,18 @@ class ConnectionSteps:
         return schema.is_there(self._db, session_id)
 
     def origin_problem(self, session: SessionRow) -> str | None:
-        return lineage.check_origin(self._db, session).problem
+        return ancestry.check_origin(self._db, session).problem
+
+
+def _query(
+    query: Callable[Concatenate[sqlite3.Connection, P], T],
+) -> Callable[Concatenate[Queries, P], Coroutine[Any, Any, T]]:
+    """Return the method that asks this in turn, once the tables have all committed rows."""
+
+    async def ask(self: Queries, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._read(query, *args, **kwargs)
+
+    return ask
 
 
 class Queries(ABC):
@@ -80,57 +92,23 @@ class Queries(ABC):
         await self.applied()
         return await self._reader.run_in_turn(query, *args, **kwargs)
 
-    async def session(self, principal: str, key: str) -> SessionRow | None:
-        return await self._read(schema.session, principal, key)
-
-    async def lineage(self, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
-        return await self._read(lineage.lineage, session, covers)
-
-    async def descendants(self, session_id: int, limit: int) -> list[SessionRow]:
-        return await self._read(schema.descendants, session_id, limit)
-
-    async def sessions(
-        self,
-        principal: str | None = None,
-        states: Collection[str] | None = None,
-        *,
-        limit: int = 100,
-        after: int = 0,
-        prefix: str = "",
-        exact: bool = False,
-        newest: bool = False,
-    ) -> list[SessionRow]:
-        keys = (prefix, exact)
-        return await self._read(schema.sessions, principal, states, limit, after, keys, newest=newest)
-
-    async def unfinished_sessions(self) -> list[SessionRow]:
-        return await self._read(schema.unfinished_sessions)
-
-    async def session_folders(self) -> list[str]:
-        return await self._read(schema.session_folders)
-
-    async def holds_folder(self, folder: str, *, but: int) -> bool:
-        return await self._read(schema.holds_folder, folder, but)
-
-    async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
-        return await self._read(schema.execution, session_id, execution_id)
-
-    async def last_execution(self, session_id: int) -> ExecutionRow | None:
-        return await self._read(schema.last_execution, session_id)
-
-    async def executions(
-        self, session_id: int, *, limit: int = 100, after: int = 0, newest: bool = False
-    ) -> list[ExecutionRow]:
-        return await self._read(schema.executions, session_id, limit, after, newest=newest)
-
-    async def execution_counts(self, session_ids: Sequence[int]) -> dict[int, int]:
-        return await self._read(schema.execution_counts, session_ids)
-
-    async def unfinished_executions(self, session_id: int) -> list[ExecutionRow]:
-        return await self._read(schema.unfinished_executions, session_id)
-
-    async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
-        return await self._read(schema.last_event, session_id)
+    session = _query(schema.session)
+    sessions = _query(schema.sessions)
+    unfinished_sessions = _query(schema.unfinished_sessions)
+    session_folders = _query(schema.session_folders)
+    holds_folder = _query(schema.holds_folder)
+    lineage = _query(ancestry.lineage)
+    descendants = _query(schema.descendants)
+    execution = _query(schema.execution)
+    last_execution = _query(schema.last_execution)
+    executions = _query(schema.executions)
+    execution_counts = _query(schema.execution_counts)
+    unfinished_executions = _query(schema.unfinished_executions)
+    last_event = _query(schema.last_event)
+    are_larger = _query(schema.are_larger)
+    events = _query(schema.events)
+    trail = _query(entries.page)
+    acts = _query(entries.acts)
 
     async def last_life(self, session: SessionRow) -> LastLife:
         if session.head_seq <= MANY_EVENTS:
@@ -140,26 +118,6 @@ class Queries(ABC):
 
     async def left_open(self, session_id: int) -> LeftOpen:
         return await self._read(_of_events, lives.left_open, session_id)
-
-    async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
-        return await self._read(schema.are_larger, session_id, after, until, size)
-
-    async def events(
-        self,
-        session_id: int,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-        max_bytes: int = MIB,
-    ) -> list[EventRow]:
-        return await self._read(schema.events, session_id, after, until, limit, max_bytes)
-
-    async def trail(self, after: int, limit: int) -> tuple[list[TrailRow], bool]:
-        return await self._read(trail.page, after, limit)
-
-    async def acts(self, before: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
-        return await self._read(trail.acts, before, limit)
 
     async def in_steps(self, work: Callable[[Steps], T]) -> T:
         return await self._read_long(lambda db, stop: work(ConnectionSteps(db, stop)))

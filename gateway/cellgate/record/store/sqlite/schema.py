@@ -30,6 +30,7 @@ from cellgate.record.store.sqlite.transactions import savepoint, snapshot, trans
 from cellgate.record.trail import BEGUN
 from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.decoding import json_decoder
 
 Sync = Literal["normal", "full"]
@@ -348,23 +349,23 @@ def session_by_id(db: sqlite3.Connection, session_id: int) -> SessionRow | None:
     return next(_sessions(db, "WHERE id = ?", session_id), None)
 
 
-def descendants(db: sqlite3.Connection, ancestor: int, limit: int) -> list[SessionRow]:
+def descendants(db: sqlite3.Connection, session_id: int, limit: int) -> list[SessionRow]:
     """The branches of a session, theirs and so on, by id; the first `limit` that are found."""
-    return list(_sessions(db, f"WHERE id IN ({_DESCENDANTS}) ORDER BY id", ancestor, limit))
+    return list(_sessions(db, f"WHERE id IN ({_DESCENDANTS}) ORDER BY id", session_id, limit))
 
 
 def sessions(
     db: sqlite3.Connection,
-    principal: str | None,
-    states: Collection[str] | None,
-    limit: int,
-    after: int,
-    keys: tuple[str, bool] = ("", False),
+    principal: str | None = None,
+    states: Collection[str] | None = None,
     *,
+    limit: int = 100,
+    after: int = 0,
+    prefix: str = "",
+    exact: bool = False,
     newest: bool = False,
 ) -> list[SessionRow]:
-    """Return sessions as `Reads.sessions`. `keys`: how their keys begin, and whether they are just that."""
-    prefix, exact = keys
+    """Return sessions as `Reads.sessions`."""
     clauses = ["id < ?" if newest else "id > ?"]
     parameters: list[object] = [after]
     if principal is not None:
@@ -440,7 +441,7 @@ def last_execution(db: sqlite3.Connection, session_id: int) -> ExecutionRow | No
 
 
 def executions(
-    db: sqlite3.Connection, session_id: int, limit: int, after: int, *, newest: bool = False
+    db: sqlite3.Connection, session_id: int, limit: int = 100, after: int = 0, *, newest: bool = False
 ) -> list[ExecutionRow]:
     """Return executions as `Reads.executions`."""
     if newest:
@@ -521,7 +522,7 @@ class StoredRows:
                 yield event_row(self._db, values)
 
 
-def are_larger(db: sqlite3.Connection, session_id: int, after: int, until: int | None, size: int) -> bool:
+def are_larger(db: sqlite3.Connection, session_id: int, size: int, after: int, until: int | None) -> bool:
     """Whether these events take more than `size` bytes in memory."""
     where = "session_id = ? AND seq > ? AND seq <= ?"
     values = (session_id, after, LAST if until is None else until)
@@ -538,7 +539,12 @@ def are_larger(db: sqlite3.Connection, session_id: int, after: int, until: int |
 
 
 def events(
-    db: sqlite3.Connection, session_id: int, after: int, until: int | None, limit: int, max_bytes: int
+    db: sqlite3.Connection,
+    session_id: int,
+    after: int = 0,
+    until: int | None = None,
+    limit: int = 256,
+    max_bytes: int = MIB,
 ) -> list[EventRow]:
     """Events with `after` < seq <= `until`, in order, of at most `max_bytes`, but at least one.
 
