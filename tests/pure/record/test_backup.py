@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from cellgate.cli.main import main
+from cellgate.cli.record import copies
+from cellgate.cli.record.copies import Copied
 from cellgate.errors import StorageError
-from cellgate.record import backup
-from cellgate.record.backup import Copied
-from cellgate.record.store.sqlite import drafts
+from cellgate.record.store.sqlite import backup, drafts
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD
 from cellgate.record.store.sqlite.redo import beside
@@ -34,11 +34,11 @@ def quiet(done: int, total: int) -> None:
 
 
 def back_up(record: Path, target: Path, *, replace: bool = False) -> Copied:
-    return backup.back_up(record, target, replace=replace, progress=quiet)
+    return copies.back_up(record, target, replace=replace, progress=quiet)
 
 
 def restore(source: Path, record: Path, *, replace: bool = False, anyway: bool = False) -> Copied:
-    return backup.restore(source, record, replace=replace, anyway=anyway, progress=quiet)
+    return copies.restore(source, record, replace=replace, anyway=anyway, progress=quiet)
 
 
 def names(folder: Path) -> set[str]:
@@ -352,7 +352,8 @@ def test_a_copy_that_is_stopped_midway_leaves_nothing(
     asyncio.run(_recorded(data / RECORD))
     (tmp_path / "new").mkdir()
     program = (
-        "import os, sys; from cellgate.cli.main import main; from cellgate.record import backup\n"
+        "import os, sys; from cellgate.cli.main import main\n"
+        "from cellgate.record.store.sqlite import backup\n"
         f"backup._finish = lambda draft: (os.kill(os.getpid(), {number:d}), draft.unlink())\n"
         "sys.exit(main())"
     )
@@ -373,7 +374,8 @@ def test_what_a_killed_copy_left_is_removed_by_the_next_one(
     """But no draft of a copy that is still made, whatever else has such a name."""
     asyncio.run(_recorded(data / RECORD))
     program = (
-        "import os, signal, sys; from cellgate.cli.main import main; from cellgate.record import backup\n"
+        "import os, signal, sys; from cellgate.cli.main import main\n"
+        "from cellgate.record.store.sqlite import backup\n"
         "backup._finish = lambda draft: os.kill(os.getpid(), signal.SIGKILL)\n"
         "sys.exit(main())"
     )

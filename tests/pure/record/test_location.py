@@ -12,9 +12,8 @@ import pytest
 
 from cellgate.cli.main import main
 from cellgate.errors import StorageError
-from cellgate.record import backup
+from cellgate.record.store.sqlite import backup, upkeep
 from cellgate.record.store.sqlite import journal as journal_module
-from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD, resolved
 from cellgate.record.verify.stores import check_record

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cellgate.cli.record import copies
 from cellgate.errors import StorageError
-from cellgate.record import backup
 from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.trail import ACCESS, BEGUN, LOST, REFUSED, Entry
@@ -177,7 +177,7 @@ async def test_changed_entries_are_found(journal: Journal, path: Path, tmp_path:
     for number in range(3):
         await journal.add_to_trail([Entry(REFUSED, {"number": number})])
     target = tmp_path / "copy.sqlite3"
-    backup.back_up(path, target, replace=False, progress=lambda *_: None)
+    copies.back_up(path, target, replace=False, progress=lambda *_: None)
     assert [entry["number"] for entry in bodies(target)] == [0, 1, 2]
     with closing(sqlite3.connect(target)) as db:
         db.execute("UPDATE trail SET body = CAST(replace(body, ':1}', ':7}') AS BLOB) WHERE seq = 2")

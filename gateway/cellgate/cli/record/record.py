@@ -151,26 +151,27 @@ class RecordApp(BaseApp):
         return self.data_path / RECORD
 
     def _backup(self, target: Path) -> bool:
-        from cellgate.record import backup  # noqa: PLC0415 - keeps --help quick
+        from cellgate.cli.record.copies import back_up  # noqa: PLC0415 - keeps --help quick
+        from cellgate.record.store.sqlite.backup import named_by_time, remove_old  # noqa: PLC0415
 
         folder = target if target.is_dir() else None
         if folder is not None:
-            target = backup.named_by_time(folder)
+            target = named_by_time(folder)
         elif self.keep:
             raise UsageError(f"--keep is for backups in a folder, and {target} is none")
         progress = _Progress()
-        copied = backup.back_up(self._record, target, replace=self.force, progress=progress.tell)
+        copied = back_up(self._record, target, replace=self.force, progress=progress.tell)
         sys.stdout.write(f"{target}: {copied.bytes:,} bytes, {len(copied.findings)} checks\n")
         valid = _tell_problems(copied.problems)
         if folder is not None and self.keep and valid:
-            for old in backup.remove_old(folder, self.keep):
+            for old in remove_old(folder, self.keep):
                 sys.stdout.write(f"removed {old}\n")
         return valid
 
     def _restore(self, source: Path) -> bool:
-        from cellgate.record import backup  # noqa: PLC0415
+        from cellgate.cli.record.copies import restore  # noqa: PLC0415
 
-        copied = backup.restore(
+        copied = restore(
             source,
             self._record,
             replace=self.force,

@@ -1,8 +1,8 @@
 """Copies of a record: made as of one moment while a gateway writes, and restored to a data folder.
 
 A copy is a single file in the newest schema with all rows that were committed when it was started, including
-those only in the redo log. It is checked like any record before it counts as good. Nothing here talks to a
-gateway; it reads the way ``verify.stores`` does.
+those only in the redo log. Whether it is good is for the caller to check, before it gets its name. Nothing
+here talks to a gateway; it reads the way ``verify.stores`` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,8 +24,6 @@ from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.migrations import version_of
 from cellgate.record.store.sqlite.opening import damage_told, open_copy
 from cellgate.record.store.sqlite.redo import beside, last_beside, read_beside
-from cellgate.record.verify.findings import Finding
-from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.errors import in_words
 
 STEP_PAGES = 1024
@@ -37,38 +34,35 @@ _NAMED_BY_TIME = re.compile(r"record-\d{8}T\d{6}Z\.sqlite3")
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A finished copy: its size, and what the check of it found."""
+class Copy:
+    """A finished copy, of `bytes` bytes in `file`, that has no name yet: gone unless it is published."""
 
-    bytes: int
-    findings: list[Finding]
+    def __init__(self, file: Path, target: Path) -> None:
+        self.file = file
+        self.bytes = file.stat().st_size
+        self._target = target
 
-    @property
-    def problems(self) -> list[Finding]:
-        """The findings that are not valid."""
-        return [found for found in self.findings if not found.valid]
+    def publish(self, *, replace: bool, aside: bool) -> None:
+        """Give it its name. `replace`: also if there is a file; `aside`: that is kept under another name."""
+        with _set_aside(self._target) if aside else nullcontext():
+            _publish(self.file, self._target, replace=replace)
 
 
-def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) -> Copied:
-    """Write a copy of the record to `target`, readable by its owner only; a gateway may be using the record.
+@contextmanager
+def backing_up(record: Path, target: Path, *, replace: bool, progress: Progress) -> Iterator[Copy]:
+    """Copy a record that a gateway may be using; the copy is for its owner only, and to become `target`.
 
-    With `replace` it takes the place of an existing file; but one in which the check finds a problem does not
-    remove what may be the last good copy, which is kept under another name. `progress` is
-    called with the pages copied and the pages in all. Raises StorageError, and leaves no file, when the copy
-    can't be made, or `target` exists and is not to be replaced.
+    `progress` is called with the pages copied and the pages in all. Raises StorageError, and leaves no file,
+    when the copy can't be made, or `target` exists and is not to be replaced.
     """
     record = existing(record)
     _check_target(record, target, replace=replace)
-    with _draft(target) as draft:
-        try:
-            findings = _make(record, draft, progress)
-        except RecordDamaged as error:
-            raise RecordDamaged(f"The record {record}", error.why) from error
-        copied = Copied(draft.stat().st_size, findings)
-        with _set_aside(target) if replace and copied.problems else nullcontext():
-            _publish(draft, target, replace=replace)
-    return copied
+    try:
+        with _draft(target) as draft:
+            _make(record, draft, progress)
+            yield Copy(draft, target)
+    except RecordDamaged as error:
+        raise RecordDamaged(f"The record {record}", error.why) from error
 
 
 def _check_target(record: Path, target: Path, *, replace: bool) -> None:
@@ -106,11 +100,11 @@ def remove_old(folder: Path, keep: int) -> list[Path]:
     return old
 
 
-def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress: Progress) -> Copied:
-    """Make the copy at `source` the record of a data folder that no gateway uses.
+@contextmanager
+def restoring(source: Path, record: Path, *, replace: bool, progress: Progress) -> Iterator[Copy]:
+    """Copy the copy at `source`, to become the record of a data folder that no gateway uses.
 
-    An existing record is kept under another name, if it is to be replaced at all. With `anyway` a copy is
-    taken even if the check finds problems. Raises StorageError; then the folder is unchanged.
+    Raises StorageError, and leaves the folder as it is, also for a record that is not to be replaced.
     """
     source = existing(source, "file")
     lock = RecordLock(record)
@@ -119,23 +113,14 @@ def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress
         if os.path.lexists(record) and not replace:
             raise StorageError(f"There is a record at {record}; --force sets it aside and replaces it")
         with _draft(record) as draft:
-            try:
-                findings = _make(source, draft, progress)
-            except RecordDamaged as error:
-                raise StorageError(
-                    f"{source} is not a backup of a record, or is damaged ({error.why}); restore another one"
-                ) from error
-            copied = Copied(draft.stat().st_size, findings)
-            if copied.problems and not anyway:
-                first = copied.problems[0]
-                raise StorageError(
-                    f"{source} is not valid: {first.subject}: {first.problem}; restore it with --anyway"
-                )
-            with _set_aside(record):
-                _publish(draft, record, replace=True)
+            _make(source, draft, progress)
+            yield Copy(draft, record)
+    except RecordDamaged as error:
+        raise StorageError(
+            f"{source} is not a backup of a record, or is damaged ({error.why}); restore another one"
+        ) from error
     finally:
         lock.release()
-    return copied
 
 
 @contextmanager
@@ -154,11 +139,11 @@ def _draft(target: Path) -> Iterator[Path]:
         raise not_written(error, full, f"{target} can't be written") from error
 
 
-def _make(source: Path, draft: Path, progress: Progress) -> list[Finding]:
-    """Copy the record, bring the copy up to date and check it. Raises StorageError and OSError."""
+def _make(source: Path, draft: Path, progress: Progress) -> None:
+    """Copy the record and bring the copy up to date. Raises StorageError and OSError."""
     try:
         _copy(source, draft, progress)
-        return _finish(draft)
+        _finish(draft)
     except sqlite3.Error as error:
         raise schema.storage_error(error, source) from error
 
@@ -194,17 +179,15 @@ def _read_log(record: Path) -> tuple[bytes | None, bytes | None]:
     return log, last
 
 
-def _finish(draft: Path) -> list[Finding]:
-    """Bring the copy up to date, take in the log, finish purges, and check it."""
+def _finish(draft: Path) -> None:
+    """Bring the copy up to date, take in the log, and finish purges."""
     with closing(open_copy(draft)) as db:
         purge.finish_all(db)
-    findings = list(check_record(draft))
     descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return findings
 
 
 def _publish(draft: Path, target: Path, *, replace: bool) -> None:
