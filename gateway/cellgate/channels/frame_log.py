@@ -20,8 +20,7 @@ from typing import Protocol
 
 from cellgate.channels.frames import FrameFormat
 from cellgate.errors import is_full
-from cellgate.record.spill_ends import SpillEnds
-from cellgate.record.spill_ledger import Opener
+from cellgate.record.spill_ledger import Opener, SpillEnds
 from cellgate.record.unnamed_file import UnnamedFile
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import GIB, MIB

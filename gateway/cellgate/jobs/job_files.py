@@ -17,8 +17,7 @@ from typing import Self
 
 from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.spill import STALLED
-from cellgate.record.spill_ends import SpillEnds
-from cellgate.record.spill_ledger import Opener
+from cellgate.record.spill_ledger import Opener, SpillEnds
 from cellgate.record.unnamed_file import UnnamedFile
 from cellgate_kernels.base.errors import in_words
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from cellgate.errors import JobFailed, QueueFull
 from cellgate.fairness.turns import Turns
 from cellgate.jobs.job_files import PART, JobFile
-from cellgate.record.spill_ends import SpillEnds
-from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.spill_ledger import SpillEnds, SpillLedger
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import GIB
 from cellgate_kernels.base.threads import Lane

@@ -37,7 +37,6 @@ LARGE_EVENT = 1024 * 1024
 MEMORY_EVENTS = 512
 MEMORY_BYTES = 1024 * 1024
 BATCH_EVENTS = 256
-BATCH_BYTES = 1024 * 1024
 
 
 def _nothing() -> None:
@@ -324,9 +323,7 @@ class EventLog:
                     return []
         if self._memory and self._memory[0].seq <= after + 1:
             return self._from_memory(after, until)
-        rows = await self._store.events(
-            self.session_id, after=after, until=until, limit=BATCH_EVENTS, max_bytes=BATCH_BYTES
-        )
+        rows = await self._store.events(self.session_id, after=after, until=until, limit=BATCH_EVENTS)
         if not rows:
             self._end_at(after)
         return rows

@@ -17,8 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 from cellgate.errors import StorageError, StorageFull, not_written
-from cellgate.record.spill_ends import SpillEnds
-from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.spill_ledger import SpillEnds, SpillLedger
 from cellgate.record.unnamed_file import UnnamedFile
 from cellgate_kernels.base.errors import CellgateError, in_words
 from cellgate_kernels.base.threads import Lane

@@ -19,12 +19,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from cellgate.fairness.turns import part_of_one
 from cellgate.record.space import free
 from cellgate_kernels.base.tasks import Supervisor, guarded
+from cellgate_kernels.base.threads import Lane, work_for
 
 PATIENCE = 10.0
 """Seconds that a thread waits for others to give way."""
@@ -227,6 +229,51 @@ def on_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class SpillEnds:
+    """Closes files in threads of `lane`, after which their bytes are gone. `finished` before the lane closes.
+
+    The system takes long to free a large file, a third of a second for a gigabyte: on the loop, everybody
+    would wait for it.
+    """
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self._tasks = Supervisor()
+
+    def end(self, close: Callable[[], object] | None, space: Space) -> None:
+        """Call what closes the file, if there is one, and give its space back. From any thread."""
+        if close is None:
+            space.close()
+        elif on_loop():
+            space.leave(space.held)
+            self._start(close, space, space.close)
+        else:
+            try:
+                close()
+            finally:
+                space.close()
+
+    def free(self, work: Callable[[], object], space: Space, count: int) -> None:
+        """Call what frees so many bytes of what the space has. On the loop."""
+        space.leave(count)
+        self._start(work, space, partial(space.gone, count))
+
+    def _start(self, work: Callable[[], object], space: Space, done: Callable[[], None]) -> None:
+        self._tasks.start(self._run(work, space, done), "end of a spilled file")
+
+    async def _run(self, work: Callable[[], object], space: Space, done: Callable[[], None]) -> None:
+        # Those whose file it is wait for it, not those for whom it gave way.
+        work_for(space.principal)
+        try:
+            await self.lane.run(work)
+        finally:
+            done()
+
+    async def finished(self) -> None:
+        """Return when all are gone."""
+        await self._tasks.finished()
 
 
 class SpillWatch:

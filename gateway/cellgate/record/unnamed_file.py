@@ -3,7 +3,7 @@
 A call whose caller was cancelled runs on in its thread, and the file's descriptor may be another's by then.
 So each call finds out whether the file is still open, and the file is closed when no call is under way. It
 counts nothing: who has such a file (``spill``, ``jobs``, ``channels.frame_log``) takes room from
-``spill_ledger`` first, and has ``spill_ends`` close it.
+``spill_ledger`` first, and has its `SpillEnds` close it.
 """
 
 from __future__ import annotations
