@@ -64,7 +64,7 @@ async def ended(session: Session, code: str = "ok") -> ExecutionRun:
 
 async def events_of(house: House, run: ExecutionRun) -> AsyncIterator[dict[str, Any]]:
     """The execution's events as they are in the record."""
-    async for rows in house.journal.event_batches(1):
+    async for rows in house.journal.reads.event_batches(1):
         for row in rows:
             if row.execution == run.id:
                 yield msgspec.json.decode(row.body)
@@ -174,7 +174,7 @@ async def test_too_many_faults_in_a_row_end_the_session_with_the_cause(house: Ho
     for _ in range(MOST_FAULTS + 1):
         await ended(session, "hang")
     await soon(asyncio.wait_for(session.over, DEADLINE))
-    row = await house.journal.session("ada", "s")
+    row = await house.journal.reads.session("ada", "s")
     assert row is not None
     assert (row.state, row.cause) == ("ended", "internal_error")
     with pytest.raises(NotFound):
@@ -246,7 +246,7 @@ async def test_a_purge_that_fails_by_a_fault_is_told_and_can_be_repeated(house: 
     with pytest.raises(GatewayFault):
         await soon(house.manager.purge("ada", "s", by="ada"))
     await soon(house.manager.purge("ada", "s", by="ada"))
-    assert await house.journal.session("ada", "s") is None
+    assert await house.journal.reads.session("ada", "s") is None
 
 
 # ---- cancellations and races
@@ -378,6 +378,6 @@ async def test_the_culler_outlives_what_it_can_t_judge(
     session = await opened(house)
     session.started -= 10 * session.limits.lifetime
     await soon(asyncio.wait_for(session.over, DEADLINE))
-    row = await house.journal.session("ada", "s")
+    row = await house.journal.reads.session("ada", "s")
     assert row is not None
     assert row.cause == "lifetime"

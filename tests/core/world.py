@@ -169,7 +169,7 @@ class World:
             max_queue=max_queue,
         )
         self.usage = Usage(Policy({"user": quotas or {}}), clock=self.loop.time)
-        self.usage.load_records(await self.journal.record_sizes())
+        self.usage.load_records(await self.journal.reads.record_sizes())
         self.manager = SessionManager(
             self.journal,
             self.launcher.catalog,

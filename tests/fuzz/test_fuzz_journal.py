@@ -156,10 +156,10 @@ async def rows_after_a_start(record: Path) -> dict[int, list[bytes]]:
     """What is there once a gateway has started, read as it reads it. Raises StorageError."""
     journal = await Journal.open(record)
     try:
-        for row in await journal.unfinished_sessions():
-            await journal.unfinished_executions(row.id)
-            await journal.last_event(row.id)
-        await journal.session_folders()
+        for row in await journal.reads.unfinished_sessions():
+            await journal.reads.unfinished_executions(row.id)
+            await journal.reads.last_event(row.id)
+        await journal.reads.session_folders()
         found = {
             session_id: [row.body for row in await all_events(journal, session_id)] for session_id in (1, 2)
         }

@@ -74,7 +74,7 @@ class ActRecorder:
     async def _last_common(self) -> int:
         """The number of the newest act in the trail that the file has too; 0 if there is none."""
         before = LAST
-        while recorded := await self._journal.acts(before, BATCH):
+        while recorded := await self._journal.reads.acts(before, BATCH):
             for before, entry in recorded:  # noqa: B007 - it is used after the loop
                 number = entry["number"]
                 if _has(entry, await self._directory.acts(number - 1, 1)):

@@ -719,7 +719,7 @@ def _installer(
 async def _measure_records(usage: Usage, journal: Journal, settings: QuotaSettings) -> None:
     """Before anything is recorded: what is recorded later is added. Without a file nobody has quotas."""
     if settings.file is not None:
-        usage.load_records(await journal.record_sizes())
+        usage.load_records(await journal.reads.record_sizes())
 
 
 def _watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) -> None:

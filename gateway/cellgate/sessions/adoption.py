@@ -395,7 +395,7 @@ class Recovery:
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # Sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
-            life = await self._journal.last_life(row)
+            life = await self._journal.reads.last_life(row)
             spec = SessionSpec(
                 row,
                 limits,
@@ -408,7 +408,7 @@ class Recovery:
                 checkpoints=makes_checkpoints(row),
             )
             session = self._make(spec)
-            last = await self._journal.last_execution(row.id)
+            last = await self._journal.reads.last_execution(row.id)
             await session.open(0 if last is None else last.number, kernel, running)
         except BaseException:
             await kernel.shutdown()
@@ -445,7 +445,7 @@ class Recovery:
 
         Raises KernelDied if the kernel keeps no spool, so there is no way to tell what the cell did.
         """
-        for execution in await self._journal.unfinished_executions(row.id):
+        for execution in await self._journal.reads.unfinished_executions(row.id):
             events = [event async for event in self._events(execution)]
             missed = [entry for entry in spool if entry.message.parent.msg_id == execution.msg_id]
             if any(event["type"] != "queued" for event in events) and not missed:
@@ -456,7 +456,8 @@ class Recovery:
         return None
 
     async def _events(self, execution: ExecutionRow) -> Any:
-        async for batch in self._journal.event_batches(execution.session_id, after=execution.first_seq - 1):
+        after = execution.first_seq - 1
+        async for batch in self._journal.reads.event_batches(execution.session_id, after=after):
             for row in batch:
                 if row.execution == execution.id:
                     yield _decode(row.body)
@@ -464,7 +465,7 @@ class Recovery:
     async def _end_executions(
         self, row: SessionRow, log: EventLog, state: str, but: ExecutionRun | None = None
     ) -> None:
-        for execution in await self._journal.unfinished_executions(row.id):
+        for execution in await self._journal.reads.unfinished_executions(row.id):
             if but is None or execution.id != but.id:
                 lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
@@ -476,7 +477,7 @@ class Recovery:
 
         A program may have ended by itself before that, and nobody knows what was not recorded in between.
         """
-        left = await self._journal.left_open(row.id)
+        left = await self._journal.reads.left_open(row.id)
         for process in left.processes:
             log.append("process_exited", None, {"process": process, **PROGRAM_LOST_WITH_THE_GATEWAY})
         for port in left.ports:

@@ -351,7 +351,7 @@ class Explorer:
         assert plan.idempotency is not None
         key, request_hash = plan.idempotency
         await self._journal.commit()
-        rows = [await self._journal.session(principal, branch) for branch in plan.branches]
+        rows = [await self._journal.reads.session(principal, branch) for branch in plan.branches]
         if not any(rows):
             return None
         found = []

@@ -108,7 +108,7 @@ class SessionFiles:
             async with session.slot.moving:
                 yield session.slot.workspace
             return
-        row = await self._journal.session(principal, key)
+        row = await self._journal.reads.session(principal, key)
         if row is None:
             raise NotFound(f"No session {key!r}")
         yield self._workspaces.of(folder_of(row)).place

@@ -89,7 +89,7 @@ class Archive:
     async def row(self, principal: str, key: str) -> SessionRow:
         """The session's row, live or ended."""
         session = await self._live(principal, key)
-        row = session.row if session is not None else await self._journal.session(principal, key)
+        row = session.row if session is not None else await self._journal.reads.session(principal, key)
         if row is None:
             raise NotFound(f"No session {key!r}")
         return row
@@ -127,8 +127,8 @@ class Archive:
         row = await self.row(principal, key)
         await self._journal.commit()
         live = self._manager.get(principal, key)
-        lineage = await self._journal.lineage(row, reach.covers)
-        below = await self._journal.descendants(row.id, MOST_BRANCHES + 1)
+        lineage = await self._journal.reads.lineage(row, reach.covers)
+        below = await self._journal.reads.descendants(row.id, MOST_BRANCHES + 1)
         shown = [each for each in below[:MOST_BRANCHES] if reach.covers(each.key)]
         return SessionTree(
             session=row.key,
@@ -201,7 +201,7 @@ class Archive:
         if wanted.state not in {None, SessionState.ENDED}:
             live = (each.row for each in self._manager.live_after(principal, last, newest=wanted.newest))
             return [row for row in live if reach.covers(row.key)][:SESSIONS_AT_ONCE]
-        return await self._journal.sessions(
+        return await self._journal.reads.sessions(
             principal,
             limit=SESSIONS_AT_ONCE,
             after=last,
@@ -240,7 +240,7 @@ class Archive:
             await self._meter.look()
         sessions = {row.id: self._manager.get(row.principal, row.key) for row in rows}
         ended = [each for each, session in sessions.items() if session is None]
-        counts = await self._journal.execution_counts(ended) if ended else {}
+        counts = await self._journal.reads.execution_counts(ended) if ended else {}
         told = []
         for model, row in zip(models, rows, strict=True):
             session = sessions[row.id]
@@ -272,7 +272,7 @@ class Archive:
         await self._journal.commit()
         if newest and not after:
             after = MOST_COUNTED
-        rows = await self._journal.executions(row.id, limit=limit + 1, after=after, newest=newest)
+        rows = await self._journal.reads.executions(row.id, limit=limit + 1, after=after, newest=newest)
         models = [self._execution_model(principal, key, execution) for execution in rows[:limit]]
         return models, rows[limit - 1].number if len(rows) > limit else None
 
@@ -317,7 +317,7 @@ class Archive:
         row, found = await self.find(principal, key, execution)
         after = found.first_seq - 1
         until = found.last_seq
-        heavy = await self._journal.are_larger(row.id, HEAVY_BYTES, after=after, until=until)
+        heavy = await self._journal.reads.are_larger(row.id, HEAVY_BYTES, after=after, until=until)
         async with self._heavy.turn(principal) if heavy else nullcontext():
             return await self.made(
                 await self._recorded(row, execution, after, until), make, *arguments, **options
@@ -327,7 +327,7 @@ class Archive:
         """The rows of a session and of one of its executions. Raises NotFound."""
         row = await self.row(principal, key)
         await self._journal.commit()
-        found = await self._journal.execution(row.id, execution)
+        found = await self._journal.reads.execution(row.id, execution)
         if found is None:
             raise NotFound("No execution of this id in this session")
         return row, found
@@ -337,7 +337,7 @@ class Archive:
     ) -> ResultBuilder:
         """A builder with all recorded events of the execution, read in batches of limited size."""
         builder = ResultBuilder()
-        async with aclosing(self._journal.event_batches(row.id, after=after, until=until)) as batches:
+        async with aclosing(self._journal.reads.event_batches(row.id, after=after, until=until)) as batches:
             async for batch in batches:
                 for event in batch:
                     if event.execution == execution:

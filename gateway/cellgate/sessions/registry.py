@@ -152,7 +152,7 @@ class SessionManager:
 
         `kernels`: the kernels it stored, by id.
         """
-        rows = await self._journal.unfinished_sessions()
+        rows = await self._journal.reads.unfinished_sessions()
         known = await self._folders()
         reserved: dict[int, Reservation] = {}
 
@@ -190,7 +190,7 @@ class SessionManager:
 
     async def _folders(self) -> set[str]:
         """The names of the kept folders of all recorded sessions; notes those that several have."""
-        counts = Counter(folder_name(each) for each in await self._journal.session_folders())
+        counts = Counter(folder_name(each) for each in await self._journal.reads.session_folders())
         self._shared.update(name for name, count in counts.items() if count > 1)
         return set(counts)
 
@@ -351,7 +351,7 @@ class SessionManager:
         live = self._live.get(other)
         if live is not None and live.is_deleted:
             raise CannotShare(f"The session {key!r} is being deleted")
-        row = await self._journal.session(*other) if live is None else live.row
+        row = await self._journal.reads.session(*other) if live is None else live.row
         if row is None:
             raise NotFound(f"No session {key!r}")
         if not self._parts.pool.shares_workspaces():
@@ -401,7 +401,7 @@ class SessionManager:
         have their hashes then, because the branch's first event names the hash that covers them all. `made`
         is set at the end: a branch takes no cell before it is recorded.
         """
-        if await self._journal.session(*owned) is not None:
+        if await self._journal.reads.session(*owned) is not None:
             raise Conflict(
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"
                 " choose another key for the branch"
@@ -583,7 +583,7 @@ class SessionManager:
         body = SessionBody(session=key)
         if language is not None:
             parse_language(language)
-            if session is None and await self._journal.session(*owned) is None:
+            if session is None and await self._journal.reads.session(*owned) is None:
                 body = structs.replace(body, language=language)
         return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
 
@@ -669,7 +669,7 @@ class SessionManager:
         made: asyncio.Future[Session],
     ) -> Session:
         principal, key = owned
-        former = await self._journal.session(principal, key)
+        former = await self._journal.reads.session(principal, key)
         resumed = None
         if former is not None and sharer is not None and former.folder != sharer.folder:
             raise Conflict(f"Session {key!r} is recorded with another workspace; choose another key")
@@ -695,7 +695,7 @@ class SessionManager:
         if former is not None:
             log = await self.stored_log(former)
             log.reopen()
-            last = await self._journal.last_execution(row.id)
+            last = await self._journal.reads.last_execution(row.id)
             executions = last.number if last is not None else 0
         if secrets is None and former is not None and body.secrets is None:
             secrets = self._former_secrets(former, body)
@@ -790,7 +790,7 @@ class SessionManager:
         for session in (*self._live.values(), *opened):
             if session.row.folder == row.folder and session.row.id != row.id and not session.is_deleted:
                 return True
-        return await self._journal.holds_folder(row.folder, but=row.id)
+        return await self._journal.reads.holds_folder(row.folder, but=row.id)
 
     def _former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
         """The secrets of a session's last life, as far as they exist; the values are those of now."""
@@ -805,7 +805,7 @@ class SessionManager:
         """What a recorded session gets in its next life."""
         # The last events of its previous life may still be waiting to be written.
         await self._journal.commit()
-        life = await self._journal.last_life(former)
+        life = await self._journal.reads.last_life(former)
         past = Past(
             former,
             life,
@@ -918,7 +918,7 @@ class SessionManager:
 
     async def stored_log(self, row: SessionRow) -> EventLog:
         """The closed event log of a session that is not live. Raises NotFound when it was purged."""
-        last = await self._journal.last_event(row.id)
+        last = await self._journal.reads.last_event(row.id)
         if last is None:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
@@ -946,7 +946,7 @@ class SessionManager:
         session = self._live.get(owned)
         if session is not None:
             await self._end(session, "deleted", keep_files=await self._is_held(session.row))
-        row = await self._journal.session(*owned)
+        row = await self._journal.reads.session(*owned)
         if row is not None and owned not in self._live and owned not in self._opening:
             # Also when the session was already ending for another reason, which kept its files.
             if not await self._is_held(row):
@@ -1001,10 +1001,10 @@ class SessionManager:
 
     async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
         await self.delete(*owned)
-        row = await self._journal.session(*owned)
+        row = await self._journal.reads.session(*owned)
         if row is None:
             raise NotFound(f"No session {owned[1]!r}")
-        size = await self._journal.record_size(row.id) if self._usage.measures_records else 0
+        size = await self._journal.reads.record_size(row.id) if self._usage.measures_records else 0
         purged = await self._journal.purge(row.id, by=by, reason=reason)
         if purged is None:
             raise NotFound(f"No session {owned[1]!r}")

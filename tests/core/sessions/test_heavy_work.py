@@ -143,6 +143,7 @@ class Sessions:
 
     def __init__(self, rows: list[SessionRow]) -> None:
         self._rows = rows
+        self.reads = self
         self.asked: list[int] = []
         self.reach = ("", False)
 

@@ -230,9 +230,9 @@ def test_the_record_says_what_has_not_been_announced(world: World) -> None:
 
     def unannounced() -> Loss | None:
         world.run(world.journal.commit())
-        found = world.run(world.journal.last_life(session.row))
+        found = world.run(world.journal.reads.last_life(session.row))
         many = structs.replace(session.row, head_seq=MANY_EVENTS + 1)
-        assert world.run(world.journal.last_life(many)) == found
+        assert world.run(world.journal.reads.last_life(many)) == found
         return found.unannounced
 
     assert unannounced() == Loss(cause="deleted", files="none")

@@ -418,7 +418,7 @@ def test_the_size_of_a_record_is_known_after_a_restart(make: MakeWorld) -> None:
         await world.journal.commit()
         session = world.live("s")
         assert session is not None
-        return await world.journal.record_sizes(), await world.journal.record_size(session.row.id)
+        return await world.journal.reads.record_sizes(), await world.journal.reads.record_size(session.row.id)
 
     of_all, of_one = world.run(sizes())
     assert of_all == {PRINCIPAL: of_one}

@@ -116,7 +116,7 @@ def printed(world: World, code: str, owner: str = PRINCIPAL) -> str:
 
 async def recorded(world: World, session_id: int) -> list[dict[str, Any]]:
     await world.journal.commit()
-    batches = world.journal.event_batches(session_id)
+    batches = world.journal.reads.event_batches(session_id)
     return [json.loads(row.body) async for batch in batches for row in batch]
 
 

@@ -106,7 +106,7 @@ def test_a_cell_whose_timeout_passes_in_line_is_refused_and_leaves_nothing(world
     world.pass_time(1)
     assert world.pool.statistics().waiting == 0
     assert world.manager.counts()["starting"] == 0
-    assert world.run(world.journal.session("bob", "s")) is None
+    assert world.run(world.journal.reads.session("bob", "s")) is None
 
 
 def test_a_cell_without_a_timeout_of_its_own_waits_as_long_as_a_claim_does(world: World) -> None:

@@ -149,7 +149,7 @@ async def test_a_purge_is_not_over_before_the_files_are_gone(
         assert not await house.manager.purge("ada", "s", by="ada")
         row = house.manager.purging("ada", "s")
         assert row is not None
-        assert await house.journal.session("ada", "s") is None
+        assert await house.journal.reads.session("ada", "s") is None
         assert not await house.manager.purge("ada", "s", by="ada")
     async with asyncio.timeout(60):
         while house.manager.purging("ada", "s") is not None:  # noqa: ASYNC110 - it tells nobody

@@ -135,5 +135,5 @@ async def test_what_was_committed_outlives_kill_9(path: Path, tmp_path: Path, sy
         rows = await all_events(journal, session_id)
         assert verify((row.seq, row.body, row.hash) for row in rows).valid
         assert len(rows) >= seq
-        assert len(await journal.executions(session_id, limit=100_000)) == len(rows) // 7
+        assert len(await journal.reads.executions(session_id, limit=100_000)) == len(rows) // 7
     await journal.close()

@@ -83,7 +83,7 @@ class Chain:
 
 
 async def all_events(journal: Journal, session_id: int) -> list[EventRow]:
-    return [row async for batch in journal.event_batches(session_id) for row in batch]
+    return [row async for batch in journal.reads.event_batches(session_id) for row in batch]
 
 
 async def to_tables(journal: Journal) -> None:

@@ -109,5 +109,5 @@ async def test_the_size_of_events_is_told_without_reading_them(journal: Journal)
         (len(run) * 3, 0, 9, False),
         (3000, 3, 3, False),
     ):
-        told = await journal.are_larger(session.row.id, size, after=after, until=until)
+        told = await journal.reads.are_larger(session.row.id, size, after=after, until=until)
         assert told is larger, (size, after, until)

@@ -66,7 +66,7 @@ async def purged(path: Path, session_id: int) -> list[str]:
 async def test_a_branch_is_stored_with_its_origin(path: Path) -> None:
     async with journal_at(path) as journal:
         parent, child, _ = await three_generations(journal)
-        row = await journal.session("ada", "child")
+        row = await journal.reads.session("ada", "child")
         assert row is not None
         assert row.parent == parent.row.id
         assert row.branched_from == child.row.branched_from
@@ -81,7 +81,7 @@ async def test_the_redo_log_keeps_the_origin_of_a_branch(path: Path) -> None:
     shutil.copytree(path.parent, crashed)
     await journal.close()
     async with journal_at(crashed / path.name) as after:
-        row = await after.session("ada", "child")
+        row = await after.reads.session("ada", "child")
     assert row is not None
     assert row.branched_from == child.row.branched_from
     assert problems(crashed / path.name) == []
@@ -224,7 +224,7 @@ class Exporter:
     folder: Path
 
     async def moment(self, key: str, covers: Callable[[str], bool] | None = None) -> Moment:
-        row = await self.journal.session("ada", key)
+        row = await self.journal.reads.session("ada", key)
         assert row is not None
         return await self.exports.moment(row, covers)
 

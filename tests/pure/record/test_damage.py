@@ -301,7 +301,7 @@ async def test_bytes_of_a_client_are_never_taken_for_a_frame(path: Path, tmp_pat
     log[30] ^= 1
     beside(copy).write_bytes(log)
     journal = await Journal.open(copy)
-    assert await journal.sessions() == []
+    assert await journal.reads.sessions() == []
     await journal.close()
     assert missing(copy).startswith("1 of the record's commits is missing")
 
@@ -379,7 +379,7 @@ async def test_a_session_whose_row_is_no_json_any_more_is_told_as_damage(path: P
         db.commit()
     async with journal_at(path) as journal:
         with pytest.raises(RecordDamaged, match="cellgate verify"):
-            await journal.unfinished_sessions()
+            await journal.reads.unfinished_sessions()
 
 
 async def test_a_page_that_only_writing_uses_is_checked_too(path: Path) -> None:

@@ -58,7 +58,7 @@ async def stored(path: Path) -> AsyncGenerator[tuple[SessionRow, int, bytes]]:
         session.cell("update()", ("update_display_data", {**shown, "data": {"text/plain": "1"}}))
         session.end()
         await journal.commit()
-        found = await journal.last_event(session.row.id)
+        found = await journal.reads.last_event(session.row.id)
         assert found is not None
         yield session.row, *found
 
@@ -250,7 +250,7 @@ async def test_followers_and_pages_of_a_purged_session_do_not_end_in_order(journ
     with pytest.raises(RecordGone):
         await log.read(seen)
     with pytest.raises(RecordGone):
-        _ = [batch async for batch in journal.event_batches(session.row.id, until=log.last_seq)]
+        _ = [batch async for batch in journal.reads.event_batches(session.row.id, until=log.last_seq)]
 
 
 async def test_a_reading_that_is_cancelled_ends_in_its_thread(

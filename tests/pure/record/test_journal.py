@@ -63,7 +63,7 @@ async def test_a_sessions_folder_never_changes(journal: Journal) -> None:
     for folder in ("c0ffee", "f00d"):
         journal.save_session(structs.replace(row, folder=folder))
         await to_tables(journal)
-    assert await journal.sessions() == [row]
+    assert await journal.reads.sessions() == [row]
 
 
 async def test_rows_that_nobody_commits_are_written_soon(path: Path, journal: Journal) -> None:
@@ -71,7 +71,7 @@ async def test_rows_that_nobody_commits_are_written_soon(path: Path, journal: Jo
     journal.save_session(session_row(session_id))
 
     async def written() -> bool:
-        return len(await journal.sessions()) == 1
+        return len(await journal.reads.sessions()) == 1
 
     await eventually(written)
     assert journal.pending_bytes == 0
@@ -94,10 +94,10 @@ async def test_sessions_that_write_at_once_keep_their_order(journal: Journal) ->
                 await asyncio.sleep(0)
             journal.save_execution(execution_row(session_id, number, last_seq=chain.seq, status="ok"))
             await journal.commit()
-            assert await journal.last_event(session_id) == (chain.seq, chain.head)
+            assert await journal.reads.last_event(session_id) == (chain.seq, chain.head)
         found = await all_events(journal, session_id)
         assert verify(((row.seq, row.body, row.hash) for row in found), head=chain.head).rows == 60
-        assert len(await journal.executions(session_id)) == 10
+        assert len(await journal.reads.executions(session_id)) == 10
 
     await asyncio.gather(*(run(journal.new_session_id()) for _ in range(20)))
     assert journal.pending_bytes == 0
@@ -111,7 +111,7 @@ async def test_a_cancelled_commit_disturbs_no_other(journal: Journal) -> None:
     await asyncio.sleep(0)
     abandoned.cancel()
     await kept
-    assert await journal.session("ada", "s1") is not None
+    assert await journal.reads.session("ada", "s1") is not None
     assert abandoned.cancelled()
 
 
@@ -125,7 +125,7 @@ async def test_a_reopened_record_has_all_and_gives_new_ids(path: Path) -> None:
     await first.close()
     await first.close()
     second = await Journal.open(path)
-    assert await second.sessions() == [session_row(ids[1])]
+    assert await second.reads.sessions() == [session_row(ids[1])]
     assert second.new_session_id() > ids[1]
     await second.close()
 
@@ -136,14 +136,14 @@ async def test_only_the_owner_can_read_the_files(path: Path, journal: Journal) -
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert set(modes.values()) == {0o600}
     assert set(modes) >= {"record.sqlite", "record.sqlite-wal", "record.sqlite.lock"}
-    assert set(modes) >= {"record.sqlite.redo", "record.sqlite.last"} or not journal._redo.takes
+    assert set(modes) >= {"record.sqlite.redo", "record.sqlite.last"} or not journal._redo.usable
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 async def test_names_that_mean_something_in_a_uri_are_fine(tmp_path: Path) -> None:
     path = tmp_path / "a ?mode=rw#%20é" / "record.sqlite"
     journal = await Journal.open(path)
-    assert await journal.sessions() == []
+    assert await journal.reads.sessions() == []
     await journal.close()
     assert path.is_file()
 
@@ -153,7 +153,7 @@ class Held:
 
     def __init__(self, journal: Journal) -> None:
         self.begun, self.goes_on = threading.Event(), threading.Event()
-        self.reading = asyncio.create_task(journal._read(self._hold))
+        self.reading = asyncio.create_task(journal.reads.read(self._hold))
 
     def _hold(self, _: sqlite3.Connection) -> None:
         self.begun.set()
@@ -167,7 +167,7 @@ async def test_whoever_reads_waits_for_one_of_each_other_s_reads(journal: Journa
 
     async def read(name: str) -> None:
         work_for(name)
-        await journal._read(lambda _: done.append(name))
+        await journal.reads.read(lambda _: done.append(name))
 
     reads = [asyncio.create_task(read(name)) for name in (*["ada"] * 20, "bea")]
     await asyncio.sleep(0)
@@ -180,7 +180,7 @@ async def test_reads_that_wait_when_the_record_is_closed_are_told(path: Path) ->
     journal = await Journal.open(path)
     held = Held(journal)
     await asyncio.to_thread(held.begun.wait, 60)
-    reads = [asyncio.create_task(journal.session("ada", "s")) for _ in range(3)]
+    reads = [asyncio.create_task(journal.reads.session("ada", "s")) for _ in range(3)]
     await asyncio.sleep(0)
     closing_it = asyncio.create_task(journal._reader.close())
     await asyncio.sleep(0)
@@ -247,7 +247,7 @@ async def test_a_closed_journal_takes_and_gives_nothing(path: Path) -> None:
         with pytest.raises(StorageError, match="closed"):
             use()
     with pytest.raises(StorageError, match="closed"):
-        await journal.sessions()
+        await journal.reads.sessions()
     await journal.commit()
     await journal.room()
 
@@ -287,7 +287,7 @@ async def test_a_record_that_could_not_be_written_is_tried_again_by_itself(
         await journal.commit()
     await limit_pages(journal, 100_000)
     await eventually(lambda: journal.healthy)
-    assert len(await journal.sessions()) == 1
+    assert len(await journal.reads.sessions()) == 1
 
 
 async def test_memory_is_bounded_while_the_disk_is_full(small: Journal) -> None:
@@ -402,7 +402,7 @@ async def test_closing_on_a_full_disk_says_that_rows_are_lost(path: Path) -> Non
     with pytest.raises(StorageFull):
         await journal.close()
     reopened = await Journal.open(path)
-    assert await reopened.sessions() == []
+    assert await reopened.reads.sessions() == []
     await reopened.close()
 
 
@@ -434,14 +434,14 @@ async def test_a_commit_waits_for_rows_that_are_being_written(
     other.execute("BEGIN IMMEDIATE")
     small.save_session(session_row(session_id))
     first = asyncio.ensure_future(small.commit())
-    await small.sessions()
+    await small.reads.sessions()
     second = asyncio.ensure_future(small.commit())
-    await small.sessions()
+    await small.reads.sessions()
     assert not first.done()
     assert not second.done()
     other.execute("ROLLBACK")
     await second
-    assert await small.sessions() == [session_row(session_id)]
+    assert await small.reads.sessions() == [session_row(session_id)]
     await first
 
 
@@ -457,7 +457,7 @@ async def test_a_failed_group_and_what_came_meanwhile_become_one(
     small.save_execution(execution_row(one, 1))
     small.append(chain.next())
     first = asyncio.ensure_future(small.commit())
-    await small.sessions()
+    await small.reads.sessions()
     small.save_session(session_row(one, state="busy"))
     small.save_session(session_row(two))
     small.save_execution(execution_row(one, 1, status="ok"))
@@ -471,9 +471,9 @@ async def test_a_failed_group_and_what_came_meanwhile_become_one(
     other.execute("ROLLBACK")
     await small.commit()
     begun = session_row(one, state="busy", head_seq=chain.seq, head=chain.head)
-    assert await small.sessions() == [begun, session_row(two)]
-    assert await small.executions(one) == [execution_row(one, 1, status="ok")]
-    assert await small.executions(two) == [execution_row(two, 1)]
+    assert await small.reads.sessions() == [begun, session_row(two)]
+    assert await small.reads.executions(one) == [execution_row(one, 1, status="ok")]
+    assert await small.reads.executions(two) == [execution_row(two, 1)]
     assert [row.seq for row in await small.events(one)] == [1, 2]
 
 

@@ -194,8 +194,8 @@ async def test_a_row_is_not_stored_before_the_events_that_it_tells_of(
     await making.wait()
     await journal.commit()
     await journal.applied()
-    assert await journal.executions(log.session_id, limit=10, after=0) == []
+    assert await journal.reads.executions(log.session_id, limit=10, after=0) == []
     making.may_go.release()
     await log.commit()
     await journal.applied()
-    assert await journal.executions(log.session_id, limit=10, after=0) == [done]
+    assert await journal.reads.executions(log.session_id, limit=10, after=0) == [done]

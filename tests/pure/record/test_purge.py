@@ -62,7 +62,7 @@ async def test_a_purge_with_a_slow_reader_keeps_nobody_waiting(journal: Journal,
         purged = await journal.purge(gone.row.id, by="ada", reason="test")
         assert purged is not None
         await purged.removed
-        assert await journal.session("ada", "gone") is None
+        assert await journal.reads.session("ada", "gone") is None
         async with asyncio.timeout(60):
             # Into the tables each time, where a checkpoint that waits for readers would hold them up: the
             # database gives up after five seconds, so one that did so would fail here or need minutes.

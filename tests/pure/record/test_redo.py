@@ -359,7 +359,7 @@ async def test_numbers_of_any_size_in_metadata_are_kept(path: Path, normal: Jour
     for row in rows:
         normal.save_session(row)
         await normal.commit()
-    assert await normal.sessions() == rows
+    assert await normal.reads.sessions() == rows
     chain = Chain(rows[1].id)
     normal.append(chain.next())
     normal.save_session(rows[1])
@@ -387,9 +387,9 @@ async def test_what_is_in_the_log_only_outlives_a_crash(
     assert in_tables(path) == 0
     copy = crashed(path, tmp_path / "crashed")
     journal = await Journal.open(copy, sync="full" if sync == "full" else "normal")
-    found = await journal.session("ada", session.key)
+    found = await journal.reads.session("ada", session.key)
     assert found == structs.replace(session, head_seq=1, head=event.hash)
-    assert await journal.execution(session.id, "e1") == execution
+    assert await journal.reads.execution(session.id, "e1") == execution
     assert await journal.events(session.id) == [event]
     assert journal.new_session_id() > session.id
     assert beside(copy).exists() == (sync == "normal")
@@ -427,7 +427,7 @@ async def test_crashes_at_any_point_of_any_mixture_lose_nothing_committed(path: 
             elif step < 0.7:
                 await cells(journal, chain, 1, size=100 * KIB)
             elif step < 0.8:
-                await journal.last_event(chain.session_id)
+                await journal.reads.last_event(chain.session_id)
             elif step < 0.85:
                 purged.add(chain.session_id)
                 await journal.purge(chain.session_id, by="ada", reason="test")

@@ -165,7 +165,7 @@ async def test_the_head_in_the_tables_is_compared_before_it_is_set(path: Path, j
     await to_tables(journal)
     with pytest.raises(NotRecorded, match="does not follow from row"):
         await journal.commit(bad.row.id)
-    row = await journal.session("ada", "bad")
+    row = await journal.reads.session("ada", "bad")
     assert row is not None
     assert (row.head_seq, row.head) == (5, bytes(32))
     await journal.commit(good.row.id)
@@ -233,7 +233,7 @@ async def test_a_row_that_nothing_can_encode_costs_its_session_alone(journal: Jo
         with pytest.raises(NotRecorded):
             await journal.commit(bad.row.id)
         assert journal.healthy
-    assert len(await journal.sessions()) == 2
+    assert len(await journal.reads.sessions()) == 2
 
 
 async def test_who_follows_gets_what_is_durable_and_then_the_reason(journal: Journal) -> None:

@@ -66,11 +66,11 @@ async def test_rows_come_back_as_they_were_saved(store: RecordStore) -> None:
     store.save_execution(execution)
     store.append(event)
     await store.commit()
-    found = await store.session("ada", session.key)
+    found = await store.reads.session("ada", session.key)
     assert found == structs.replace(session, head_seq=1, head=event.hash)
-    assert await store.execution(session.id, "e1") == execution
+    assert await store.reads.execution(session.id, "e1") == execution
     assert await store.events(session.id) == [event]
-    assert await store.last_event(session.id) == (1, event.hash)
+    assert await store.reads.last_event(session.id) == (1, event.hash)
 
 
 async def test_of_several_rows_of_one_thing_the_last_counts(store: RecordStore) -> None:
@@ -83,18 +83,20 @@ async def test_of_several_rows_of_one_thing_the_last_counts(store: RecordStore) 
     store.save_session(session_row(session_id, state="ended", cause="deleted", execution_count=9))
     store.save_execution(execution_row(session_id, 1, last_seq=20, status="ok"))
     await store.commit()
-    assert await store.sessions() == [
+    assert await store.reads.sessions() == [
         session_row(session_id, state="ended", cause="deleted", execution_count=9)
     ]
-    assert await store.executions(session_id) == [execution_row(session_id, 1, last_seq=20, status="ok")]
+    assert await store.reads.executions(session_id) == [
+        execution_row(session_id, 1, last_seq=20, status="ok")
+    ]
 
 
 async def test_what_is_not_there_is_none(store: RecordStore) -> None:
-    assert await store.session("ada", "s") is None
-    assert await store.execution(1, "e") is None
+    assert await store.reads.session("ada", "s") is None
+    assert await store.reads.execution(1, "e") is None
     assert await store.execution_by_key(1, "k") is None
-    assert await store.last_execution(1) is None
-    assert await store.last_event(1) is None
+    assert await store.reads.last_execution(1) is None
+    assert await store.reads.last_event(1) is None
     assert await store.events(1) == []
 
 
@@ -107,20 +109,20 @@ async def test_sessions_are_listed_by_principal_state_and_page(store: RecordStor
     for row in rows:
         store.save_session(row)
     await store.commit()
-    assert await store.sessions() == rows
-    assert await store.sessions("bob") == rows[3:]
-    assert await store.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
-    assert await store.sessions("ada", []) == []
-    assert await store.sessions(limit=2, after=rows[1].id) == rows[2:4]
-    assert await store.sessions(limit=2, after=rows[5].id, newest=True) == [rows[4], rows[3]]
-    assert await store.sessions("ada", after=2**53, newest=True) == rows[2::-1]
-    assert await store.sessions(prefix=rows[1].key[:-1]) == [
+    assert await store.reads.sessions() == rows
+    assert await store.reads.sessions("bob") == rows[3:]
+    assert await store.reads.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
+    assert await store.reads.sessions("ada", []) == []
+    assert await store.reads.sessions(limit=2, after=rows[1].id) == rows[2:4]
+    assert await store.reads.sessions(limit=2, after=rows[5].id, newest=True) == [rows[4], rows[3]]
+    assert await store.reads.sessions("ada", after=2**53, newest=True) == rows[2::-1]
+    assert await store.reads.sessions(prefix=rows[1].key[:-1]) == [
         row for row in rows if row.key.startswith(rows[1].key[:-1])
     ]
-    assert await store.sessions(prefix=rows[1].key, exact=True) == [rows[1]]
-    assert await store.sessions(prefix="s%") == []
-    assert await store.unfinished_sessions() == [rows[0], rows[1], rows[3], rows[4]]
-    assert await store.session("bob", rows[0].key) is None
+    assert await store.reads.sessions(prefix=rows[1].key, exact=True) == [rows[1]]
+    assert await store.reads.sessions(prefix="s%") == []
+    assert await store.reads.unfinished_sessions() == [rows[0], rows[1], rows[3], rows[4]]
+    assert await store.reads.session("bob", rows[0].key) is None
 
 
 async def test_executions_are_found_by_order_key_and_end(store: RecordStore) -> None:
@@ -135,13 +137,13 @@ async def test_executions_are_found_by_order_key_and_end(store: RecordStore) -> 
     for row in reversed(rows):
         store.save_execution(row)
     await store.commit()
-    assert await store.executions(session_id) == rows
-    assert await store.executions(session_id, limit=2, after=1) == rows[1:3]
-    assert await store.executions(session_id, limit=2, after=4, newest=True) == [rows[2], rows[1]]
-    assert await store.execution_counts([session_id, session_id + 1]) == {session_id: 4}
-    assert await store.unfinished_executions(session_id) == [rows[1], rows[3]]
+    assert await store.reads.executions(session_id) == rows
+    assert await store.reads.executions(session_id, limit=2, after=1) == rows[1:3]
+    assert await store.reads.executions(session_id, limit=2, after=4, newest=True) == [rows[2], rows[1]]
+    assert await store.reads.execution_counts([session_id, session_id + 1]) == {session_id: 4}
+    assert await store.reads.unfinished_executions(session_id) == [rows[1], rows[3]]
     assert await store.execution_by_key(session_id, "again") == rows[2]
-    assert await store.last_execution(session_id) == rows[3]
+    assert await store.reads.last_execution(session_id) == rows[3]
 
 
 async def test_events_are_read_between_bounds_and_in_batches(store: RecordStore) -> None:
@@ -157,8 +159,8 @@ async def test_events_are_read_between_bounds_and_in_batches(store: RecordStore)
     assert await store.events(session_id, limit=3) == rows[:3]
     assert await store.events(session_id, max_bytes=5 * len(rows[0].body)) == rows[:5]
     assert await store.events(session_id, after=5, max_bytes=1) == rows[5:6]
-    every = [batch async for batch in store.event_batches(session_id)]
+    every = [batch async for batch in store.reads.event_batches(session_id)]
     assert [row for batch in every for row in batch] == rows
-    batches = [batch async for batch in store.event_batches(session_id, after=1, until=600)]
+    batches = [batch async for batch in store.reads.event_batches(session_id, after=1, until=600)]
     assert [row for batch in batches for row in batch] == rows[1:600]
     assert len(batches) > 1

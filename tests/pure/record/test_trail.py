@@ -143,9 +143,9 @@ async def test_what_is_noted_is_in_the_chain_after_the_close(journal: Journal, p
     assert [(entry["type"], entry["count"]) for entry in found] == [(REFUSED, 1), (ACCESS, 1), (REFUSED, 1)]
     assert all(finding.valid for finding in check_record(path))
     assert upkeep.statistics_of(path).trail_entries == 4
-    rows, more = await journal.trail(1, 2)
+    rows, more = await journal.reads.trail(1, 2)
     assert ([row.seq for row in rows], more) == ([2, 3], True)
-    rows, more = await journal.trail(3, 2)
+    rows, more = await journal.reads.trail(3, 2)
     assert ([row.seq for row in rows], more) == ([4], False)
 
 

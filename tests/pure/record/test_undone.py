@@ -44,7 +44,7 @@ class Made:
 
     async def row(self, session: Recorded) -> Any:
         await self.journal.commit()
-        row = await self.journal.session(session.row.principal, session.row.key)
+        row = await self.journal.reads.session(session.row.principal, session.row.key)
         assert row is not None
         return row
 

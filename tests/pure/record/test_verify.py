@@ -182,11 +182,11 @@ async def test_what_is_purged_leaves_a_tombstone_and_nothing_else(journal: Journ
     second.cell("secret-of-second", image("uniqueofsecond" * 400))
     purged = await journal.purge(second.row.id, by="root", reason="requested")
     assert purged is not None
-    assert await journal.session("ada", "second") is None
+    assert await journal.reads.session("ada", "second") is None
     assert problems(path) == []
     await purged.erased
     assert await journal.purge(second.row.id, by="root", reason="requested") is None
-    assert await journal.session("ada", "second") is None
+    assert await journal.reads.session("ada", "second") is None
     assert problems(path) == []
     with closing(sqlite3.connect(path)) as db:
         (body,) = db.execute("SELECT body FROM trail ORDER BY seq DESC LIMIT 1").fetchone()

@@ -93,12 +93,12 @@ class Exports:
         `covers`: which ancestors may be shown, by key; by default all.
         """
         await self._journal.commit()
-        last = await self._journal.last_event(session.id)
+        last = await self._journal.reads.last_event(session.id)
         if last is None:
             raise RecordGone("The record of this session was purged")
         if session.branched_from is None:
             return Moment(session, *last)
-        return Moment(session, *last, await self._journal.lineage(session, covers or (lambda _: True)))
+        return Moment(session, *last, await self._journal.reads.lineage(session, covers or (lambda _: True)))
 
     def notebook(
         self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
@@ -139,7 +139,7 @@ class Exports:
     async def verify(self, moment: Moment) -> ChainCheck:
         """Whether the chain holds, as the wire's answer; its head is signed if there is a key."""
         async with self._turns.turn(moment.session.principal):
-            found = await self._journal.in_steps(lambda steps: export.check(moment.reading(steps)))
+            found = await self._journal.reads.in_steps(lambda steps: export.check(moment.reading(steps)))
         answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
         if found.first_bad is not None:
             return structs.replace(answer, first_bad=found.first_bad)
@@ -175,7 +175,7 @@ class Exports:
         error: CellgateError | None = CellgateError("The export failed; the gateway's log says why")
         try:
             async with self._turns.turn(moment.session.principal):
-                await self._journal.in_steps(partial(_write, moment, make, spill))
+                await self._journal.reads.in_steps(partial(_write, moment, make, spill))
             error = None
         except CellgateError as known:
             error = known

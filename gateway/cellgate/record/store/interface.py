@@ -250,8 +250,12 @@ class Reads(Protocol):
         """Return the newest acts in the audit trail before the entry with this number, newest first."""
 
 
-class RecordStore(EventStore, Reads, Protocol):
+class RecordStore(EventStore, Protocol):
     """Keeps the record of all sessions of a gateway."""
+
+    @property
+    def reads(self) -> Reads:
+        """Return what answers questions about the durable rows."""
 
     former_activity: str | None
     """When any session of earlier gateways was last used, as rows have it; None without sessions."""

@@ -1,4 +1,4 @@
-"""The record's journal: takes rows without waiting and commits them in groups; `Queries` reads them back.
+"""The record's journal: takes rows without waiting and commits them in groups; its `reads` read them back.
 
 A row is enqueued in microseconds and waits in memory, limited by `pending_bytes`, until somebody calls
 `commit` or a moment has passed. A reserve above that limit is for small rows only, so that other sessions are
@@ -78,16 +78,19 @@ class _Opened:
     begun: Beginnings
 
 
-class Journal(Queries):
+class Journal:
     """The rows of all sessions in one file. Create it with `open`, and `close` it at the end."""
 
     def __init__(self, path: Path, opened: _Opened, limit: int, reserve: int) -> None:
-        super().__init__(path, opened.reader)
+        self.reads = Queries(path, opened.reader, self.applied)
+        self.events = self.reads.events
         begun = opened.begun
         self._lock = opened.lock
         self._folder = path.parent
         self._disk_reserve = reserve
+        self._path = path
         self._writer = opened.writer
+        self._reader = opened.reader
         self._redo = opened.redo_log
         self._last_id = begun.last_session
         self.former_activity = begun.last_activity
@@ -153,7 +156,7 @@ class Journal(Queries):
             begun = await writer.run(beginnings)
             make = RedoLog.create if sync == "normal" else RedoLog.without
             redo_log = await asyncio.to_thread(make, path, begun.number)
-            if redo_log.takes:
+            if redo_log.usable:
                 redo_log = await _expected(writer, redo_log)
             opened = _Opened(held, writer, reader, redo_log, begun)
             journal = cls(path, opened, pending_bytes, reserve)
@@ -598,7 +601,7 @@ class Journal(Queries):
 
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
         await self.commit()
-        return await self._read(upkeep.overdue, before, most_bytes)
+        return await self.reads.read(upkeep.overdue, before, most_bytes)
 
 
 async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:

@@ -7,8 +7,7 @@ One thread and one connection serve all short reads; those for whom reads wait t
 from __future__ import annotations
 
 import sqlite3
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -65,31 +64,32 @@ class ConnectionSteps:
 def _query(
     query: Callable[Concatenate[sqlite3.Connection, P], T],
 ) -> Callable[Concatenate[Queries, P], Coroutine[Any, Any, T]]:
-    """Return the method that asks this in turn, once the tables have all committed rows."""
+    """Return the method that asks this."""
 
     async def ask(self: Queries, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._read(query, *args, **kwargs)
+        return await self.read(query, *args, **kwargs)
 
     return ask
 
 
-class Queries(ABC):
-    """The reading half of a ``journal``. All methods raise StorageError when the record can't be read."""
+class Queries:
+    """The reads of a record: ``interface.Reads``.
 
-    def __init__(self, path: Path, reader: Database) -> None:
+    `applied` returns once all committed rows are in the tables, where reads look.
+    """
+
+    def __init__(self, path: Path, reader: Database, applied: Callable[[], Awaitable[None]]) -> None:
         self._path = path
         self._reader = reader
+        self._applied = applied
         refusal = "Too many sessions with long records are being resumed; try again later"
         self._long_lives = Turns(LONG_LIVES_AT_ONCE, LONG_LIVES_WAITING, LONG_LIVES_PATIENCE, refusal)
 
-    @abstractmethod
-    async def applied(self) -> None:
-        """Return when all committed rows are in the tables, where reads look. Raises StorageError."""
-
-    async def _read(
+    async def read(
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        await self.applied()
+        """Ask this in turn, once the tables have all committed rows. Raises StorageError."""
+        await self._applied()
         return await self._reader.run_in_turn(query, *args, **kwargs)
 
     session = _query(schema.session)
@@ -112,18 +112,18 @@ class Queries(ABC):
 
     async def last_life(self, session: SessionRow) -> LastLife:
         if session.head_seq <= MANY_EVENTS:
-            return await self._read(_of_events, lives.last_life, session.id)
+            return await self.read(_of_events, lives.last_life, session.id)
         async with self._long_lives.turn(session.principal):
             return await self._read_long(lambda db, _: _of_events(db, lives.last_life, session.id))
 
     async def left_open(self, session_id: int) -> LeftOpen:
-        return await self._read(_of_events, lives.left_open, session_id)
+        return await self.read(_of_events, lives.left_open, session_id)
 
     async def in_steps(self, work: Callable[[Steps], T]) -> T:
         return await self._read_long(lambda db, stop: work(ConnectionSteps(db, stop)))
 
     async def _read_long(self, work: Callable[[sqlite3.Connection, Event], T]) -> T:
-        await self.applied()
+        await self._applied()
         database = Database("record-export")
         stop = Event()
         try:

@@ -235,9 +235,8 @@ class RedoLog:
         Both files appear whole, so that a half-made one is never mistaken for a damaged one.
         """
         seed = secrets.token_bytes(SEED_BYTES)
-        number_now = _NUMBER.pack(number)
         last = _LAST_MAGIC + seed
-        last += _CHECKED.pack(number_now, zlib.crc32(number_now, zlib.crc32(last)))
+        last += _checked(number, zlib.crc32(last))
         opened: list[int] = []
         try:
             for path, content in ((last_beside(record), last), (beside(record), bytes(LOG_BYTES))):
@@ -267,10 +266,7 @@ class RedoLog:
         except (FileNotFoundError, NotADirectoryError):
             return False
         held = [os.fstat(descriptor) for descriptor in self._descriptors]
-        return all(
-            (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-            for one, other in zip(found, held, strict=True)
-        )
+        return all(map(os.path.samestat, found, held))
 
     @property
     def usable(self) -> bool:
@@ -280,11 +276,6 @@ class RedoLog:
     def retire(self) -> None:
         """Take no more commits."""
         self._usable_from = math.inf
-
-    @property
-    def takes(self) -> bool:
-        """Whether there is a file at all."""
-        return self._descriptors is not None
 
     @property
     def descriptor(self) -> int | None:
@@ -351,17 +342,15 @@ class RedoLog:
         log, last = self._descriptors
         position = half.start + half.used
         half.dirty = half.used + len(data)
-        if self._put(((log, data, position), (last, self._checked(self.number + 1), _NUMBER_AT))):
+        if self._put(
+            ((log, data, position), (last, _checked(self.number + 1, self._last_start), _NUMBER_AT))
+        ):
             return True
         # A transaction commits these rows instead, and a later frame gets the number: this one must not be
         # found whole after a crash.
         with suppress(OSError):
             os.pwrite(log, bytes(len(data)), position)
         return False
-
-    def _checked(self, number: int) -> bytes:
-        packed = _NUMBER.pack(number)
-        return packed + _CHECK.pack(zlib.crc32(packed, self._last_start))
 
     def _put(self, writes: tuple[tuple[int, bytes, int], ...]) -> bool:
         """Write bytes at positions of files, in this order; returns whether all were written."""
@@ -392,6 +381,11 @@ class RedoLog:
         if descriptors and clean:
             beside(self._record).unlink(missing_ok=True)
             last_beside(self._record).unlink(missing_ok=True)
+
+
+def _checked(number: int, start: int) -> bytes:
+    packed = _NUMBER.pack(number)
+    return packed + _CHECK.pack(zlib.crc32(packed, start))
 
 
 def _make(path: Path, content: bytes) -> int:
