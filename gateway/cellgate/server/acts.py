@@ -9,7 +9,7 @@ no act.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,6 @@ from cellgate.errors import StorageError
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.store import Act, opened
 from cellgate.record.store.interface import RecordStore
-from cellgate.record.store.sqlite import upkeep
-from cellgate.record.store.sqlite.schema import LAST
 from cellgate.record.trail import ACT, Entry
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -73,7 +71,7 @@ class ActRecorder:
 
     async def _last_common(self) -> int:
         """The number of the newest act in the trail that the file has too; 0 if there is none."""
-        before = LAST
+        before: int | None = None
         while recorded := await self._journal.reads.acts(before, BATCH):
             for before, entry in recorded:  # noqa: B007 - it is used after the loop
                 number = entry["number"]
@@ -82,14 +80,14 @@ class ActRecorder:
         return 0
 
 
-def waiting(record: Path, principals: Path) -> int:
-    """How many acts in the file of users and tokens the trail of the record doesn't have yet.
+def waiting(recorded: Generator[Mapping[str, Any], None, None], principals: Path) -> int:
+    """Count the acts in the file of users and tokens that are not among those of a trail, newest first.
 
     A gateway copies them, at its start or soon. Raises StorageError.
     """
     if not principals.exists():
         return 0
-    with opened(principals) as store, closing(upkeep.acts_of(record)) as recorded:
+    with opened(principals) as store, closing(recorded):
         numbers = (entry["number"] for entry in recorded if _has(entry, store.acts(entry["number"] - 1, 1)))
         return store.count_acts(next(numbers, 0))
 

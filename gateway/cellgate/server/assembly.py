@@ -741,7 +741,7 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
     services.metrics.watch(lambda: {"cellgate_unproven_clock_leaps": {"": float(retention.unproven_leaps)}})
     for work in (
         retention,
-        Sampler(services.metrics, settings.data_dir, services.pool.processes, lanes.bulk),
+        Sampler(services.metrics, settings.data_dir, services.journal, services.pool.processes, lanes.bulk),
         Trimmer(lanes.bulk),
         SleepWatch(services.manager.everybodys, settings.kernels.sleep_after, lanes.sleep),
     ):

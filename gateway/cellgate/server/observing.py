@@ -11,15 +11,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.execution.run import RunEnd
 from cellgate.http.metrics import Metrics
 from cellgate.http.tracing import Tracer
-from cellgate.record.store.sqlite.location import RECORD, wal_beside
-from cellgate.record.store.sqlite.redo import beside
+from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.parts import SessionObserver
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
@@ -94,10 +93,9 @@ class Observer(SessionObserver, PoolObserver):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Bytes: of each kernel's memory, of the record's files, and of the data folder's file system."""
+    """Bytes: of each kernel's memory, and of the data folder's file system."""
 
     kernels: Sequence[int]
-    record: int
     free: int
     disk: int
 
@@ -109,9 +107,15 @@ class Sampler:
     """
 
     def __init__(
-        self, metrics: Metrics, data: Path, processes: Callable[[], Sequence[int]], lane: Lane
+        self,
+        metrics: Metrics,
+        data: Path,
+        record: RecordStore,
+        processes: Callable[[], Sequence[int]],
+        lane: Lane,
     ) -> None:
         self._metrics = metrics
+        self._record = record
         self._data = data
         self._processes = processes
         self._lane = lane
@@ -130,13 +134,14 @@ class Sampler:
         """Take one sample; returns the seconds until the next."""
         try:
             sample = await self._lane.run(_sample, self._data, self._processes())
+            record = await self._record.disk_bytes()
         except OSError as error:
             logger.debug("Memory and disk can't be looked at for now: %s", in_words(error))
             return SAMPLE_SECONDS
         metrics = self._metrics
         metrics.kernels_memory.set(sum(sample.kernels))
         metrics.largest_kernel.set(max(sample.kernels, default=0))
-        metrics.record_size.set(sample.record)
+        metrics.record_size.set(record)
         metrics.free_space.set(sample.free)
         metrics.storage_size.set(sample.disk)
         return SAMPLE_SECONDS
@@ -154,17 +159,6 @@ def _sample(data: Path, processes: Sequence[int]) -> _Sample:
     disk = os.statvfs(data)
     return _Sample(
         kernels=resident(processes) if processes else (),
-        record=_record_bytes(data / RECORD),
         free=disk.f_bavail * disk.f_frsize,
         disk=disk.f_blocks * disk.f_frsize,
     )
-
-
-def _record_bytes(record: Path) -> int:
-    """Of the record's files, which a purge may remove at any moment."""
-    record = record.resolve()
-    total = 0
-    for path in (record, wal_beside(record), beside(record)):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total

@@ -25,6 +25,7 @@ from cellgate.http.metrics import (
     SessionEnd,
 )
 from cellgate.quotas.usage import COUNTED
+from cellgate.record.store.sqlite.redo import LOG_BYTES
 from cellgate.server.observing import Observer, Sampler
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.base.errors import KernelspecNotFound, PoolExhausted
@@ -36,6 +37,7 @@ from cellgate_kernels.pool.pool import ClaimEnd, KernelPool
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.testing import FakeLauncher, virtual_time
 from tests.core.world import World
+from tests.pure.record.conftest import journal_at
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "monitoring.md"
 ROW = r"^\| `(cellgate_\w+)(?:\{([\w, ]+)\})?` \| (?:gauge|counter|histogram) \|"
@@ -233,7 +235,13 @@ def test_memory_and_disk_are_sampled(tmp_path: Path, lane: Lane) -> None:
         assert parent.stdout is not None
         parent.stdout.readline()
         metrics = Metrics()
-        asyncio.run(Sampler(metrics, tmp_path, lambda: [parent.pid, os.getpid()], lane).look())
+
+        async def look() -> None:
+            async with journal_at(tmp_path / "record") as journal:
+                processes = [parent.pid, os.getpid()]
+                await Sampler(metrics, tmp_path, journal, lambda: processes, lane).look()
+
+        asyncio.run(look())
         [tree] = resident([parent.pid])
     found = counted(metrics)
     assert tree > 50_000_000
@@ -241,6 +249,7 @@ def test_memory_and_disk_are_sampled(tmp_path: Path, lane: Lane) -> None:
         found["cellgate_kernels_memory_bytes",] > found["cellgate_largest_kernel_memory_bytes",] > 50_000_000
     )
     assert found["cellgate_storage_bytes",] >= found["cellgate_storage_free_bytes",] > 0
+    assert found["cellgate_record_bytes",] > LOG_BYTES
     assert resident([0x7FFFFFFF]) == [0]
 
 

@@ -97,7 +97,7 @@ async def test_acts_that_wait_for_a_gateway_are_counted(
     monkeypatch.setattr(upkeep, "_BATCH", 2)
 
     def waits() -> int:
-        return waiting(folder / RECORD, folder / PRINCIPALS)
+        return waiting(upkeep.acts_of(folder / RECORD), folder / PRINCIPALS)
 
     await copied(folder)
     assert waits() == 0

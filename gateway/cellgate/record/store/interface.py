@@ -246,8 +246,8 @@ class Reads(Protocol):
     async def trail(self, after: int, limit: int) -> tuple[list[TrailRow], bool]:
         """Return entries of the audit trail after the one with this number, and whether there are more."""
 
-    async def acts(self, before: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
-        """Return the newest acts in the audit trail before the entry with this number, newest first."""
+    async def acts(self, before: int | None, limit: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the newest acts in the audit trail, newest first: with a number, those before that entry."""
 
 
 class RecordStore(EventStore, Protocol):
@@ -290,6 +290,9 @@ class RecordStore(EventStore, Protocol):
 
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
         """Return the ended session whose record should go first, and why: its age, or all records' size."""
+
+    async def disk_bytes(self) -> int:
+        """Return how much it takes on this machine's disk. Raises OSError."""
 
     async def close(self) -> None:
         """Make all rows durable and end. Raises StorageError when they can't be written; may be repeated."""

@@ -30,10 +30,11 @@ from cellgate.record.store.sqlite import purge, schema, trail, upkeep
 from cellgate.record.store.sqlite.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.store.sqlite.database import Database
 from cellgate.record.store.sqlite.eraser import Eraser
+from cellgate.record.store.sqlite.location import wal_beside
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.opening import Beginnings, beginnings, open_writer
 from cellgate.record.store.sqlite.reads import Queries
-from cellgate.record.store.sqlite.redo import MOST_BYTES, RedoLog
+from cellgate.record.store.sqlite.redo import MOST_BYTES, RedoLog, beside
 from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.store.sqlite.syncing import Syncer
 from cellgate.record.trail import Entry
@@ -560,6 +561,10 @@ class Journal:
         if self._broken is not None:
             raise self._broken
         await self._writer.run(trail.add, entries)
+
+    async def disk_bytes(self) -> int:
+        files = (self._path, wal_beside(self._path), beside(self._path))
+        return await asyncio.to_thread(lambda: sum(path.stat().st_size for path in files if path.exists()))
 
     # ---- purging ------------------------------------------------------------------------------------------
 

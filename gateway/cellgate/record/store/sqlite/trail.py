@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from cellgate.record.chain import GENESIS, link
+from cellgate.record.rows import LARGEST
 from cellgate.record.store.sqlite.transactions import transaction
 from cellgate.record.trail import ACT, PURGED, Entry, TrailRow
 from cellgate_kernels.base.resources import MIB
@@ -75,6 +76,7 @@ def tombstones(db: sqlite3.Connection, session_id: int) -> Iterator[dict[str, An
             yield told
 
 
-def acts(db: sqlite3.Connection, before: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
-    """The newest acts before the entry with this number, newest first: each entry's number and body."""
-    return [(seq, _decode(body)) for seq, body in db.execute(_ACTS, (ACT, before, limit))]
+def acts(db: sqlite3.Connection, before: int | None, limit: int) -> list[tuple[int, dict[str, Any]]]:
+    """Return the number and the body of entries as `Reads.acts`."""
+    values = (ACT, LARGEST if before is None else before, limit)
+    return [(seq, _decode(body)) for seq, body in db.execute(_ACTS, values)]

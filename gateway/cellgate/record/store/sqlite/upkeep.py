@@ -155,7 +155,7 @@ def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
     Raises StorageError.
     """
     with schema.reading(existing(path)) as db:
-        before = schema.LAST
+        before: int | None = None
         while found := trail.acts(db, before, _BATCH):
             for before, entry in found:  # noqa: B007 - it is used after the loop
                 yield entry
