@@ -39,10 +39,6 @@ MEMORY_BYTES = 1024 * 1024
 BATCH_EVENTS = 256
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 """What the encoder raises for values that JSON can't represent."""
 
@@ -113,7 +109,7 @@ class EventLog:
         """The session's principal, for whom threads chain large events and rows wait. Set it before any
         event; by default that is nobody in particular.
         """
-        self.overfull: Callable[[], None] = _nothing
+        self.overfull: Callable[[], None] = lambda: None
         """Called for each event that is appended while the store is `full_for` the principal."""
         self.stored: Callable[[int], None] | None = None
         """Called with the size of each event that the store has taken."""

@@ -20,6 +20,7 @@ STEP_ROWS = 200
 STEP_BYTES = 1024 * 1024
 """Bytes of bodies that one step removes, unless a single row is larger."""
 
+_TOMBSTONE = "SELECT id, principal, key, created_at, head_seq, head FROM sessions WHERE id = ?"
 _SOME_EVENTS = """SELECT seq, length(body) FROM events WHERE session_id = ? ORDER BY seq LIMIT ?"""
 _SOME_BLOBS = """SELECT blob_id, length(body) FROM blob_uses JOIN blobs ON blobs.id = blob_id
     WHERE session_id = ? LIMIT ?"""
@@ -37,23 +38,13 @@ def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> b
     db.execute("PRAGMA foreign_keys = OFF")
     try:
         with transaction(db):
-            found = db.execute(
-                "SELECT principal, key, created_at, head_seq, head FROM sessions WHERE id = ?", (session_id,)
-            ).fetchone()
+            found = db.execute(_TOMBSTONE, (session_id,)).fetchone()
             if found is None:
                 return False
-            principal, key, created_at, last_seq, head = found
-            tombstone = {
-                "session_id": session_id,
-                "principal": principal,
-                "session": key,
-                "created_at": created_at,
-                "rows": last_seq,
-                "head": head.hex(),
-                "by": by,
-                "reason": reason,
-            }
-            trail.append(db, PURGED, tombstone)
+            tombstone = dict(
+                zip(("session_id", "principal", "session", "created_at", "rows"), found[:5], strict=True)
+            )
+            trail.append(db, PURGED, {**tombstone, "head": found[5].hex(), "by": by, "reason": reason})
             db.execute("INSERT INTO purges VALUES (?)", (session_id,))
             db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
     finally:

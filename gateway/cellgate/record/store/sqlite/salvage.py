@@ -70,16 +70,9 @@ def look(record: Path, seed: bytes | None) -> Found:
             f"The redo log of {record} can't be read: {in_words(error, file=False)}"
         ) from error
     there = data is not None
-    seeds: set[bytes] = set()
-    if seed:
-        seeds.add(seed)
-    last = None
-    if told is not None:
-        told_seed, told_last = told
-        if told_seed:
-            seeds.add(told_seed)
-        if seed in {None, told_seed}:
-            last = told_last
+    told_seed, told_last = told or (b"", None)
+    seeds = {each for each in (seed, told_seed) if each}
+    last = told_last if seed in {None, told_seed} else None
     if data is None or not seeds:
         # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
         data = b""

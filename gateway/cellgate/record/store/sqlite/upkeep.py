@@ -43,26 +43,21 @@ class Statistics:
 
 
 def statistics(db: sqlite3.Connection) -> Statistics:
-    """The statistics of the record; reads all of it."""
-
-    def one(query: str) -> int:
-        (value,) = db.execute(query).fetchone()
-        return int(value or 0)
-
-    page = one("PRAGMA page_size")
-    return Statistics(
-        sessions=one("SELECT count(*) FROM sessions"),
-        open_sessions=one("SELECT count(*) FROM sessions WHERE state <> 'ended'"),
-        executions=one("SELECT count(*) FROM executions"),
-        events=one("SELECT count(*) FROM events"),
-        event_bytes=one("SELECT sum(length(body)) FROM events"),
-        blobs=one("SELECT count(*) FROM blobs"),
-        blob_bytes=one("SELECT sum(length(body)) FROM blobs"),
-        purged=one("SELECT count(*) FROM trail WHERE type = 'record_purged'"),
-        trail_entries=one("SELECT count(*) FROM trail"),
-        file_bytes=one("PRAGMA page_count") * page,
-        free_bytes=one("PRAGMA freelist_count") * page,
+    """Return the statistics of the record; reads all of it."""
+    queries = (
+        "count(*) FROM sessions",
+        "count(*) FROM sessions WHERE state <> 'ended'",
+        "count(*) FROM executions",
+        "count(*) FROM events",
+        "sum(length(body)) FROM events",
+        "count(*) FROM blobs",
+        "sum(length(body)) FROM blobs",
+        "count(*) FROM trail WHERE type = 'record_purged'",
+        "count(*) FROM trail",
+        "page_count * page_size FROM pragma_page_count, pragma_page_size",
+        "freelist_count * page_size FROM pragma_freelist_count, pragma_page_size",
     )
+    return Statistics(*(db.execute(f"SELECT {each}").fetchone()[0] or 0 for each in queries))
 
 
 def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
