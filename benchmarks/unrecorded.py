@@ -16,16 +16,16 @@ from cellgate.server import assembly
 class Unrecorded(Journal):
     """A journal that keeps nothing."""
 
-    def save_session(self, row: SessionRow) -> None:
+    def save_session(self, row: SessionRow, **_: object) -> None:
         """Keep nothing."""
 
-    def save_execution(self, row: ExecutionRow) -> None:
+    def save_execution(self, row: ExecutionRow, **_: object) -> None:
         """Keep nothing."""
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(self, row: EventRow, **_: object) -> None:
         """Keep nothing."""
 
-    async def commit(self, session_id: int | None = None) -> None:
+    async def commit(self, session_id: int | None = None, **_: object) -> None:
         """Nothing: no row is enqueued."""
 
 

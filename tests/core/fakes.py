@@ -264,9 +264,9 @@ class FaultyJournal(Journal):
 
     faults: Faults
 
-    async def commit(self, session_id: int | None = None) -> None:
+    async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
         self.faults.meet("commit")
-        await super().commit(session_id)
+        await super().commit(session_id, epoch=epoch)
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
         self.faults.meet("purge")

@@ -323,10 +323,10 @@ async def test_a_cell_whose_end_is_being_recorded_at_the_end_is_recorded_once(ho
     gate, begun = asyncio.Event(), asyncio.Event()
     commit = house.journal.commit
 
-    async def slow(session_id: int | None = None) -> None:
+    async def slow(session_id: int | None = None, *, epoch: int | None = None) -> None:
         begun.set()
         await gate.wait()
-        await commit(session_id)
+        await commit(session_id, epoch=epoch)
 
     house.journal.commit = slow  # type: ignore[method-assign]
     run = session.submit(ExecuteRequest(code="ok"))

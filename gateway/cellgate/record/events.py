@@ -26,7 +26,7 @@ from typing import Any
 from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
-from cellgate.record.store.interface import EventStore
+from cellgate.record.store.interface import FIRST_EPOCH, EventStore
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane, work_for
@@ -105,6 +105,8 @@ class EventLog:
         self._failures = 0
         self._failure: StorageError | None = None
         self._recorded = True
+        self.epoch = FIRST_EPOCH
+        """That of the session's claim. Set it before any event."""
         self.whose = ""
         """The session's principal, for whom threads chain large events and rows wait. Set it before any
         event; by default that is nobody in particular.
@@ -157,7 +159,7 @@ class EventLog:
         else:
             body, head = self._made(event)
             row = EventRow(self.session_id, seq, event_type, execution, body, head)
-            self._store.append(row, principal=self.whose)
+            self._store.append(row, principal=self.whose, epoch=self.epoch)
             self._chained_to(row)
         self.last_seq = seq
         if withhold:
@@ -176,14 +178,14 @@ class EventLog:
 
     def save_session(self, row: SessionRow) -> None:
         """Store the session's row, once the store has all events so far."""
-        self.then(partial(self._store.save_session, row))
+        self.then(partial(self._store.save_session, row, epoch=self.epoch))
 
     def save_execution(self, row: ExecutionRow) -> None:
         """Store an execution's row, once the store has all events so far."""
         if self._unchained:
-            self.then(partial(self._store.save_execution, row))
+            self.then(partial(self._store.save_execution, row, epoch=self.epoch))
         else:
-            self._store.save_execution(row)
+            self._store.save_execution(row, epoch=self.epoch)
 
     def _made(self, event: dict[str, Any]) -> tuple[bytes, bytes]:
         try:
@@ -225,7 +227,7 @@ class EventLog:
                 else:
                     made = self._made(event)
                 row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], *made)
-                self._store.append(row, principal=self.whose, reserved=True)
+                self._store.append(row, principal=self.whose, reserved=True, epoch=self.epoch)
                 self._chained_to(row)
                 self._store.unreserve(size, principal=self.whose)
             self._unchained.popleft()
@@ -279,7 +281,7 @@ class EventLog:
     async def _commit(self) -> None:
         durable = self.head_seq
         try:
-            await self._store.commit(self.session_id)
+            await self._store.commit(self.session_id, epoch=self.epoch)
         except StorageError as error:
             self._failures += 1
             self._recorded = not isinstance(error, NotRecorded)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -180,10 +181,10 @@ class _Rows(MemoryStore):
         self.asked = False
         self.displays = Displays()
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(self, row: EventRow, **options: Any) -> None:
         """Keep the row."""
         self.asked |= row.type == "input_request"
-        super().append(row, principal=principal, reserved=reserved)
+        super().append(row, **options)
 
     def forget(self) -> None:
         """Discard all rows so far."""

@@ -16,7 +16,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -367,9 +366,7 @@ class Recovery:
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
         log.close()
-        log.then(
-            partial(self._journal.save_session, structs.replace(row, state="ended", cause="gateway_restart"))
-        )
+        log.save_session(structs.replace(row, state="ended", cause="gateway_restart"))
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
         backlog = Backlog()
@@ -470,7 +467,7 @@ class Recovery:
                 lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
                 died = structs.replace(execution, status="died", last_seq=event["seq"])
-                log.then(partial(self._journal.save_execution, died))
+                log.save_execution(died)
 
     async def _end_left_open(self, row: SessionRow, log: EventLog) -> None:
         """Record the end of programs and connections, which their gateway's end was, and no more than that.

@@ -33,7 +33,7 @@ from cellgate.processes.run import ProcessRun
 from cellgate.quotas.quotas import Quotas
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.interface import Purge, RecordStore
+from cellgate.record.store.interface import FIRST_EPOCH, Purge, RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
@@ -164,7 +164,7 @@ class SessionManager:
         recovery = Recovery(
             self._journal, launcher, kernels, self.settings.session.execution, adopt, self._parts.secrets
         )
-        logs = [await self.stored_log(row) for row in rows]
+        logs = [await self.stored_log(row, claimed=True) for row in rows]
         found = await asyncio.gather(*[recovery.adopt(row, log) for row, log in zip(rows, logs, strict=True)])
         await self._journal.commit()
         for session in found:
@@ -407,7 +407,7 @@ class SessionManager:
                 " choose another key for the branch"
             )
         async with parent.held(explored=explored):
-            session = self._make_session(self._branch_of(parent, owned[1], explored=explored))
+            session = self._make_session(await self._branch_of(parent, owned[1], explored=explored))
             kernel = await parent.slot.branch(spec, parent.limits.resources.disk)
             try:
                 await session.slot.take(kernel, parent.slot)
@@ -424,10 +424,10 @@ class SessionManager:
             self._add(session, self._opening[owned].reserved)
         return session
 
-    def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
+    async def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
         """A session like its parent, which goes on counting cells; it has no events yet."""
         row = SessionRow.new(
-            self._journal.new_session_id(),
+            await self._journal.begin_session(parent.row.principal, key),
             principal=parent.row.principal,
             key=key,
             kernel=parent.row.kernel,
@@ -687,13 +687,13 @@ class SessionManager:
             if former.kernel in self._catalog.find_kernel_specs():
                 profile = replace(profile, kernelspec=former.kernel)
         folder = new_folder() if sharer is None else sharer.folder
-        row = self._row(owned, body, profile, limits, former, folder)
+        row = await self._row(owned, body, profile, limits, former, folder)
         log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
         log.whose = row.principal
         self._measure(log, principal)
         executions = 0
         if former is not None:
-            log = await self.stored_log(former)
+            log = await self.stored_log(former, claimed=True)
             log.reopen()
             last = await self._journal.reads.last_execution(row.id)
             executions = last.number if last is not None else 0
@@ -726,7 +726,7 @@ class SessionManager:
                 opening.reserved, limits.resources, without_disk=without_disk
             )
 
-    def _row(
+    async def _row(
         self,
         owned: Owned,
         body: SessionBody,
@@ -737,7 +737,7 @@ class SessionManager:
     ) -> SessionRow:
         """The row of a session that is opened; of a new one the workspace is in `folder`."""
         row = SessionRow.new(
-            self._journal.new_session_id() if former is None else former.id,
+            await self._journal.begin_session(*owned) if former is None else former.id,
             principal=owned[0],
             key=owned[1],
             kernel=profile.kernelspec,
@@ -853,9 +853,10 @@ class SessionManager:
             raise InvalidInput("workspace_of is for sessions that are recorded")
         limits = self._limits(principal, body, lower=lower)
         profile = self._profile(body, limits)
+        key = f"one-shot-{uuid.uuid4()}"
         row = SessionRow.new(
-            self._journal.new_session_id(),
-            key=f"one-shot-{uuid.uuid4()}",
+            await self._journal.begin_session(principal, key),
+            key=key,
             kernel=profile.kernelspec,
             at=now(),
             limits=limits.to_wire(),
@@ -916,13 +917,15 @@ class SessionManager:
         session = self.get(row.principal, row.key)
         return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).place
 
-    async def stored_log(self, row: SessionRow) -> EventLog:
-        """The closed event log of a session that is not live. Raises NotFound when it was purged."""
+    async def stored_log(self, row: SessionRow, *, claimed: bool = False) -> EventLog:
+        """Return the closed log of a session that is not live; `claimed`: to be reopened. Raises NotFound."""
+        epoch = await self._journal.claim(row.id) if claimed else FIRST_EPOCH
         last = await self._journal.reads.last_event(row.id)
         if last is None:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
         log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
+        log.epoch = epoch
         log.whose = row.principal
         self._measure(log, row.principal)
         log.close()

@@ -148,7 +148,7 @@ def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.M
 class FullStore(MemoryStore):
     """Takes no row."""
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(self, row: EventRow, **_: Any) -> None:
         raise StorageFull("no room")
 
 

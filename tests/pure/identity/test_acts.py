@@ -14,26 +14,23 @@ from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.principal import Reach, Role
 from cellgate.identity.store import PRINCIPALS, opened
 from cellgate.record.store.sqlite import upkeep
-from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD
 from cellgate.record.verify.stores import check_record
 from cellgate.server import acts as acts_module
 from cellgate.server.acts import ActRecorder, waiting
+from tests.pure.record.conftest import journal_at
 
 
 @asynccontextmanager
 async def recording(folder: Path) -> AsyncGenerator[tuple[ActRecorder, PrincipalDirectory], None]:
     """What a gateway has of this, between a start and an end."""
     directory = PrincipalDirectory(folder / PRINCIPALS, "token")
-    journal = await Journal.open(folder / RECORD)
-    try:
+    async with journal_at(folder / RECORD) as journal:
         await directory.refresh()
         recorder = ActRecorder(directory, journal)
         yield recorder, directory
         await recorder.close()
-    finally:
         await directory.close()
-        await journal.close()
 
 
 async def copied(folder: Path) -> None:

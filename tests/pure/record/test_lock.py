@@ -74,21 +74,15 @@ async def test_files_that_can_t_be_looked_at_are_looked_at_again(
         looks += 1
         raise OSError(number, os.strerror(number))
 
-    async def looked_often() -> bool:
-        return looks > 5
-
-    async def told() -> bool:
-        return "The lock file of the record" in caplog.text
-
     journal = await Journal.open(path)
     with monkeypatch.context() as patch:
         patch.setattr(lock_module, "_identity", fail)
-        await eventually(looked_often)
+        await eventually(lambda: looks > 5)
         await cells(journal, Chain(journal.new_session_id()), 1)
     assert caplog.text.count("can't be looked at") == 1
     assert "Traceback" not in caplog.text
     path.with_name("record.sqlite.lock").unlink()
-    await eventually(told)
+    await eventually(lambda: "The lock file of the record" in caplog.text)
     await journal.close()
 
 

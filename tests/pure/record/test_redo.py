@@ -223,14 +223,10 @@ async def test_what_others_commit_does_not_wait_for_rows_that_are_too_large_for_
     normal.append(before.next(size=300))
     normal.save_session(session_row(before.session_id))
     large = asyncio.create_task(commit(normal, chain, size=200 * KIB))
-
-    async def begun() -> bool:
-        return not normal._backlog.writing.empty
-
     async with asyncio.timeout(60):
         await normal.commit(before.session_id)
         await commit(normal, between)
-        await eventually(begun)
+        await eventually(lambda: not normal._backlog.writing.empty)
         await commit(normal, after)
         await commit(normal, before)
     assert not large.done()

@@ -247,11 +247,8 @@ async def test_who_follows_gets_what_is_durable_and_then_the_reason(journal: Jou
         async for rows in log.follow(after):
             seqs.extend(row.seq for row in rows)
 
-    async def caught_up() -> bool:
-        return len(seen) == 5
-
     follower = asyncio.create_task(follow(0, seen))
-    await eventually(caught_up)
+    await eventually(lambda: len(seen) == 5)
     log.append("finished", "e9", {"status": "ok", "execution_count": HUGE})
     with pytest.raises(NotRecorded):
         await log.commit()

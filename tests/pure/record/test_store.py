@@ -7,8 +7,9 @@ from msgspec import structs
 
 from cellgate.errors import NotRecorded
 from cellgate.record.chain import GENESIS, link
+from cellgate.record.events import EventLog
 from cellgate.record.rows import EventRow
-from cellgate.record.store.interface import EventStore, RecordStore
+from cellgate.record.store.interface import FENCED, FIRST_EPOCH, EventStore, RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.record.store.sqlite.journal import Journal
 from tests.pure.record.conftest import Chain, execution_row, session_row
@@ -39,7 +40,8 @@ async def test_events_come_back_by_number_count_and_bytes(events: EventStore) ->
     assert await events.events(1) == rows
     assert await events.events(1, after=5, until=8) == rows[5:8]
     assert await events.events(1, limit=3) == rows[:3]
-    assert await events.events(1, after=19, max_bytes=1) == rows[19:]
+    assert await events.events(1, max_bytes=5 * len(rows[0].body)) == rows[:5]
+    assert await events.events(1, after=5, max_bytes=1) == rows[5:6]
     assert not events.full_for("ada")
     await events.room("ada")
 
@@ -53,6 +55,44 @@ async def test_a_session_that_is_refused_is_not_recorded_any_more(events: EventS
     with pytest.raises(NotRecorded, match="a reason"):
         events.check_writable(1)
     assert await events.events(1) == []
+
+
+async def test_whoever_has_a_former_claim_writes_nothing_and_is_told(events: EventStore) -> None:
+    chain = Chain(1)
+    events.append(chain.next(), epoch=FIRST_EPOCH)
+    await events.commit(1, epoch=FIRST_EPOCH)
+    former = FIRST_EPOCH - 1
+    events.append(chain.next(), epoch=former)
+    events.save_session(session_row(1, state="ended"), epoch=former)
+    events.save_execution(execution_row(1, 1, idempotency_key="k"), epoch=former)
+    with pytest.raises(NotRecorded, match=FENCED):
+        await events.commit(1, epoch=former)
+    await events.commit(1, epoch=FIRST_EPOCH)
+    assert [row.seq for row in await events.events(1)] == [1]
+    assert await events.execution_by_key(1, "k") is None
+    log = EventLog(events, 1, "s", last_seq=1)
+    log.epoch = former
+    log.append("session", None, {})
+    with pytest.raises(NotRecorded, match=FENCED):
+        await log.commit()
+
+
+async def test_a_session_that_is_claimed_goes_on_where_its_record_ends(store: RecordStore) -> None:
+    session_id = await store.begin_session("ada", "s")
+    assert await store.begin_session("ada", "another") > session_id
+    log = EventLog(store, session_id, "s")
+    log.append("session", None, {})
+    log.save_session(session_row(session_id, "s"))
+    await log.commit()
+    epoch = await store.claim(session_id)
+    last = await store.reads.last_event(session_id)
+    assert last == (log.head_seq, log.head)
+    again = EventLog(store, session_id, "s", last_seq=last[0], head=last[1])
+    again.epoch = epoch
+    again.append("session", None, {})
+    await again.commit()
+    assert await store.reads.last_event(session_id) == (2, again.head)
+    assert store.failure_of(session_id) is None
 
 
 async def test_rows_come_back_as_they_were_saved(store: RecordStore) -> None:
@@ -146,8 +186,7 @@ async def test_executions_are_found_by_order_key_and_end(store: RecordStore) -> 
     assert await store.reads.last_execution(session_id) == rows[3]
 
 
-async def test_events_are_read_between_bounds_and_in_batches(store: RecordStore) -> None:
-    """By sequence numbers, by count and by bytes; a body beyond the bound of bytes comes alone."""
+async def test_events_are_read_in_batches(store: RecordStore) -> None:
     session_id = store.new_session_id()
     store.save_session(session_row(session_id))
     chain = Chain(session_id)
@@ -155,10 +194,6 @@ async def test_events_are_read_between_bounds_and_in_batches(store: RecordStore)
     for row in rows:
         store.append(row)
     await store.commit()
-    assert await store.events(session_id, after=10, until=20) == rows[10:20]
-    assert await store.events(session_id, limit=3) == rows[:3]
-    assert await store.events(session_id, max_bytes=5 * len(rows[0].body)) == rows[:5]
-    assert await store.events(session_id, after=5, max_bytes=1) == rows[5:6]
     every = [batch async for batch in store.reads.event_batches(session_id)]
     assert [row for batch in every for row in batch] == rows
     batches = [batch async for batch in store.reads.event_batches(session_id, after=1, until=600)]

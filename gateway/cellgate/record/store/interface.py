@@ -5,6 +5,10 @@ and ``execution``. ``sqlite.Journal`` is the store of one gateway and its data f
 
 A row is *taken* by a call that does not wait, and *durable* once a later `commit` has returned. Reads see
 durable rows alone. All methods belong to one event loop, and each may be called again after it failed.
+
+Who writes a session has claimed it, and each claim has a higher epoch. What a commit writes of a session
+names the head of its chain before (the hash of the first event covers it), the head after and the epoch, and
+the store compares and sets them in the transaction that has the rows. So only the last who claimed it writes.
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ from cellgate.record.trail import Entry, TrailRow
 from cellgate.wire.events import Loss, Missing
 
 T = TypeVar("T")
+
+FIRST_EPOCH = 1
+FENCED = "Somebody else has gone on with this session's record; nothing more of it is recorded here"
+"""What NotRecorded says of a former claim."""
 
 
 class GivenUp(Exception):
@@ -91,18 +99,20 @@ class EventStore(Protocol):
     def unreserve(self, size: int, *, principal: str = "") -> None:
         """Give back room for a row that has arrived, or will not come."""
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(
+        self, row: EventRow, *, principal: str = "", reserved: bool = False, epoch: int = FIRST_EPOCH
+    ) -> None:
         """Take a row of a principal's session; it is durable after the next `commit`.
 
         `reserved`: whether room was kept for it. Raises StorageFull when there is none. Drops a row of a
-        session that is no longer recorded; `commit` says so.
+        session that is no longer recorded, or of a former claim; `commit` says so.
         """
 
-    async def commit(self, session_id: int | None = None) -> None:
+    async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
         """Return when all rows taken before are durable, or those of one session.
 
         Raises StorageError, after which the rows are still kept and tried again. Raises NotRecorded or
-        RecordGone when this session is no longer recorded.
+        RecordGone when this session is no longer recorded, or somebody has claimed it since this `epoch`.
         """
 
     def refuse(self, session_id: int, why: str) -> None:
@@ -123,13 +133,13 @@ class EventStore(Protocol):
     async def room(self, principal: str = "") -> None:
         """Return when the store is no longer `full_for` a principal."""
 
-    def save_session(self, row: SessionRow) -> None:
+    def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
         """Take a session's row, which replaces an earlier one; durable like `append`'s.
 
         Its dicts must not change afterwards. One that can't be stored ends the recording, as by `refuse`.
         """
 
-    def save_execution(self, row: ExecutionRow) -> None:
+    def save_execution(self, row: ExecutionRow, *, epoch: int = FIRST_EPOCH) -> None:
         """Take an execution's row, which replaces `last_seq` and `status` of an earlier one."""
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
@@ -276,8 +286,11 @@ class RecordStore(EventStore, Protocol):
     def writable(self) -> bool:
         """Whether `check_writable` raises nothing."""
 
-    def new_session_id(self) -> int:
-        """Return an id that no session has ever had."""
+    async def begin_session(self, principal: str, key: str) -> int:
+        """Return an id that no session has ever had, claimed by `FIRST_EPOCH`. The caller saves the row."""
+
+    async def claim(self, session_id: int) -> int:
+        """Return the epoch of a new claim of a session, whose head nobody else moves from now on."""
 
     async def add_to_trail(self, entries: Collection[Entry]) -> None:
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""

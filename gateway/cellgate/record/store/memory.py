@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cellgate.errors import NotRecorded
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.interface import FENCED, FIRST_EPOCH
 
 
 class MemoryStore:
@@ -27,8 +28,10 @@ class MemoryStore:
         """Return False: the caps of its execution limit it."""
         return False
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
-        if self._refused is None:
+    def append(
+        self, row: EventRow, *, principal: str = "", reserved: bool = False, epoch: int = FIRST_EPOCH
+    ) -> None:
+        if self._refused is None and epoch == FIRST_EPOCH:
             self._rows.append(row)
 
     def forget(self) -> None:
@@ -36,8 +39,10 @@ class MemoryStore:
         self._forgotten += len(self._rows)
         self._rows.clear()
 
-    async def commit(self, session_id: int | None = None) -> None:
+    async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
         self.check_writable(session_id)
+        if epoch not in {None, FIRST_EPOCH}:
+            raise NotRecorded(FENCED)
 
     def refuse(self, session_id: int, why: str) -> None:
         assert session_id
@@ -52,10 +57,10 @@ class MemoryStore:
         if self._refused is not None:
             raise self._refused
 
-    def save_session(self, row: SessionRow) -> None:
+    def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
         """Do nothing: the session itself knows."""
 
-    def save_execution(self, row: ExecutionRow) -> None:
+    def save_execution(self, row: ExecutionRow, *, epoch: int = FIRST_EPOCH) -> None:
         """Do nothing: nobody looks up an execution that is not recorded."""
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:

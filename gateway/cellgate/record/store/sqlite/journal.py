@@ -25,7 +25,7 @@ from pathlib import Path
 from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.space import free
-from cellgate.record.store.interface import Purge
+from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
 from cellgate.record.store.sqlite import purge, schema, trail, upkeep
 from cellgate.record.store.sqlite.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.store.sqlite.database import Database
@@ -177,11 +177,18 @@ class Journal:
     # ---- writing ------------------------------------------------------------------------------------------
 
     def new_session_id(self) -> int:
+        """Return an id that no session has ever had."""
         self._last_id += 1
         return self._last_id
 
-    def save_session(self, row: SessionRow) -> None:
-        if not self._takes(row.id):
+    async def begin_session(self, principal: str, key: str) -> int:
+        return self.new_session_id()
+
+    async def claim(self, session_id: int) -> int:
+        return FIRST_EPOCH
+
+    def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
+        if not self._takes(row.id, epoch):
             return
         if not storable(row.execution_count):
             self.refuse(row.id, f"an execution count of {row.execution_count} can't be stored")
@@ -189,8 +196,8 @@ class Journal:
         self._backlog.enqueued.sessions[row.id] = row
         self._write_soon()
 
-    def save_execution(self, row: ExecutionRow) -> None:
-        if not self._takes(row.session_id):
+    def save_execution(self, row: ExecutionRow, *, epoch: int = FIRST_EPOCH) -> None:
+        if not self._takes(row.session_id, epoch):
             return
         if not storable(row.number, row.first_seq, row.last_seq or 0):
             self.refuse(row.session_id, f"the numbers of execution {row.id} can't be stored")
@@ -248,7 +255,9 @@ class Journal:
         others = self._of_others(principal)
         return others is not None and OTHERS_PART * (others + size) <= self._limit
 
-    def append(self, row: EventRow, *, principal: str = "", reserved: bool = False) -> None:
+    def append(
+        self, row: EventRow, *, principal: str = "", reserved: bool = False, epoch: int = FIRST_EPOCH
+    ) -> None:
         """Enqueue an event of a principal's session, which must be saved before the loop's next turn.
 
         Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows already wait and it is
@@ -256,7 +265,7 @@ class Journal:
         one, and the others' part is not used up. Rows that change the state of a session or an execution are
         always taken: they are small, and limited by the number of these.
         """
-        if not self._takes(row.session_id):
+        if not self._takes(row.session_id, epoch):
             return
         if not reserved:
             self._take_room(row.type, cost(row), principal)
@@ -267,7 +276,9 @@ class Journal:
         # Also then: while a transaction is being written, the flush logs the rows of other sessions.
         self._write_soon()
 
-    async def commit(self, session_id: int | None = None) -> None:
+    async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
+        if epoch is not None and epoch != FIRST_EPOCH:
+            raise NotRecorded(FENCED)
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
         self._log()
@@ -290,10 +301,12 @@ class Journal:
             self._backlog.drop(session_id)
             self._wake()
 
-    def _takes(self, session_id: int) -> bool:
+    def _takes(self, session_id: int, epoch: int) -> bool:
         if self._closed:
             raise StorageError("The record is closed")
-        return session_id not in self._refused and session_id not in self._purging
+        # Nobody else writes: whoever has the folder's lock has the one claim of each session.
+        recorded = session_id not in self._refused and session_id not in self._purging
+        return recorded and epoch == FIRST_EPOCH
 
     @property
     def not_recorded(self) -> int:
