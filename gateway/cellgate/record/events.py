@@ -178,7 +178,10 @@ class EventLog:
 
     def save_session(self, row: SessionRow) -> None:
         """Store the session's row, once the store has all events so far."""
-        self.then(partial(self._store.save_session, row, epoch=self.epoch))
+        if self._unchained:
+            self.then(partial(self._store.save_session, row, epoch=self.epoch))
+        else:
+            self._store.save_session(row, epoch=self.epoch)
 
     def save_execution(self, row: ExecutionRow) -> None:
         """Store an execution's row, once the store has all events so far."""

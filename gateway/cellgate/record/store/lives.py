@@ -65,7 +65,6 @@ def last_life(read: Read) -> LastLife:
     unannounced = None
     if not isinstance(loss, UnsetType):
         ends = map(_decoded, read(("finished",), introduced))
-        # Whether an execution that ended later says that the kernel was replaced.
         announced = any(end.kernel.replaced for end in ends if isinstance(end, Finished))
         unannounced = None if announced else loss
     return LastLife(unannounced, tuple(sorted(packages)), missing)

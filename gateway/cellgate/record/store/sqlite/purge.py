@@ -20,6 +20,7 @@ STEP_ROWS = 200
 STEP_BYTES = 1024 * 1024
 """Bytes of bodies that one step removes, unless a single row is larger."""
 
+_TOLD = ("session_id", "principal", "session", "created_at", "rows")
 _TOMBSTONE = "SELECT id, principal, key, created_at, head_seq, head FROM sessions WHERE id = ?"
 _SOME_EVENTS = """SELECT seq, length(body) FROM events WHERE session_id = ? ORDER BY seq LIMIT ?"""
 _SOME_BLOBS = """SELECT blob_id, length(body) FROM blob_uses JOIN blobs ON blobs.id = blob_id
@@ -41,9 +42,7 @@ def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> b
             found = db.execute(_TOMBSTONE, (session_id,)).fetchone()
             if found is None:
                 return False
-            tombstone = dict(
-                zip(("session_id", "principal", "session", "created_at", "rows"), found[:5], strict=True)
-            )
+            tombstone = dict(zip(_TOLD, found[:5], strict=True))
             trail.append(db, PURGED, {**tombstone, "head": found[5].hex(), "by": by, "reason": reason})
             db.execute("INSERT INTO purges VALUES (?)", (session_id,))
             db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
