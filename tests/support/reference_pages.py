@@ -38,7 +38,7 @@ file: see [Operate a gateway](../how-to/operate-a-gateway.md#configure-it).
 |---|---|---|---|---|
 | 0 | done | all cells succeeded | all cells give the same | valid |
 | 1 | it failed | a cell failed, or a file was not brought back | something differs | not valid |
-| 2 | wrong usage, no gateway, or refused | the same | the same | wrong usage, or a file that cannot be checked |
+| 2 | wrong usage, no gateway, or refused | the same | the same | wrong usage, or a file that cannot be read |
 | 3 | | | nothing certainly differs, but some is not judged; or nothing was compared | the file has no seal |
 | 130 | Ctrl-C | Ctrl-C | Ctrl-C | Ctrl-C |
 

@@ -142,17 +142,14 @@ def test_values_actions_and_local_files(scripts: Path, tmp_path: Path) -> None:
         ("run", "--output", "a\\ f"): ["a\\ file.ipynb"],
         ("mcp", "--notebooks", ""): ["folder/"],
         ("exec", ""): [],
+        ("console", ""): [],
+        ("no-such-command", ""): [],
     }
     for words, offered in expected.items():
         assert bash(scripts, *words, folder=tmp_path) == offered, words
     assert fish(scripts, "cellgate serve --backend ", folder=tmp_path) == expected[("serve", "--backend", "")]
     assert fish(scripts, "cellgate files ", folder=tmp_path) == expected[("files", "")]
     assert fish(scripts, "cellgate run a", folder=tmp_path)[0] == "a file.ipynb"
-
-
-def test_an_unknown_command_has_no_completions_and_no_noise(scripts: Path, tmp_path: Path) -> None:
-    assert bash(scripts, "no-such-command", "", folder=tmp_path) == []
-    assert bash(scripts, "console", "", folder=tmp_path) == []
 
 
 def test_zsh_completes_in_a_terminal(scripts: Path, tmp_path: Path) -> None:

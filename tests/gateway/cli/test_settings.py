@@ -92,22 +92,16 @@ def test_the_configuration_folder_of_the_user_is_looked_into(tmp_path: Path) -> 
     assert demo([]).port == 6
 
 
-def test_any_trait_has_a_variable() -> None:
+def test_variables_of_traits_of_options_and_of_lists() -> None:
     environment = {"CELLGATE__DemoApp__spare": "7", "CELLGATE__Other__x": "1", "CELLGATE__odd": "1"}
     assert demo([], environment).spare == 7
-
-
-def test_an_option_s_own_variable_wins_over_the_long_one() -> None:
+    # An option's own wins over the long one.
     assert demo([], {"CELLGATE__DemoApp__port": "1", "CELLGATE_PORT": "2"}).port == 2
-
-
-def test_a_list_is_an_option_again_and_again_or_a_variable_with_commas() -> None:
+    # A list is an option again and again, or a variable with commas.
     assert demo(["--name", "a", "--name=b"]).names == ["a", "b"]
     assert demo([], {"CELLGATE_NAME": "a,b"}).names == ["a", "b"]
     assert demo(["--name", "c"], {"CELLGATE_NAME": "a,b"}).names == ["c"]
-
-
-def test_an_empty_variable_counts_as_absent() -> None:
+    # An empty variable counts as absent.
     assert demo([], {"CELLGATE_PORT": ""}).port == 8888
     assert environment_config({"CELLGATE_PORT": ""}, {"port": "DemoApp.port"}) == Config()
 
@@ -258,37 +252,11 @@ GONE, REMOVED = "cellgate: there is no", "; it was removed: "
         (["-v"], "cellgate: there is no option -v; did you mean --version?"),
         (["exec", "--out", "x", "1"], "cellgate: there is no option --out"),
         (
-            ["files", "ls", "s", "-o", "x"],
-            "cellgate: --output is an option of cellgate files get, and ls does not have it",
-        ),
-        (
-            ["record", "stats", "--trust"],
-            "cellgate: --trust is an option of cellgate record clock, and stats does not have it",
-        ),
-        (
-            ["record", "trail", "--force"],
-            (
-                "cellgate: --force is an option of cellgate record backup and restore,"
-                " and trail does not have it"
-            ),
-        ),
-        (
-            ["session", "info", "s", "--as", "x"],
-            (
-                "cellgate: --as is an option of cellgate session checkpoint and branch,"
-                " and info does not have it"
-            ),
-        ),
-        (
             ["process", "end", "s", "p", "--ProcessApp.json=True"],
             (
                 "cellgate: --json is an option of cellgate process run, start, ls and watch,"
                 " and end does not have it"
             ),
-        ),
-        (
-            ["image", "check", "--base-image", "x"],
-            "cellgate: --base-image is an option of cellgate image build, and check does not have it",
         ),
         (
             ["files", "get", "s", "a", "b", "-o", "x"],
@@ -417,17 +385,11 @@ def test_a_data_folder_without_a_gateway_is_named(
     monkeypatch.chdir(tmp_path)
     for words, folder in ((("--data-dir", "d5"), tmp_path / "d5"), ((), BaseApp(environment={}).data_path)):
         assert main(["sessions", *words]) == 2
-        assert f" There is no {folder}/gateway.json; one that serves with another" in capsys.readouterr().err
-
-
-def test_no_gateway_is_one_line_that_says_how_to_start_one(
-    capsys: pytest.CaptureFixture[str], free_port: int
-) -> None:
-    assert main(["sessions", "--url", f"http://127.0.0.1:{free_port}"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "Connection refused" in error
-    assert "`cellgate serve`" in error
+        error = capsys.readouterr().err
+        assert "Connection refused" in error
+        assert "`cellgate serve`" in error
+        assert f" There is no {folder}/gateway.json; one that serves with another" in error
+        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -490,30 +452,16 @@ def test_a_command_to_paste_is_for_the_same_gateway() -> None:
     assert app.pasted("export", "a~b") == "cellgate export 'a~b' --data-dir 'my data'"
 
 
-def test_the_running_gateway_gives_url_and_token(tmp_path: Path, seen: Callable[[CommandApp], Any]) -> None:
-    (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
-    app = RunApp(environment={})
-    app.initialize(["x.py", "--data-dir", str(tmp_path)])
-    assert seen(app) == ("http://127.0.0.1:9", "Bearer secret")
-
-
-def test_the_address_of_the_running_gateway_may_be_given_with_its_version(
+def test_the_running_gateway_gives_url_and_token_and_no_other_gets_it(
     tmp_path: Path, seen: Callable[[CommandApp], Any]
 ) -> None:
-    (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
-    app = RunApp(environment={})
-    app.initialize(["x.py", "--data-dir", str(tmp_path), "--url", "http://127.0.0.1:9/v1/"])
-    assert seen(app) == ("http://127.0.0.1:9", "Bearer secret")
-
-
-def test_the_local_token_goes_to_no_other_gateway(tmp_path: Path, seen: Callable[[CommandApp], Any]) -> None:
-    (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
-    app = RunApp(environment={})
-    app.initialize(["x.py", "--data-dir", str(tmp_path), "--url", "http://example.org"])
-    assert seen(app) == ("http://example.org", None)
-
-
-def test_without_a_running_gateway_the_usual_address_is_tried(seen: Callable[[CommandApp], Any]) -> None:
+    own = "http://127.0.0.1:9"
+    (tmp_path / "gateway.json").write_text(f'{{"url": "{own}", "token": "secret", "pid": 1}}')
+    cases = {(): own, ("--url", f"{own}/v1/"): own, ("--url", "http://example.org"): "http://example.org"}
+    for words, url in cases.items():
+        app = RunApp(environment={})
+        app.initialize(["x.py", "--data-dir", str(tmp_path), *words])
+        assert seen(app) == (url, "Bearer secret" if url == own else None)
     app = RunApp(environment={"CELLGATE_TOKEN": "t"})
     app.initialize(["x.py"])
     assert seen(app) == ("http://127.0.0.1:8888", "Bearer t")

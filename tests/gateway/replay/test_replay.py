@@ -366,7 +366,8 @@ def test_the_command_takes_input_files_from_a_bundle_or_from_beside_the_notebook
     assert done.stderr.startswith("missing beside a.ipynb: ")
     assert "in/a.csv" not in done.stderr
     assert f". Copy what is missing to {tmp_path}, or replay a bundle" in done.stderr
-    assert f"cellgate export {given} -o a.zip && cellgate replay a.zip" in done.stderr
+    where = f"--data-dir {replaying.data_dir}"
+    assert f"cellgate export {given} -o a.zip {where} && cellgate replay a.zip {where}\n" in done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert restored(report) == ["in/a.csv"]
     assert verdicts(report)[0] == "equal"
