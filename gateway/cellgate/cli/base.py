@@ -436,9 +436,12 @@ class BaseApp(Application):
         loader.hint = self.hint_for_unknown_option
         loader.elsewhere = self.told_of_others_option
         if COMPLETING in self.environment:
-            from cellgate.cli.completion_values import teach  # noqa: PLC0415 - for completion only
+            from cellgate.cli.completion_values import forms_of, teach  # noqa: PLC0415 - for completion only
 
-            loader.teach = partial(teach, command=self, has_subcommands=bool(self.subcommands))
+            forms = forms_of(self.usage, self.forms)
+            loader.teach = partial(
+                teach, traits=self.class_traits(), forms=forms, has_subcommands=bool(self.subcommands)
+            )
         return loader
 
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:

@@ -25,7 +25,6 @@ class CompletionApp(CommandApp):
     """
 
     async def run_command(self) -> int:
-        """Prints a script."""
         from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - keeps --help quick
 
         match self.extra_args:

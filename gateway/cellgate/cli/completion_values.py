@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 from traitlets import Enum, TraitType
@@ -19,20 +19,22 @@ from traitlets import Enum, TraitType
 _FURTHER = ("--help-all", "--version")
 """Options that traitlets handles before it creates its parser."""
 
-if TYPE_CHECKING:
-    from cellgate.cli.base import BaseApp
-
 Completer = Callable[..., Iterable[str]]
 
 
-def teach(parser: argparse.ArgumentParser, command: BaseApp, *, has_subcommands: bool) -> None:
-    """Tell the parser of a command what may be completed."""
+def teach(
+    parser: argparse.ArgumentParser,
+    *,
+    traits: Mapping[str, TraitType[Any, Any]],
+    forms: Mapping[str, list[str]],
+    has_subcommands: bool,
+) -> None:
+    """Tell the parser of a command with these settings and `forms_of` its usage what may be completed."""
     for action in parser._actions:
         if action.dest == "extra_args":
-            _complete_by(action, _none if has_subcommands else _arguments(command))
+            _complete_by(action, _none if has_subcommands else _arguments(forms))
         elif isinstance(action.metavar, str) and "." in action.metavar:
-            trait = command.class_traits()[action.metavar.partition(".")[2]]
-            _complete_by(action, _value_of(trait))
+            _complete_by(action, _value_of(traits[action.metavar.partition(".")[2]]))
     for option in _FURTHER if has_subcommands else _FURTHER[:1]:
         parser.add_argument(option, action="store_true")
 
@@ -48,9 +50,8 @@ def _value_of(trait: TraitType[Any, Any]) -> Completer:
     return _completer_of(str(trait.metadata.get("metavar", "")))
 
 
-def _arguments(command: BaseApp) -> Completer:
-    """Completes by the command's forms: the arguments so far determine which placeholder is next."""
-    forms = forms_of(command.usage, command.forms)
+def _arguments(forms: Mapping[str, list[str]]) -> Completer:
+    """Complete by a command's forms: the arguments so far determine which placeholder is next."""
 
     def complete(*, prefix: str, parsed_args: argparse.Namespace, **context: Any) -> Iterable[str]:
         before = list(getattr(parsed_args, "extra_args", ()))

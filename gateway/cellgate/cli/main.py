@@ -122,7 +122,6 @@ class CellgateApp(BaseApp):
         self.subapp.initialize(argv)
 
     def classes_of_settings(self) -> frozenset[str]:
-        """The names of the classes of all commands, and of what they share."""
         commands = (path.rpartition(".")[2] for path, _ in self.subcommands.values())
         return frozenset((*commands, *OPTION_GROUPS))
 
@@ -142,7 +141,6 @@ class CellgateApp(BaseApp):
             self.subapp.start()
 
     def emit_commands(self) -> Generator[str, None, None]:
-        """The list of subcommands."""
         yield "\nCommands (see cellgate COMMAND --help)"
         for name, (_, text) in self.subcommands.items():
             yield f"  {name.ljust(11)} {text}"

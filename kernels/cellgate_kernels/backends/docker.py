@@ -299,7 +299,6 @@ class DockerProvisioner(CellgateProvisioner):
         )
 
     async def make_names(self, folder: str, forked: int) -> Names | None:
-        """Make names for a branch; None where the engine or the container does not allow it."""
         engine, container = self._engine, self._container
         if engine is None or not self._may_name(engine):
             return None
@@ -340,7 +339,6 @@ class DockerProvisioner(CellgateProvisioner):
             self._child.exited.add_done_callback(guarded(lambda _: seat.leave(), "end of a seat"))
 
     async def remove(self, *folders: Path) -> None:
-        """Remove each of these folders, and that of a shared container with its last one."""
         await super().remove(*folders)
         if self._seat is not None:
             self._seat.tidy()

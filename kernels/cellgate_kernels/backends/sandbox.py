@@ -162,7 +162,6 @@ class SandboxProvisioner(ChildProvisioner):
             await self._disks.files_given(self._watched)
 
     async def make_names(self, folder: str, forked: int) -> Names | None:
-        """Make names for a branch; None if the kernel has ended."""
         child = self._child
         if child is None or child.inner_pid is None or child.exited.done():
             return None

@@ -316,7 +316,6 @@ class FakeKernel(Kernel):
 
     @property
     def shares_sandbox_with(self) -> tuple[str, ...]:
-        """The ids of its live branches, of its parent, and of theirs."""
         return tuple(each.id for each in self.sandbox.kernels if each is not self and each.alive)
 
     @property
@@ -422,7 +421,6 @@ class FakeKernel(Kernel):
                 trees.remove(self.egress)
 
     def detach(self) -> None:
-        """Close the connection; nobody adopts a fake kernel."""
         self.connection.close()
 
     async def remember(self) -> None:

@@ -51,7 +51,6 @@ class SecretApp(PrincipalsApp):
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
 
     def run_action(self, action: str, *words: str) -> None:
-        """Change or list the secrets."""
         if not self.user:
             raise UsageError("--user NAME says whose secrets")
         if action == "set":

@@ -75,7 +75,6 @@ class TokenApp(PrincipalsApp):
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
 
     def run_action(self, action: str, *words: str) -> None:
-        """Change or list the tokens."""
         if action == "create":
             self._create()
         elif action == "list":

@@ -64,7 +64,6 @@ class UserApp(PrincipalsApp):
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
 
     def run_action(self, action: str, *words: str) -> None:
-        """Change or list the users."""
         if action == "add":
             self._add(words[0])
         elif action == "list":

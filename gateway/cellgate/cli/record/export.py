@@ -74,7 +74,6 @@ class ExportApp(CommandApp):
     )
 
     async def run_command(self) -> int:
-        """Streams the notebook or the bundle to its file."""
         (session,) = self.arguments("SESSION")
         self._check_bundle()
         path = self._path(session)

@@ -95,7 +95,6 @@ class ReplayApp(CommandApp):
     flags = switches("ReplayApp", anyway=anyway)
 
     async def run_command(self) -> int:
-        """Replays the notebook; returns the exit code."""
         path, output = self._paths()
         check_rtol(self.rtol)
         notebook, source = await asyncio.to_thread(open_source, path)

@@ -68,7 +68,6 @@ class ConsoleApp(TimeoutOption):
     """
 
     async def run_command(self) -> int:
-        """Prompts until Ctrl-D."""
         (name,) = self.arguments("SESSION")
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("console needs a terminal; use cellgate exec")

@@ -72,7 +72,6 @@ class ExecApp(SessionOptions):
     flags = {**switches("ExecApp", json=json), **SessionOptions.flags}  # noqa: RUF012
 
     async def run_command(self) -> int:
-        """Runs the code; returns 1 if it fails."""
         (code,) = self.arguments("CODE")
         lines = Lines(sys.stdin.fileno()) if sys.stdin is not None and code != "-" else None
         if code == "-":

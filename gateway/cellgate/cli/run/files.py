@@ -57,7 +57,6 @@ class FilesApp(CommandApp):
     aliases: Any = {("o", "output"): "FilesApp.output", **CommandApp.aliases}  # noqa: RUF012
 
     async def run_command(self) -> int:
-        """Runs the action of the first argument."""
         action, words = choose_action("cellgate files", self.usage, _ACTIONS, self.extra_args)
         check_options(self, action)
         if "output" in self.cli_config.get("FilesApp", {}) and len(words) > 2:

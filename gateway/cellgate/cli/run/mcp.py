@@ -95,7 +95,6 @@ class McpApp(KernelOption):
     }
 
     async def run_command(self) -> int:
-        """Serves until stdin ends, or until it is stopped."""
         self.arguments()
         if find_spec("mcp") is None:
             raise UsageError("this needs the extra mcp: pip install 'cellgate[mcp]'")

@@ -42,7 +42,6 @@ class OpenApp(CommandApp):
     flags = switches("OpenApp", no_browser=no_browser)
 
     async def run_command(self) -> int:
-        """Opens or prints the address."""
         from cellgate.client.transport import without_version  # noqa: PLC0415 - keeps --help quick
 
         if len(self.extra_args) > 1:

@@ -57,7 +57,6 @@ class PackagesApp(CommandApp):
     flags = switches("PackagesApp", upgrade=upgrade, json=json)
 
     async def run_command(self) -> int:
-        """Runs the action of the first argument."""
         action, words = choose_action("cellgate packages", self.usage, self.actions, self.extra_args)
         check_options(self, action)
         gateway = self.gateway()

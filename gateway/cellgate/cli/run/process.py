@@ -99,13 +99,11 @@ class ProcessApp(CommandApp):
     flags = switches("ProcessApp", stdin=stdin, json=json)
 
     def hint_for_unknown_option(self, argv: Sequence[str]) -> str:
-        """An option of the program looks like one of ours without the separator."""
         if argv[:1] and argv[0] in {"run", "start"} and "--" not in argv:
             return "; put -- before the program, so that its options are its own"
         return ""
 
     async def run_command(self) -> int:
-        """Runs the action of the first argument."""
         action, (session, *words) = choose_action(
             "cellgate process", self.usage, self.actions, self.extra_args
         )

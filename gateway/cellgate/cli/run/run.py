@@ -164,7 +164,6 @@ class RunApp(SessionOptions):
         super().initialize(words)
 
     def hint_for_unknown_option(self, argv: Sequence[str]) -> str:
-        """An option of the script looks like one of ours without the separator."""
         scripts = [word for word in argv if word.endswith(".py") and not word.startswith("-")]
         return f"; put -- before what is for {scripts[0]} itself" if scripts else ""
 
@@ -178,7 +177,6 @@ class RunApp(SessionOptions):
         )
 
     async def run_command(self) -> int:
-        """Runs the cells. Whatever needs no gateway is checked first, so that a wrong path costs nothing."""
         path, output = self._paths()
         language = parse_language(self.language or "python")
         source = await asyncio.to_thread(read_cells, path, language, mixed=self.all_languages)

@@ -192,7 +192,6 @@ class SessionApp(ListOptions):
     }
 
     async def run_command(self) -> int:
-        """Runs the action of the first argument."""
         action, words = choose_action("cellgate session", self.usage, self.actions, self.extra_args)
         check_options(self, action)
         handlers: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {

@@ -66,7 +66,6 @@ class SessionsApp(ListOptions):
     """
 
     async def run_command(self) -> int:
-        """Prints the list."""
         self.arguments()
         await self.list_sessions()
         return 0

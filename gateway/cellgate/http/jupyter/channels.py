@@ -58,7 +58,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
 
     @requires(Permission.RUN, Permission.READ)
     async def get(self, wanted: str) -> None:
-        """Upgrade the connection; refusals are plain answers before that."""
         self.check()
         self._session = self.session_of(wanted)
         self._session_id = self.get_query_argument("session_id", None) or f"anonymous-{uuid.uuid4()}"
@@ -127,7 +126,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         return not stream.closed()
 
     def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
-        """Pass a client's message on; the next one is read when this is done."""
         if len(data) > INLINE_BYTES:
             return self._on_large_message(data, is_binary=is_binary)
         try:

@@ -115,7 +115,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             logger.debug("A client has gone before its answer")
 
     async def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> None:
-        """Carry out a command and answer it; the next one is read when this is done."""
         named: str | int | UnsetType = UNSET
         answer: Accepted | StreamProblem
         try:
