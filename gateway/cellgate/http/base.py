@@ -257,7 +257,7 @@ class BaseHandler(RequestHandler):
 
     async def _prepare_later(self, ask: Ask) -> None:
         try:
-            self._check_request(await ask())
+            self._check_request(await ask(self.client_origin))
         except CellgateError as error:
             held = self._refuse_request(error)
             if held is not None:

@@ -106,9 +106,9 @@ class Authentication:
         """Whether there may be others than the administrator, so that it matters as whom somebody acts."""
         return bool(self._others) or self.directory.has_users
 
-    async def _later(self, ask: Ask, given: bytes) -> Login:
+    async def _later(self, ask: Ask, given: bytes, origin: str) -> Login:
         with self._telling_of_disabled(given):
-            return self.admitted(await ask())
+            return self.admitted(await ask(origin))
 
     @contextmanager
     def _telling_of_disabled(self, given: bytes) -> Iterator[None]:

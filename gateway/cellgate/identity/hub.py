@@ -22,6 +22,7 @@ from http import HTTPStatus
 import msgspec
 
 from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken, ShuttingDown
+from cellgate.fairness.shares import Shares
 from cellgate.identity.addresses import check_url
 from cellgate.identity.authentication import Authenticator, LoginListener
 from cellgate.identity.fetching import CONNECTIONS, Fetcher
@@ -47,8 +48,8 @@ MOST_OF_ONE = 1000
 """Tokens of one user whose logins are remembered. With any number, they would have others' be forgotten."""
 MOST_REFUSED = 1000
 MOST_ASKING = 100
-"""Tokens that the Hub is asked about at once, of those that it knew and of others; a request with one more is
-to come again."""
+"""Tokens that the Hub is asked about at once, of those that it knew and of others, three quarters of them from
+one address at the most; a request with one more is to come again."""
 MOST_ANSWER = 256 * 1024
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
@@ -109,20 +110,24 @@ class _Entry:
 
 
 class _Questions:
-    """Questions to the Hub that wait for connections of their own."""
+    """Questions to the Hub that wait for connections of their own, of which an address has a share."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self.fetcher = fetcher
         self._asking: dict[bytes, asyncio.Task[HubLogin]] = {}
+        self._places = Shares(MOST_ASKING)
 
-    def ask(self, given: bytes, begin: Callable[[], asyncio.Task[HubLogin]]) -> asyncio.Task[HubLogin]:
-        """The question about a token, which is begun unless it is being asked. Raises IdentityUnavailable."""
+    def ask(
+        self, given: bytes, origin: str, begin: Callable[[], asyncio.Task[HubLogin]]
+    ) -> asyncio.Task[HubLogin]:
+        """Return the question about a token; begin it unless it is being asked. Raises IdentityUnavailable."""
         task = self._asking.get(given)
         if task is None:
-            if len(self._asking) >= MOST_ASKING:
+            if (place := self._places.take(origin)) is None:
                 raise IdentityUnavailable(f"{HUB} is being asked about too many tokens; try again later")
             task = self._asking[given] = begin()
             task.add_done_callback(lambda _: self._asking.pop(given, None))
+            task.add_done_callback(lambda _: place.release())
         return task
 
 
@@ -165,24 +170,24 @@ class HubAuthenticator(Authenticator):
             return None
         return Ask(partial(self._current, token, given), given in self._known)
 
-    async def _current(self, token: str, given: bytes) -> HubLogin:
-        """The login as the Hub has it now or, while it gives no answer, as it had it a moment ago."""
+    async def _current(self, token: str, given: bytes, origin: str) -> HubLogin:
+        """Return the login as the Hub has it now or, while it gives no answer, as it had it a moment ago."""
         try:
-            return await self._ask(token, given)
+            return await self._ask(token, given, origin)
         except IdentityUnavailable:
             entry = self._entries.get(given)
             if entry is None or self._monotonic() - entry.asked_at >= PATIENCE_SECONDS:
                 raise
             return entry.login
 
-    async def _ask(self, token: str, given: bytes) -> HubLogin:
-        """Ask the Hub, together with whoever else asks about this token."""
+    async def _ask(self, token: str, given: bytes, origin: str = "") -> HubLogin:
+        """Ask the Hub, together with others that ask about this token. `origin`: an address, if it has asked."""
         questions = self._of_known if given in self._known else self._of_others
 
         def begin() -> asyncio.Task[HubLogin]:
             return self._tasks.share(self._answer(token, given, questions.fetcher), "question to the Hub")
 
-        task = questions.ask(given, begin)
+        task = questions.ask(given, origin, begin)
         return await outcome(task, lambda: ShuttingDown("The gateway is shutting down"))
 
     async def _answer(self, token: str, given: bytes, fetcher: Fetcher) -> HubLogin:

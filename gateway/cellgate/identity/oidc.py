@@ -44,7 +44,7 @@ class OidcAuthenticator(VerifiedLogins[JwtLogin]):
             return Ask(partial(self._with_new_keys, token, given, header))
         raise self._unknown()
 
-    async def _with_new_keys(self, token: str, given: bytes, header: Header) -> Login:
+    async def _with_new_keys(self, token: str, given: bytes, header: Header, _: str) -> Login:
         await self._keys.renew()
         key = self._find(header)
         if key is None:

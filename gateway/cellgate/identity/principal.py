@@ -179,9 +179,9 @@ class Ask:
     `known`: the answer was a login when they were asked last, so whoever shows the token guesses nothing.
     """
 
-    question: Callable[[], Awaitable[Login]]
+    question: Callable[[str], Awaitable[Login]]
     known: bool = False
 
-    def __call__(self) -> Awaitable[Login]:
-        """The login. The errors are those of `Authentication.login`."""
-        return self.question()
+    def __call__(self, origin: str) -> Awaitable[Login]:
+        """Ask for the login. `origin`: the sender's address. The errors are those of `Authentication.login`."""
+        return self.question(origin)

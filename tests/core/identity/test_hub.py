@@ -78,10 +78,10 @@ class Service:
         self.logins = HubAuthenticator(hub_settings(SERVICE), fetcher=self.api, monotonic=lambda: self.now)
         self.connected: list[Login] = []
 
-    async def login(self, token: str = "t") -> Login:
+    async def login(self, token: str = "t", origin: str = "10.0.0.1") -> Login:
         found = self.logins.login(token, digest(token))
         assert found is not None
-        return found if isinstance(found, Login) else await found()
+        return found if isinstance(found, Login) else await found(origin)
 
     def at_once(self, token: str = "t") -> Login:
         found = self.logins.login(token, digest(token))
@@ -134,7 +134,7 @@ async def test_a_disabled_users_token_is_told_to_the_trail_whatever_the_hub_says
     ask = both.login(text)
     assert not isinstance(ask, Login)
     with pytest.raises(InvalidToken, match="neither to the gateway nor to the Hub") as first:
-        await ask()
+        await ask("10.0.0.1")
     with pytest.raises(InvalidToken, match="neither to the gateway nor to the Hub") as again:
         both.login(text)
     for refused in (first.value, again.value):
@@ -224,7 +224,10 @@ async def test_many_requests_with_one_token_are_one_question(service: Service) -
 
 async def test_a_flood_of_tokens_does_not_pile_up(service: Service) -> None:
     service.api.gate.clear()
-    waiting = [asyncio.ensure_future(service.login(f"x{number}")) for number in range(MOST_ASKING + 20)]
+    waiting = [
+        asyncio.ensure_future(service.login(f"x{number}", f"10.0.0.{number % 2}"))
+        for number in range(MOST_ASKING + 20)
+    ]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(service.api.asked) == MOST_ASKING
@@ -232,6 +235,18 @@ async def test_a_flood_of_tokens_does_not_pile_up(service: Service) -> None:
     outcomes = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in outcomes].count(IdentityUnavailable) == 20
     assert [type(each) for each in outcomes].count(InvalidToken) == MOST_ASKING
+
+
+async def test_a_flood_from_one_address_leaves_places_for_others(service: Service) -> None:
+    service.api.gate.clear()
+    flood = [asyncio.ensure_future(service.login(f"x{number}", "10.0.0.1")) for number in range(MOST_ASKING)]
+    await asyncio.sleep(0)
+    other = asyncio.ensure_future(service.login(origin="10.0.0.2"))
+    await asyncio.sleep(0)
+    service.api.gate.set()
+    assert (await other).principal.name == "ada"
+    outcomes = await asyncio.gather(*flood, return_exceptions=True)
+    assert [type(each) for each in outcomes].count(IdentityUnavailable) == MOST_ASKING // 4
 
 
 async def test_a_flood_of_tokens_is_not_in_the_way_of_those_that_the_hub_knew(service: Service) -> None:
