@@ -359,11 +359,11 @@ class BaseApp(Application):
         return config
 
     def hint_for_unknown_option(self, argv: Sequence[str]) -> str:
-        """What to append to the error about an option that is in `argv`, but not known."""
+        """Return the words to append to the error about an unknown option in `argv`."""
         return ""
 
     def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
-        """What to append instead about one that is known from other programs; an empty text for any other."""
+        """Return the words to append about an option of other programs or former versions; empty for others."""
         name = option.lstrip("-")
         return self._replaced(name) or (f"; {self.carried[name]}" if name in self.carried else "")
 

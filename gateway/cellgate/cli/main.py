@@ -126,7 +126,7 @@ class CellgateApp(BaseApp):
         return frozenset((*commands, *OPTION_GROUPS))
 
     def _check_loaded(self, config: Config) -> None:
-        """Nothing: `_check_command_line` refuses any setting before the command."""
+        """Do nothing: `_check_command_line` refuses any setting before the command."""
 
     def _check_command_line(self) -> None:
         if self.cli_config or self.extra_args:

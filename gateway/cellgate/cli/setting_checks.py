@@ -53,7 +53,7 @@ class Duration(Float[float | None, float | int | None]):
 
 
 def unfit(obj: HasTraits, name: str, value: Any) -> str | None:
-    """What is expected of this trait of `obj` and what was given; None if the value is valid.
+    """Explain why a value does not fit a trait of `obj`; None if the value is valid.
 
     `value` is as in a configuration: text that is not parsed yet, or a value from a file.
     """

@@ -133,7 +133,7 @@ class ExportApp(CommandApp):
 
     @property
     def _format(self) -> str:
-        """What was asked for: a page that is no page would be of no use to anybody. Raises UsageError."""
+        """The format of the file, by `--to` or the file's name. Raises UsageError for an unknown name."""
         if self.to:
             return str(self.to)
         if self._extension and self._extension not in _FORMATS:

@@ -38,7 +38,7 @@ class KernelOption(CommandApp):
 
     @property
     def checkpoint(self) -> str | None:
-        """What to ask for; a session that exists may have either, unless they are asked for."""
+        """The checkpoints to request; None accepts a session with or without them."""
         return "auto" if self.checkpoints else None
 
 
@@ -62,7 +62,7 @@ class TimeoutOption(KernelOption):
     }
 
     def pictures(self, name: str) -> Pictures:
-        """What to do with pictures; files go to the folder NAME-images unless the user names another."""
+        """Return what handles pictures; files go to the folder NAME-images unless the user names another."""
         on_terminal = sys.stdout.isatty()
         folder = Path(f"{name}-images")
         if not self.images:

@@ -150,7 +150,7 @@ class Run:
         return self._options.is_script and isinstance(event, ErrorRaised) and event.ename == "SystemExit"
 
     async def reports(self) -> list[CellReport]:
-        """What has come of the cells that were run, in their order."""
+        """Return the reports of the cells that were run, in their order."""
         return [
             CellReport(index, cell.may_fail, await self.gateway.result(self.session, execution, max_text=0))
             for index, (cell, execution) in enumerate(zip(self.source.cells, self.executions, strict=True))

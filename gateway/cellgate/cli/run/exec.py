@@ -123,7 +123,7 @@ class ExecApp(SessionOptions):
 
 
 def _meant_file(code: str) -> str | None:
-    """What to say of a cell that failed because it is the name of a file."""
+    """Return a hint for a cell that failed because it is the name of a file; None for others."""
     name = code.strip()
     # Path's own is_file raises for what is too long to be a name.
     if Path(name).suffix.lower() not in _RUNNABLE or not os.path.isfile(name):  # noqa: PTH113
@@ -175,13 +175,13 @@ class OnTerminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""
 
     def begin(self, number: int, code: str) -> None:
         """Shows nothing: the user has just typed it."""
 
     def event(self, event: Event) -> None:
-        """An output, filtered."""
+        """Show an output, if it passes the filter."""
         self._output.event(event)
 
     def end(self, number: int, finished: Finished) -> None:
@@ -193,7 +193,7 @@ class OnTerminal:
         self._output.note(text)
 
     def prompt(self, text: str) -> None:
-        """Where the cell's output is."""
+        """Show the prompt where the cell's output is."""
         self._output.ask(text)
 
 

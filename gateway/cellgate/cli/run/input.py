@@ -58,7 +58,7 @@ class Lines:
             raise InvalidInput("stdin is not UTF-8 text") from error
 
     async def rest(self) -> str:
-        """All that is left, at a terminal until Ctrl-D, with plain ends of lines. Raises InvalidInput."""
+        """Read the rest, at a terminal until Ctrl-D, with plain ends of lines. Raises InvalidInput."""
         pieces = [bytes(self._read)]
         self._read = bytearray()
         while not self._ended:
@@ -140,7 +140,7 @@ class Answers:
 
 @contextlib.contextmanager
 def _hidden(descriptor: int) -> Iterator[None]:
-    """What is typed is not shown, if the descriptor is a terminal."""
+    """Hide the text that is typed, if the descriptor is a terminal."""
     if not os.isatty(descriptor):
         yield
         return

@@ -123,7 +123,7 @@ class McpApp(KernelOption):
         return 0
 
     def _network(self) -> str | None:
-        """What to ask for; a session that exists may have either, unless a network is asked for."""
+        """Return the network to request; None accepts a session with or without one."""
         return "allow" if self.network == "allow" else None
 
     async def _serve_http(self) -> int:

@@ -60,7 +60,7 @@ def exit_code(event: ProcessExited) -> int:
 
 
 def _remark(event: ProcessExited) -> str:
-    """What neither the output nor the exit code says of the end; empty if there is nothing to say."""
+    """Describe an end beyond output and exit code; empty if these say all."""
     parts = []
     if event.cause == "timeout":
         parts.append("the program ran longer than its --timeout")

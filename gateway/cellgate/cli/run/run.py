@@ -155,7 +155,7 @@ class RunApp(SessionOptions):
     script_arguments: tuple[str, ...] = ()
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """As of every command, for what stands before ``--``; the rest is the script's."""
+        """Read the words before ``--`` as every command does; the rest is the script's."""
         words = list(argv or ())
         if "--" in words:
             place = words.index("--")
@@ -257,7 +257,7 @@ class RunApp(SessionOptions):
             raise UsageError(f"{path}: {error.message}") from error
 
     def _data(self, path: Path) -> Data | None:
-        """What to send and where to bring results; None without any of it. Raises UsageError."""
+        """Return the files to send and the folder for results; None without either. Raises UsageError."""
         if not (self.singles or self.folders or self.results):
             return None
         sent = files_to_send(path.parent, self.singles, self.folders)
@@ -335,7 +335,7 @@ def _advise(screen: Screen, error: ErrorInfo | None, path: Path, sent: Sequence[
 
 
 def _status(cells: Sequence[CellReport]) -> str:
-    """That of the first cell that failed."""
+    """Return the status of the first cell that failed; ``ok`` if none has."""
     return next((cell.result.status for cell in cells if cell.failed), "ok")
 
 

@@ -88,7 +88,7 @@ def files_to_send(beside: Path, single: Iterable[str], folders: Iterable[str]) -
 
 
 def forgotten(beside: Path, error: ErrorInfo | None, sent: Iterable[Sent]) -> str | None:
-    """What to say if the file that a cell did not find lies in the folder `beside`, and was not sent."""
+    """Return a hint if the file that a cell did not find lies in the folder `beside`, and was not sent."""
     if error is None or error.ename != "FileNotFoundError":
         return None
     found = _NOT_FOUND.search(error.evalue)
@@ -137,7 +137,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 
 def sent_from(folder: Path, sent: Iterable[Sent], hashes: Mapping[str, str]) -> dict[str, str]:
-    """Those of the hashes that are of files which would be brought back to where they came from."""
+    """Return the hashes of files that would be brought back to where they came from."""
     return {
         each.path: hashes[each.path] for each in sent if _whole(folder / each.path) == _whole(each.source)
     }

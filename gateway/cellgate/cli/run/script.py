@@ -54,13 +54,13 @@ def exit_code(error: ErrorInfo | None) -> int | None:
 
 
 def farewell(error: ErrorInfo) -> str:
-    """What the script has to say when it leaves: the text that `sys.exit` was given, or nothing."""
+    """Return the text that the script gave to `sys.exit`; empty if it gave none."""
     known = error.evalue in _BY_WORD or _NUMBER.fullmatch(error.evalue)
     return "" if known else error.evalue
 
 
 def wants_a_person(error: ErrorInfo | None) -> str | None:
-    """What to say of a cell that ended because its debugger got no commands."""
+    """Return a hint for a cell that ended because its debugger got no commands; None for others."""
     if error is None or error.ename != "BdbQuit":
         return None
     return (

@@ -409,7 +409,7 @@ async def _agreed(models: list[SessionModel]) -> bool:
 
 
 def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
-    """What is known of a session, as labels and texts."""
+    """Yield a session's properties as labels and texts."""
     yield "session", model.session
     if model.title:
         yield "title", model.title

@@ -10,7 +10,7 @@ _MIB = 1024 * 1024
 
 
 def undone_text(model: SessionModel) -> str:
-    """What a rollback did, from the model that it was answered with."""
+    """Describe a rollback by the model that it was answered with."""
     found = model.rolled_back
     if not isinstance(found, Rollback):
         return "rolled back"

@@ -178,7 +178,7 @@ def _count(count: int | None) -> str:
 
 
 def _remark(event: Event) -> str:
-    """What happened besides cells and their output, in a few words; empty for what is shown otherwise."""
+    """Describe an event that is no cell's, in a few words; empty for one that is shown otherwise."""
     match event:
         case SessionChanged():
             return f"session {event.state}" + (f": {event.cause}" if event.cause else "")

@@ -88,7 +88,7 @@ class IdentityOptions(BaseApp):
 
     @property
     def vouchers(self) -> VoucherSettings:
-        """What is given besides a provider's settings."""
+        """The settings beside those of a provider."""
         return read(VoucherSettings, self)
 
     def librechat_file(self, doors: tuple[str, ...]) -> Path | None:
@@ -107,7 +107,7 @@ class IdentityOptions(BaseApp):
         return hub_settings(self.environment) if self.vouchers.jupyterhub else None
 
     def hub_address(self) -> HubAddress | None:
-        """Where the Hub's proxy expects its service; None if nobody says. Raises UsageError."""
+        """Return the address at which the Hub's proxy expects its service; None if unset. Raises UsageError."""
         url = self.environment.get("JUPYTERHUB_SERVICE_URL", "")
         if not self.vouchers.jupyterhub or not url:
             return None

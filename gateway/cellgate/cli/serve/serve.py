@@ -110,7 +110,7 @@ class ServeApp(IdentityOptions, PackageOptions):
 
     @property
     def given(self) -> GivenSettings:
-        """What is given in the words of operators."""
+        """The settings that operators give in words of their own."""
         return read(GivenSettings, self)
 
     def start(self) -> NoReturn:

@@ -136,7 +136,7 @@ class Pictures:
 
 
 def terminal_protocol(variables: Mapping[str, str]) -> Protocol | None:
-    """How the terminal of the process takes pictures; None if it can't."""
+    """Return the protocol by which the process's terminal takes pictures; None if it takes none."""
     term = variables.get("TERM", "")
     if term in {"", "dumb", "linux"}:
         return None
@@ -255,7 +255,7 @@ def _kitty(png: bytes, width: int) -> str:
 
 
 def _iterm(png: bytes) -> str:
-    """Source: iterm2.com/documentation-images.html."""
+    """Return iTerm's sequence of a picture. Source: iterm2.com/documentation-images.html."""
     encoded = base64.b64encode(png).decode()
     return f"\x1b]1337;File=inline=1;size={len(png)};preserveAspectRatio=1:{encoded}\x07\n"
 

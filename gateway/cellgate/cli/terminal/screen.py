@@ -44,7 +44,7 @@ def note_wait(position: int) -> None:
 
 
 def waits(position: int | None) -> str:
-    """What is said of a session in line for a kernel."""
+    """Return the words about a session in line for a kernel."""
     return f"waits for a kernel, {position or 0} before it"
 
 
@@ -91,7 +91,7 @@ class Seen:
 
 
 class Silent:
-    """Shows nothing."""
+    """Show nothing of a cell's beginning."""
 
     def __enter__(self) -> Self:
         return self
@@ -99,16 +99,16 @@ class Silent:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""
 
     def begin(self, number: int, code: str) -> None:
-        """Shows nothing."""
+        """Show nothing of a cell's events."""
 
     def event(self, event: Event) -> None:
-        """Shows nothing."""
+        """Show nothing of a cell's end."""
 
     def end(self, number: int, finished: Finished) -> None:
-        """Shows nothing."""
+        """Show nothing of a note."""
 
     def note(self, text: str) -> None:
         """Shows nothing."""
@@ -250,7 +250,7 @@ def _image_size(mime: str, content: object) -> str:
 
 
 def summary(finished: Finished) -> str:
-    """How a cell ended, in a few words: ``ok 0.12 s``, ``timeout (cell_timeout) 60.00 s``."""
+    """Describe a cell's end in a few words: ``ok 0.12 s``, ``timeout (cell_timeout) 60.00 s``."""
     words = [finished.status]
     if finished.cause:
         words.append(f"({finished.cause})")
