@@ -363,7 +363,7 @@ class BaseApp(Application):
         return ""
 
     def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
-        """Return the words to append about an option of other programs or former versions; empty for others."""
+        """Return the words to append about an option of other programs or of former versions; else empty."""
         name = option.lstrip("-")
         return self._replaced(name) or (f"; {self.carried[name]}" if name in self.carried else "")
 

@@ -107,7 +107,7 @@ class IdentityOptions(BaseApp):
         return hub_settings(self.environment) if self.vouchers.jupyterhub else None
 
     def hub_address(self) -> HubAddress | None:
-        """Return the address at which the Hub's proxy expects its service; None if unset. Raises UsageError."""
+        """Return the address where the Hub's proxy expects its service; None if unset. Raises UsageError."""
         url = self.environment.get("JUPYTERHUB_SERVICE_URL", "")
         if not self.vouchers.jupyterhub or not url:
             return None
