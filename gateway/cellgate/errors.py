@@ -373,7 +373,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
 
 
 def status_of(error: CellgateError) -> HTTPStatus:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error."""
     return status_of_kind(type(error))
 
 
@@ -386,17 +386,17 @@ def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
 
 
 def reasons() -> tuple[str, ...]:
-    """The reasons of all errors that may be answered, in alphabetical order."""
+    """Return the reasons of all errors that may be answered, in alphabetical order."""
     return tuple(sorted({kind.reason for kind in _kinds(CellgateError)}))
 
 
 def statuses() -> frozenset[int]:
-    """The HTTP statuses of all errors."""
+    """Return the HTTP statuses of all errors."""
     return frozenset(int(status_of_kind(kind)) for kind in _kinds(CellgateError))
 
 
 def _kinds(kind: type[CellgateError]) -> Iterator[type[CellgateError]]:
-    """The tree of errors; those that other modules declare never leave their rooms."""
+    """Yield the tree of errors; those that other modules declare never leave their rooms."""
     if kind.__module__ in (CellgateError.__module__, __name__):
         yield kind
     for each in kind.__subclasses__():
@@ -404,7 +404,7 @@ def _kinds(kind: type[CellgateError]) -> Iterator[type[CellgateError]]:
 
 
 def problem_of(error: CellgateError) -> Problem:
-    """The error as the body of a response."""
+    """Return the error as the body of a response."""
     told = problem(error.reason, status_of(error), error.message, quota_of(error))
     if isinstance(error, CannotBranch):
         found = [Obstacle(kind=each.kind, name=each.name) for each in error.obstacles]
@@ -413,7 +413,7 @@ def problem_of(error: CellgateError) -> Problem:
 
 
 def stream_problem_of(error: CellgateError, *, command: str | int | UnsetType = UNSET) -> StreamProblem:
-    """The error as a line of a stream, or as the answer to the command with this id."""
+    """Return the error as a line of a stream, or as the answer to the command with this id."""
     return stream_problem(error.reason, status_of(error), error.message, quota_of(error), id=command)
 
 
@@ -425,12 +425,12 @@ def quota_of(error: CellgateError) -> QuotaState | None:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the file system refused because there is no space."""
+    """Return whether the file system refused because there is no space."""
     return error.errno in _NO_ROOM
 
 
 def not_written(error: OSError, full: str, failed: str) -> StorageError:
-    """The storage error for an OSError: `full` if the disk is full, otherwise `failed` and the reason.
+    """Return the storage error for an OSError: `full` if the disk is full, otherwise `failed` and the reason.
 
     Only this function decides what an error of the file system means.
     """

@@ -111,7 +111,7 @@ class Door:
         await self._frames.room()
 
     def connect(self, session_id: str, frames: Subprotocol) -> Client:
-        """The client with this id: the one that is expected to reconnect, or a new one."""
+        """Return the client with this id: the one that is expected to reconnect, or a new one."""
         client = self._clients.get(session_id)
         if client is not None and (client.lost or client.frames != frames):
             self._drop(client)

@@ -285,7 +285,7 @@ class KernelFrames:
         self._logs: dict[Subprotocol, FrameLog] = {}
 
     def log(self, frames: Subprotocol) -> FrameLog:
-        """The log of frames in this format."""
+        """Return the log of frames in this format."""
         found = self._logs.get(frames)
         if found is None:
             found = self._logs[frames] = FrameLog(self, self._open_space)

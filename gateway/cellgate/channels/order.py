@@ -44,7 +44,7 @@ class EndOrder(Generic[Client]):
         return self._expected.pop(msg_id, None)
 
     def awaiting(self, message: Message) -> Client | None:
-        """The client whose request `message` helps to end; None for any other message."""
+        """Return the client whose request `message` helps to end; None for any other message."""
         found = self._expected.get(message.parent.msg_id)
         if found is None:
             return None

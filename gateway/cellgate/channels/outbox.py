@@ -79,7 +79,7 @@ class Outbox:
         return False
 
     def _fits(self, size: int) -> bool:
-        """Whether the frame may wait in memory, however long; what is awaited leaves it at once."""
+        """Return whether the frame may wait in memory, however long; what is awaited leaves it at once."""
         return self._memory.size + size <= self._most or self._head_size + size <= OWN
 
     def _keep(self, frame: bytes) -> bool:
@@ -139,7 +139,7 @@ class Outbox:
             self._taken = None
 
     async def _read(self) -> bytes | None:
-        """The next frames of the log; None until there are some."""
+        """Return the next frames of the log; None until there are some."""
         start, end = self._runs[0]
         try:
             chunk = await self._log.read(start, end)

@@ -126,7 +126,7 @@ def _without_abort(message: Message) -> Message:
 
 
 def names_subshell(message: Message) -> bool:
-    """Whether the request is for a subshell, which runs beside the cells (JEP 91)."""
+    """Return whether the request is for a subshell, which runs beside the cells (JEP 91)."""
     if b'"subshell_id"' not in message.header_frame:
         return False
     try:

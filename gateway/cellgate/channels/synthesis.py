@@ -16,29 +16,29 @@ SESSION = "cellgate"
 
 
 def answer_to(request: Message, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> Message:
-    """A message whose parent is `request`."""
+    """Return a message whose parent is `request`."""
     message = new_message(channel, msg_type, content, session=SESSION)
     return structs.replace(message, parent_frame=request.header_frame, parent=request.header)
 
 
 def status(state: str, request: Message | None = None) -> Message:
-    """A kernel status; without a request, it is about the kernel itself."""
+    """Return a kernel status; without a request, it is about the kernel itself."""
     if request is None:
         return new_message(Channel.IOPUB, "status", {"execution_state": state}, session=SESSION)
     return answer_to(request, Channel.IOPUB, "status", {"execution_state": state})
 
 
 def error_content(ename: str, evalue: str) -> dict[str, Any]:
-    """The content of an `error`; with a status added, that of a failed reply."""
+    """Return the content of an `error`; with a status added, that of a failed reply."""
     return {"ename": ename, "evalue": evalue, "traceback": [f"{ename}: {evalue}"]}
 
 
 def failed_reply(request: Message, ename: str, evalue: str) -> Message:
-    """An execute_reply for a cell that did not end by itself."""
+    """Return an execute_reply for a cell that did not end by itself."""
     content = {"status": "error", "execution_count": None, **error_content(ename, evalue)}
     return answer_to(request, Channel.SHELL, "execute_reply", content)
 
 
 def aborted_reply(request: Message) -> Message:
-    """An execute_reply for a cell that was not run because one before it failed."""
+    """Return an execute_reply for a cell that was not run because one before it failed."""
     return answer_to(request, Channel.SHELL, "execute_reply", {"status": "aborted"})

@@ -18,7 +18,7 @@ _ALIKE = (
 
 
 def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
-    """The usages in full of a command with these actions, each with the names of its arguments."""
+    """Return the usages in full of a command with these actions, each with the names of its arguments."""
     return tuple(f"{action} {names}".strip() for action, names in actions.items())
 
 
@@ -65,7 +65,7 @@ def check_options(command: BaseApp, action: str) -> None:
 
 
 def _flag(command: BaseApp, setting: str) -> str | None:
-    """The option without a value that sets this; None if there is none."""
+    """Return the option without a value that sets this; None if there is none."""
     flags = command.flatten_flags()[0].items()
     return next(
         (f"--{flag}" for flag, (sets, _) in flags if any(setting in each for each in sets.values())), None

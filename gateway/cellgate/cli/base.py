@@ -71,14 +71,14 @@ class RunningGateway(msgspec.Struct, frozen=True):
 
 
 def variable(alias: str) -> str:
-    """The environment variable for an option: ``CELLGATE_DATA_DIR`` for ``data-dir``."""
+    """Return the environment variable for an option: ``CELLGATE_DATA_DIR`` for ``data-dir``."""
     return f"{PREFIX}_{alias.upper().replace('-', '_')}"
 
 
 def environment_config(
     environment: Mapping[str, str], aliases: Mapping[str, str], *, lists: Container[str] = ()
 ) -> Config:
-    """The settings that `environment` holds; an empty variable counts as absent.
+    """Return the settings that `environment` holds; an empty variable counts as absent.
 
     `aliases` maps options to ``Class.trait``; `lists` names the traits that are lists, whose values a
     variable separates with commas. ``CELLGATE__Class__trait`` sets any trait, but an option's own variable
@@ -104,7 +104,7 @@ def environment_config(
 
 
 def read_config_file(path: Path) -> Config:
-    """The settings in a ``.py`` or ``.json`` file, as Jupyter writes them. Raises UsageError."""
+    """Return the settings in a ``.py`` or ``.json`` file, as Jupyter writes them. Raises UsageError."""
     loaders = {".py": PyFileConfigLoader, ".json": JSONFileConfigLoader}
     if path.suffix not in loaders:
         raise UsageError(f"the configuration file {path} must end in .py or .json")
@@ -146,7 +146,7 @@ class _StrictLoader(KVArgParseConfigLoader):
     elsewhere: Callable[[str, Sequence[str]], str]
 
     def load_config(self, *arguments: Any, **options: Any) -> Config:
-        """The settings of the command line. Raises ArgumentError, and whatever `check` raises."""
+        """Return the settings of the command line. Raises ArgumentError, and whatever `check` raises."""
         try:
             config = super().load_config(*arguments, **options)
         except ArgumentError as error:
@@ -198,7 +198,7 @@ class _StrictLoader(KVArgParseConfigLoader):
 
 
 def _near_option(option: str, known: Sequence[str]) -> str:
-    """A suggestion for a mistyped option: one that begins so, or is very much like it.
+    """Return a suggestion for a mistyped option: one that begins so, or is very much like it.
 
     Of one letter, two options may begin so.
     """
@@ -214,7 +214,7 @@ def _near_option(option: str, known: Sequence[str]) -> str:
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """A suggestion to append to an error, or nothing if no known word is close."""
+    """Return a suggestion to append to an error, or nothing if no known word is close."""
     near = nearest(word, known)
     return f"; did you mean {near}?" if near else ""
 
@@ -236,12 +236,12 @@ def expanded(name: str) -> Path:
 
 
 def absolute(name: str) -> Path:
-    """The same as an absolute path. A setting that is a path is made one, once, at the start."""
+    """Return the same as an absolute path. A setting that is a path is made one, once, at the start."""
     return expanded(name).absolute()
 
 
 def users_folder() -> Path | None:
-    """The data folder that this user's commands take if none is named; None for one without a home."""
+    """Return the data folder that this user's commands take if none is named; None for one without a home."""
     try:
         return platformdirs.user_data_path("cellgate")
     except RuntimeError:
@@ -410,7 +410,7 @@ class BaseApp(Application):
         return self.parent.classes_of_settings() if isinstance(self.parent, BaseApp) else frozenset()
 
     def option(self, name: str, class_name: str = "") -> str:
-        """The option of the command line for this setting."""
+        """Return the option of the command line for this setting."""
         for alias, target in self.flatten_flags()[1].items():
             if target.partition(".")[2] == name and alias[1:]:
                 return f"--{alias}"
@@ -445,7 +445,7 @@ class BaseApp(Application):
         return loader
 
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
-        """The lines of ``--help``; ``--help-all`` adds traitlets' list of every setting."""
+        """Yield the lines of ``--help``; ``--help-all`` adds traitlets' list of every setting."""
         if classes:
             yield from super().emit_help(classes=True)
             return
@@ -461,7 +461,7 @@ class BaseApp(Application):
         yield from self.emit_examples()
 
     def _usage_lines(self) -> Generator[str, None, None]:
-        """One line for each form of the command; options stand before the words of a user's program."""
+        """Yield one line for each form of the command; options stand before the words of a user's program."""
         command = self.name.replace("-", " ", 1)
         if not self.forms:
             yield f"Usage: {command} {self.usage}"
@@ -470,7 +470,7 @@ class BaseApp(Application):
             yield f"{' ' * 6 if number else 'Usage:'} {command} {words} [options]{separator}{program}"
 
     def emit_examples(self) -> Generator[str, None, None]:
-        """The examples, as written in the class."""
+        """Yield the examples, as written in the class."""
         if self.examples:
             yield "\nExamples"
             yield textwrap.indent(inspect.cleandoc(str(self.examples)), "  ")
@@ -581,7 +581,7 @@ class CommandApp(BaseApp):
         return shlex.join(["cellgate", *words, *where])
 
     async def run_command(self) -> int:
-        """The command's work; returns its exit code."""
+        """Return the command's work; returns its exit code."""
         raise NotImplementedError
 
     @staticmethod
@@ -591,7 +591,7 @@ class CommandApp(BaseApp):
         sys.stdout.flush()  # here, because `main` handles the error of a reader that has left
 
     def arguments(self, *names: str) -> list[str]:
-        """The positional arguments, exactly one for each of `names`. Raises UsageError."""
+        """Return the positional arguments, exactly one for each of `names`. Raises UsageError."""
         if len(self.extra_args) < len(names):
             raise UsageError(f"{names[len(self.extra_args)]} is missing: {self._short_usage()}")
         if len(self.extra_args) > len(names):
@@ -602,7 +602,7 @@ class CommandApp(BaseApp):
         return f"{self.name.replace('-', ' ', 1)} {self.usage}"
 
     def address(self) -> str:
-        """The URL of the gateway of the settings. Raises UsageError."""
+        """Return the URL of the gateway of the settings. Raises UsageError."""
         running = self._running_gateway()
         return self.url or (running.url if running else "http://127.0.0.1:8888")
 
@@ -616,7 +616,7 @@ class CommandApp(BaseApp):
         return Trust(ca_file=expanded(self.ca_file) if self.ca_file else None)
 
     def gateway(self) -> Gateway:
-        """A client of the gateway of the settings. Raises UsageError."""
+        """Return a client of the gateway of the settings. Raises UsageError."""
         from cellgate.client import Gateway  # noqa: PLC0415
 
         running = self._local_gateway()

@@ -84,7 +84,7 @@ def forms_of(usage: str, forms: Iterable[str]) -> Mapping[str, list[str]]:
 
 
 def _completer_of(placeholder: str) -> Completer:
-    """The completer for a placeholder of a usage line."""
+    """Return the completer for a placeholder of a usage line."""
     placeholder = placeholder.removesuffix("...")
     if "FILE" in placeholder or "MOUNT" in placeholder:
         return FilesCompleter()

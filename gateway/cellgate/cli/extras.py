@@ -17,7 +17,7 @@ OF_THE_SERVER = frozenset({"serve", "setup", "doctor", "image", "record", "user"
 
 
 def missing(extra: str) -> list[str]:
-    """The packages of an extra that are not installed here."""
+    """Return the packages of an extra that are not installed here."""
     from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 - see above
 
     from packaging.requirements import Requirement  # noqa: PLC0415
@@ -37,7 +37,7 @@ def missing(extra: str) -> list[str]:
 
 
 def available(commands: Mapping[str, T]) -> dict[str, T]:
-    """The commands that can run here."""
+    """Return the commands that can run here."""
     left_out = OF_THE_SERVER if missing(SERVER) else frozenset()
     return {name: command for name, command in commands.items() if name not in left_out}
 

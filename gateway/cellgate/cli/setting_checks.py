@@ -28,7 +28,7 @@ class Size(Unicode[str, str | bytes]):
         self.zero = zero
 
     def validate(self, obj: Any, value: Any) -> Any:
-        """The value as text, if it is a size. Raises TraitError."""
+        """Return the value as text, if it is a size. Raises TraitError."""
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         text = super().validate(obj, value)
@@ -45,7 +45,7 @@ class Duration(Float[float | None, float | int | None]):
     """A number of seconds above zero; the user decides how long to wait, so there is no upper limit."""
 
     def validate(self, obj: Any, value: Any) -> Any:
-        """The seconds. Raises TraitError."""
+        """Return the seconds. Raises TraitError."""
         seconds = super().validate(obj, value)
         if seconds is None or not 0 < seconds < math.inf:
             self.error(obj, value)
@@ -115,7 +115,7 @@ def _shown(value: Any) -> str:
 
 
 def settings_of(config: Config) -> list[tuple[str, str, Any]]:
-    """The settings in a configuration: class, trait and value of each."""
+    """Return the settings in a configuration: class, trait and value of each."""
     return [
         (class_name, name, value)
         for class_name, section in config.items()

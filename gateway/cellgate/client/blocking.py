@@ -27,7 +27,7 @@ class Asynchronous:
 
     @classmethod
     def sync(cls, *arguments: Any, **options: Any) -> Any:
-        """The blocking facade of a new object; its methods are this class's, without ``await``.
+        """Return the blocking facade of a new object; its methods are this class's, without ``await``.
 
         `close` it, or use it with ``with``, to stop its thread; the exit of the interpreter does so too.
         """
@@ -46,7 +46,7 @@ class _Loop:
         self.close = weakref.finalize(self, _stop, loop, thread)
 
     def run(self, awaitable: Awaitable[T]) -> T:
-        """The awaitable's result. Ctrl-C cancels it. Raises RuntimeError once the loop is closed."""
+        """Return the awaitable's result. Ctrl-C cancels it. Raises RuntimeError once the loop is closed."""
         if not self.close.alive:
             if inspect.iscoroutine(awaitable):
                 awaitable.close()

@@ -80,7 +80,7 @@ class Calls:
         most: int = MOST_ANSWER,
         session: str | None = None,
     ) -> bytes:
-        """The answer's body. After a lost connection the request is repeated only if that is safe.
+        """Return the answer's body. After a lost connection the request is repeated only if that is safe.
 
         `on_send` is called when it is sent, each time. `most`: bytes of an answer, of which more is an error.
         `session`: as for ``Server.exchange``.
@@ -187,7 +187,7 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
 
 
 def _name_in(disposition: str) -> str:
-    """The name in a Content-Disposition as our gateways write it; an empty one if it has none."""
+    """Return the name in a Content-Disposition as our gateways write it; an empty one if it has none."""
     return disposition.partition('filename="')[2].partition('"')[0]
 
 
@@ -247,7 +247,7 @@ def _keep_mode(descriptor: int, path: Path) -> None:
 
 
 def session_path(session: str, *more: str) -> str:
-    """A path below a session; slashes in a part are escaped. Raises InvalidInput."""
+    """Return a path below a session; slashes in a part are escaped. Raises InvalidInput."""
     if not session:
         raise InvalidInput("a session's name can't be empty")
     return "/v1/sessions/" + "/".join(quote(part, safe="~") for part in (session, *more))
@@ -263,7 +263,7 @@ def words(argv: Sequence[str]) -> list[str]:
 
 
 def given(**fields: Any) -> dict[str, Any]:
-    """The fields that are not None."""
+    """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -273,7 +273,7 @@ _SESSION: Final = MappingProxyType(get_type_hints(SessionKeywords))
 
 
 def cell_options(options: CellKeywords) -> dict[str, Any]:
-    """A cell's options that are not None, as they are sent. Raises TypeError for others."""
+    """Return a cell's options that are not None, as they are sent. Raises TypeError for others."""
     known = _options("a cell", options, _CELL)
     if isinstance(text := known.get("stdin"), str):
         # As of a file: the end of the last line begins no further one.
@@ -282,12 +282,12 @@ def cell_options(options: CellKeywords) -> dict[str, Any]:
 
 
 def session_options(options: SessionKeywords) -> dict[str, Any]:
-    """A session's options that are not None. Raises TypeError for others."""
+    """Return a session's options that are not None. Raises TypeError for others."""
     return _options("a session", options, _SESSION)
 
 
 def _options(whose: str, options: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not None. Raises TypeError for others, as Python does for wrong keywords.
+    """Return the options that are not None. Raises TypeError for others, as Python does for wrong keywords.
 
     Python does not compare keywords with a TypedDict. Unchecked, a misspelt one would start a kernel before
     the gateway refused it, and any other field of the request, such as `wait`, would go through; and what the
@@ -312,7 +312,7 @@ def _fits(value: object, kind: object) -> bool:
 
 
 def _type_of(value: object) -> str:
-    """The type of a value, or of what is in it, for a message."""
+    """Return the type of a value, or of what is in it, for a message."""
     name = type(value).__name__
     if isinstance(value, (list, tuple)):
         return f"{name} of {_types_of(value)}"
@@ -338,7 +338,7 @@ def check_on_cancel(value: str) -> None:
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """The body as JSON. Raises InvalidInput for text that can't be sent."""
+    """Return the body as JSON. Raises InvalidInput for text that can't be sent."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError as error:

@@ -129,5 +129,5 @@ _CLASSES: dict[str, type[GatewayError]] = {
 
 
 def gateway_error(status: int, reason: str, detail: str, *, retry_after: float | None = None) -> GatewayError:
-    """The error, of this reason's class."""
+    """Return the error, of this reason's class."""
     return _CLASSES.get(reason, GatewayError)(status, reason, detail, retry_after=retry_after)

@@ -33,7 +33,7 @@ class Files(Asynchronous):
         return f"{session_path(self._session, 'files')}/{quote(path, safe='/~')}"
 
     async def list(self, *, folders: bool = False) -> AsyncGenerator[FileModel]:
-        """All files, by path; with `folders`, these too, each with a slash at its path's end."""
+        """Yield all files, by path; with `folders`, these too, each with a slash at its path's end."""
         pages = Pages("")
         while pages.after is not None:
             begins = pages.after or None

@@ -84,7 +84,7 @@ class _Reader:
         }
 
     def table(self, table: Mapping[str, Any]) -> Any:
-        """The DataFrame or Series."""
+        """Return the DataFrame or Series."""
         schema, rows = table["schema"], table["data"]
         fields = schema["fields"]
         levels = len(schema["index"] if "index" in schema else schema["primaryKey"])

@@ -153,7 +153,7 @@ class Answer:
             yield part
 
     async def body(self, *, most: int = MOST_ANSWER) -> bytes:
-        """The whole body. Raises GatewayError (``bad_answer``) for one of more than `most` bytes."""
+        """Return the whole body. Raises GatewayError (``bad_answer``) for one of more than `most` bytes."""
         said = self.headers.get("content-length", "")
         if said.isascii() and said.isdecimal() and (len(said) > _DIGITS or int(said) > most):
             raise self._too_long(most)
@@ -163,7 +163,7 @@ class Answer:
         return body
 
     async def _beginning(self, enough: int) -> bytes:
-        """The body; no more of it than arrives until there is `enough`."""
+        """Return the body; no more of it than arrives until there is `enough`."""
         parts: list[bytes] = []
         size = 0
         async with aclosing(self.chunks()) as chunks:
@@ -207,7 +207,7 @@ class Trust:
     certificate: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """The TLS context that enforces it. Raises InvalidInput."""
+        """Return the TLS context that enforces it. Raises InvalidInput."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file, cadata=self.certificate)
         except OSError as error:  # ssl.SSLError is one
@@ -360,7 +360,7 @@ class Server:
             raise _lost() from error
 
     async def websocket(self, target: str, session: str) -> WebSocketClientConnection:
-        """An open WebSocket, of the gateway that has the session with this path.
+        """Return an open WebSocket, of the gateway that has the session with this path.
 
         Raises OSError and tornado's HTTPError and StreamClosedError.
         """
@@ -383,14 +383,14 @@ def _ignore() -> None:
 
 
 def _below(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that caused it, the outermost first; of a group the first."""
+    """Yield an error and those that caused it, the outermost first; of a group the first."""
     while error is not None:
         yield error
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
 
 
 def _find(kind: type[E], outermost: BaseException) -> E | None:
-    """The error of this kind that caused the outermost one, if one did."""
+    """Return the error of this kind that caused the outermost one, if one did."""
     return next((error for error in _below(outermost) if isinstance(error, kind)), None)
 
 
@@ -483,7 +483,7 @@ async def _ended(task: asyncio.Task[Any]) -> None:
 
 
 async def lines(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The lines of a body, without line ends; an unterminated last one is left out.
+    """Yield the lines of a body, without line ends; an unterminated last one is left out.
 
     Raises GatewayError for a line of more than MOST_LINE bytes.
     """

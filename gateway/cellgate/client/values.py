@@ -76,7 +76,7 @@ class Result(answers.Result, frozen=True, kw_only=True):
         return [str(each["problem"]) for each in shown if isinstance(each, dict) and "problem" in each]
 
     def frames(self) -> list[Any]:
-        """The `tables` as pandas' DataFrames and Series, as they were; this needs pandas here, too.
+        """Return the `tables` as pandas' DataFrames and Series, as they were; this needs pandas here, too.
 
         Raises ValueError for one that is no table.
         """
@@ -96,7 +96,7 @@ class Result(answers.Result, frozen=True, kw_only=True):
         return describe_loss(self.kernel)
 
     def check(self) -> Self:
-        """The result itself. Raises CellFailed if the cell did not succeed."""
+        """Return the result itself. Raises CellFailed if the cell did not succeed."""
         if self.ok:
             return self
         detail = f"{self.error.ename}: {self.error.evalue}" if self.error else self.cause or ""
@@ -154,7 +154,7 @@ class _MaybeTyped(msgspec.Struct):
 
 
 def parse_event(line: bytes) -> Event | None:
-    """The event in one line of an NDJSON answer; None for a keep-alive.
+    """Return the event in one line of an NDJSON answer; None for a keep-alive.
 
     Raises GatewayError if it is not an event, and if it reports that the stream has failed.
     """

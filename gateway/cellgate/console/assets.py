@@ -87,7 +87,7 @@ class Assets:
         return name in self._paths
 
     async def get(self, name: str) -> Asset:
-        """The file of this name, such as ``app/main.js``. Raises NotFound, StorageError."""
+        """Return the file of this name, such as ``app/main.js``. Raises NotFound, StorageError."""
         asset = self._read.get(name)
         if asset is not None:
             return asset
@@ -101,7 +101,7 @@ class Assets:
 
 
 def _listed(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files that are served, by name; links are not followed."""
+    """Yield the files that are served, by name; links are not followed."""
     found = 0
     for where, _, files in os.walk(folder):
         for file in sorted(files):

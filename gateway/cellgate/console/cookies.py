@@ -75,7 +75,7 @@ class CookiePlace:
         return f"{self.base_url}/"
 
     def field(self, secret: str) -> str:
-        """The Set-Cookie field that gives a browser its secret, or takes it away if that is empty."""
+        """Return the Set-Cookie field that gives a browser its secret, or takes it away if that is empty."""
         secure = "; Secure" if self.secure else ""
         site = "Lax" if self.asking else "Strict"
         seconds = 0 if not secret else ASKING_SECONDS if self.asking else None
@@ -88,7 +88,7 @@ class CookiePlace:
 
 
 def values_of(cookies: Iterable[str], wanted: str) -> list[str]:
-    """The values of the cookies of this name in a request's Cookie fields, each once."""
+    """Return the values of the cookies of this name in a request's Cookie fields, each once."""
     found: dict[str, None] = {}
     for field in cookies:
         for pair in field.split(";"):

@@ -45,7 +45,7 @@ class SignIns:
         self._tasks = Supervisor()
 
     def ticket(self, login: Login) -> str:
-        """A ticket, which signs in as `login` once and not for long."""
+        """Return a ticket, which signs in as `login` once and not for long."""
         return self._kept.issue(ConsoleGrant(login))
 
     def peek(self, ticket: str) -> Login | None:
@@ -59,11 +59,11 @@ class SignIns:
         return None if redeemed is None else (redeemed[0], redeemed[1].login)
 
     def sign_in(self, login: Login) -> str:
-        """The secret for a browser whose user has shown a token."""
+        """Return the secret for a browser whose user has shown a token."""
         return self._kept.sign_in(ConsoleGrant(login))
 
     def find(self, secrets: Iterable[str]) -> tuple[str, Login] | None:
-        """A secret of these that is good, and its login; None if there is none.
+        """Return a secret of these that is good, and its login; None if there is none.
 
         Also None if they are of different logins: somebody has added theirs, so that what the user does would
         happen in their name.
@@ -76,7 +76,7 @@ class SignIns:
         return found[0]
 
     def is_good(self, secret: str) -> bool:
-        """Whether a secret is of a sign-in that is not over."""
+        """Return whether a secret is of a sign-in that is not over."""
         return self._kept.find(secret) is not None
 
     def sign_out(self, secrets: Iterable[str]) -> None:
@@ -86,7 +86,7 @@ class SignIns:
             self._ended()
 
     def logins_in_use(self) -> Iterator[Login]:
-        """The logins of sign-ins in use, though no connection may be open at the moment."""
+        """Return the logins of sign-ins in use, though no connection may be open at the moment."""
         return (grant.login for grant in self._kept.in_use(IN_USE_SECONDS))
 
     def follow(self, ended: Callable[[], None]) -> None:

@@ -70,7 +70,7 @@ class AzureHandler(DoorAccess):
         return "application/json; charset=utf-8", encode(told)
 
     def parameter(self, name: str) -> str:
-        """A parameter of the query; "" if it is not there. Raises InvalidInput."""
+        """Return a parameter of the query; "" if it is not there. Raises InvalidInput."""
         try:
             return self.request.query_arguments.get(name, [b""])[-1].decode()
         except UnicodeDecodeError:
@@ -90,14 +90,14 @@ class AzureHandler(DoorAccess):
         return identifier
 
     def key(self) -> str:
-        """The session's key: an identifier may be any text. Raises Forbidden if it is out of reach."""
+        """Return the session's key: an identifier may be any text. Raises Forbidden if it is out of reach."""
         key = PREFIX + hashlib.sha256(self.identifier.encode()).hexdigest()[:32]
         if not self.login.reach.covers(key):
             raise Forbidden(f"This token is for other sessions than this one, whose key is {key}")
         return key
 
     def wanted(self) -> SessionBody:
-        """The session, as it is made if there is none."""
+        """Return the session, as it is made if there is none."""
         usual = self.services.manager.default_limits(self.owner).idle_timeout
         return SessionBody(
             session=self.key(),
@@ -131,7 +131,7 @@ class AzureRunHandler(AzureHandler, DoorHandler):
         return session, run
 
     def timeout(self, asked: float | None) -> float | None:
-        """The seconds that something may run: those asked for, but no more than anybody may ask for.
+        """Return the seconds that something may run: those asked for, but no more than anybody may ask for.
 
         None for the usual. Raises InvalidInput.
         """
@@ -226,7 +226,7 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
         return parse_path(f"{self._folder}/{path}" if self._folder else path)
 
     async def uploaded(self) -> list[FileModel]:
-        """The files that the form put into the session; none if the client has gone."""
+        """Return the files that the form put into the session; none if the client has gone."""
         placed = await self.placed() or []
         return [FileModel(path=each.path, size=each.size or 0, modified=now()) for each in placed]
 

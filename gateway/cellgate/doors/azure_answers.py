@@ -42,7 +42,7 @@ def is_newer(version: str) -> bool:
 
 
 def old_cell(builder: ResultBuilder) -> list[bytes]:
-    """A cell as `code/execute` tells it, in parts."""
+    """Return a cell as `code/execute` tells it, in parts."""
     result = builder.result(plain=True)
     succeeded = result.status == "ok"
     told = {
@@ -55,7 +55,7 @@ def old_cell(builder: ResultBuilder) -> list[bytes]:
 
 
 def new_cell(builder: ResultBuilder, identifier: str) -> list[bytes]:
-    """A cell as `executions` tells it, in parts."""
+    """Return a cell as `executions` tells it, in parts."""
     result = builder.result(plain=True)
     succeeded = result.status == "ok"
     told = {
@@ -103,7 +103,7 @@ def _number_or_text(text: object) -> object:
 
 
 def shell_answer(model: ProcessModel, identifier: str, milliseconds: int) -> dict[str, object]:
-    """A program as `executions` tells it: its exit code, as a text, is the status."""
+    """Return a program as `executions` tells it: its exit code, as a text, is the status."""
     stderr = model.stderr
     if model.cause is not None:
         stderr += f"The command was ended early: {model.cause}\n"
@@ -115,7 +115,7 @@ def shell_answer(model: ProcessModel, identifier: str, milliseconds: int) -> dic
 
 
 def _exit_code(model: ProcessModel) -> int:
-    """The program's, or what a shell would make of its end."""
+    """Return the program's, or what a shell would make of its end."""
     if model.cause == "timeout":
         return TIMED_OUT
     if model.exit_code is not None:
@@ -137,7 +137,7 @@ def file_list(files: Iterable[FileModel], folder: str, *, newer: bool) -> list[b
 
 
 def new_file(file: FileModel, folder: str) -> list[bytes]:
-    """One file in the folder, as the newer API answers an upload, in parts."""
+    """Return one file in the folder, as the newer API answers an upload, in parts."""
     start = f"{folder}/" if folder else ""
     return encode_in_steps(_new_file(file, file.path.removeprefix(start)))
 

@@ -71,7 +71,7 @@ class DoorAccess(BaseHandler):
     door: ClassVar[str]
 
     def _authenticate(self) -> Login | Ask:
-        """The login of the request's token; a browser's sign-in counts for our own page alone."""
+        """Return the login of the request's token; a browser's sign-in counts for our own page alone."""
         headers = self.request.headers
         given = headers.get("Authorization", "").strip()
         if given and " " not in given:
@@ -111,7 +111,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
             return Ran(result, await self._read_all(session.row.key, found))
 
     def checked(self, script: Script) -> ExecuteRequest:
-        """The cell that runs a script. Raises InvalidInput and PackagesNotAllowed."""
+        """Return the cell that runs a script. Raises InvalidInput and PackagesNotAllowed."""
         services, manager = self.services, self.services.manager
         usual = manager.default_limits(self.owner).cell_timeout
         body = ExecuteBody(
@@ -123,7 +123,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
         return permitted(services, self.login, request)
 
     async def run_in(self, session: Session, request: ExecuteRequest) -> Result:
-        """The result of a cell, without ANSI codes; it is interrupted when its client leaves."""
+        """Return the result of a cell, without ANSI codes; it is interrupted when its client leaves."""
         run = session.submit(request)
         builder = run.record.builder
         self.stop_when_gone(session, run)
@@ -158,7 +158,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
             manager.end_later(session, "one_shot", keep_files=keep_files)
 
     async def _read_all(self, key: str, files: Iterable[FileChange]) -> dict[str, bytes]:
-        """The files by path, without those that are there no more: what a cell began may go on."""
+        """Return the files by path, without those that are there no more: what a cell began may go on."""
         found = {}
         for file in files:
             with suppress(NotFound, Conflict, InvalidInput):
@@ -181,7 +181,7 @@ def is_hidden(path: str) -> bool:
 
 
 def in_workspace(name: str) -> str:
-    """The path in the workspace that a file's name means: it may begin with one of `HOMES`."""
+    """Return the path in the workspace that a file's name means: it may begin with one of `HOMES`."""
     home = next((home for home in HOMES if name.startswith(home)), "")
     return name.removeprefix(home)
 

@@ -92,7 +92,7 @@ class LibreChatAccess(DoorAccess):
         return self.services.access.authenticate(f"Bearer {key}", None)
 
     def _is_for_user(self) -> bool:
-        """Whether LibreChat says whose request this is, at a gateway that can tell."""
+        """Return whether LibreChat says whose request this is, at a gateway that can tell."""
         if not self.services.access.authentication.has_users_of(PREFIX):
             return False
         return issuer_of(token_of(self.request.headers.get("Authorization", ""), None)) == ISSUER
@@ -105,7 +105,7 @@ class LibreChatAccess(DoorAccess):
         return "application/json; charset=utf-8", encode(told)
 
     def reached(self, key: str) -> str:
-        """The key of a session. Raises NotFound if the token does not reach it."""
+        """Return the key of a session. Raises NotFound if the token does not reach it."""
         return self.login.reach.check(key)
 
 
@@ -219,7 +219,7 @@ class ListHandler(LibreChatAccess, FolderHandler):
 
 
 def _arguments(words: list[str]) -> list[str]:
-    """The cells that let a script find its arguments."""
+    """Return the cells that let a script find its arguments."""
     return [f"import sys\nsys.argv[1:] = {words!r}"] if words else []
 
 
@@ -259,12 +259,12 @@ def _listed(key: str, files: list[FileModel]) -> list[bytes]:
 
 
 def _id(path: str) -> str:
-    """A file's id: its path, in letters that LibreChat takes."""
+    """Return a file's id: its path, in letters that LibreChat takes."""
     return base64.urlsafe_b64encode(path.encode()).decode().rstrip("=")
 
 
 def _parts(identity: str) -> Parts:
-    """The path that an id names. Raises NotFound for one that is none of ours, and InvalidInput."""
+    """Return the path that an id names. Raises NotFound for one that is none of ours, and InvalidInput."""
     try:
         if not _ID.fullmatch(identity):
             raise NotFound("There is no file of this id")

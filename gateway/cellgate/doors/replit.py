@@ -48,7 +48,7 @@ def _given(files: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _answer(result: Result, *, values: bool) -> list[bytes]:
-    """The text, in parts. `values`: with those of expressions."""
+    """Return the text, in parts. `values`: with those of expressions."""
     text = result.text if values else printed(result)
     return [text[at : at + STEP].encode() for at in range(0, len(text), STEP)]
 

@@ -42,7 +42,7 @@ def check_doors(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def door_routes(services: Services) -> list[Route]:
-    """The routes of the doors that are open, with the arguments of their handlers."""
+    """Return the routes of the doors that are open, with the arguments of their handlers."""
     prefix = re.escape(services.base_url)
     given = {"services": services}
     return [

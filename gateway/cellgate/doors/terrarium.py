@@ -47,7 +47,7 @@ class Wanted:
         self._left = MOST_BYTES
 
     def __call__(self, file: FileChange) -> bool:
-        """Whether this one is."""
+        """Return whether this one is."""
         size = file.size or 0
         if is_hidden(file.path) or file.path in self._given or size > self._left:
             return False
@@ -98,7 +98,7 @@ def _given(files: Iterable[TerrariumFile]) -> dict[str, bytes]:
 
 
 def _answer(ran: Ran) -> list[bytes]:
-    """The body of the answer, in parts. It is one line, because that is what Cohere's client reads."""
+    """Return the body of the answer, in parts. It is one line, because that is what Cohere's client reads."""
     result = ran.result
     told: dict[str, object] = {
         "success": result.status == "ok",
@@ -126,7 +126,7 @@ def _bytes(file: TerrariumFile) -> bytes:
 
 
 def _value(result: Result) -> str | None:
-    """The value of the last expression, as text."""
+    """Return the value of the last expression, as text."""
     values = [output for output in result.outputs if output["output_type"] == "execute_result"]
     return values[-1]["data"].get("text/plain") if values else None
 

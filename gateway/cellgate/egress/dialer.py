@@ -26,7 +26,7 @@ def in_turns(addresses: Sequence[Address]) -> list[Address]:
 
 
 def is_own(address: Address, port: int) -> bool:
-    """Whether this machine itself has the address: the system would send from there to there.
+    """Return whether this machine itself has the address: the system would send from there to there.
 
     Nothing is sent: a datagram socket's connect only chooses a route.
     """
@@ -40,7 +40,7 @@ def is_own(address: Address, port: int) -> bool:
 
 
 async def dial(addresses: Sequence[Address], port: int) -> tuple[socket.socket, Address] | None:
-    """A connected socket and its address; None when no address answers."""
+    """Return a connected socket and its address; None when no address answers."""
     order = in_turns(addresses)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):

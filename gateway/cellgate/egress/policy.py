@@ -113,11 +113,11 @@ class EgressPolicy:
     allow_private: bool = False
 
     def pattern_for(self, host: str, port: int) -> HostPattern | None:
-        """The pattern that allows a canonical host and a port; None if none does."""
+        """Return the pattern that allows a canonical host and a port; None if none does."""
         return next((pattern for pattern in self.patterns if pattern.matches(host, port)), None)
 
     def admits(self, host: str, port: int, address: Address) -> bool:
-        """Whether this address may be connected to, as one of an allowed host.
+        """Return whether this address may be connected to, as one of an allowed host.
 
         Clouds' metadata, and any other link-local address, only where a pattern names the very address, and
         private networks are allowed.
@@ -174,7 +174,7 @@ def canonical_host(text: str) -> str:
 
 
 def address_of(host: str) -> Address | None:
-    """The address that a canonical host is; None for a name."""
+    """Return the address that a canonical host is; None for a name."""
     try:
         return ip_address(host)
     except ValueError:

@@ -244,7 +244,7 @@ class SessionProxy:
             to_host.transport.abort()
 
     async def _connect(self, request: ProxyRequest, connection: _Connection) -> socket.socket:
-        """A socket that is connected to a checked address of the host. Raises Refused."""
+        """Return a socket that is connected to a checked address of the host. Raises Refused."""
         policy = self._admit(request)
         # Before the first await, so that no more are opened than may be.
         self._open.add(connection)
@@ -293,7 +293,7 @@ class SessionProxy:
         return policy
 
     def _is_admitted(self, policy: EgressPolicy, request: ProxyRequest, address: Address) -> bool:
-        """Whether an address may be connected to: our machine's own only where private ones may be."""
+        """Return whether an address may be connected to: our machine's own only where private ones may be."""
         if not policy.admits(request.host, request.port, address):
             return False
         return policy.allow_private or not self._egress.ways.is_own(address, request.port)
@@ -386,7 +386,7 @@ def _still_allowed(policy: EgressPolicy | None, connection: _Connection) -> bool
 
 
 def _allows(policy: EgressPolicy | None, request: ProxyRequest, address: Address, *, own: bool) -> bool:
-    """Whether a policy allows a connection to an address, which may be our machine's `own`."""
+    """Return whether a policy allows a connection to an address, which may be our machine's `own`."""
     if policy is None or (own and not policy.allow_private):
         return False
     return policy.admits(request.host, request.port, address)
@@ -400,7 +400,7 @@ def _named(policy: EgressPolicy) -> str:
 
 
 async def _streams(connected: socket.socket) -> tuple[StreamReader, StreamWriter]:
-    """A reader and a writer for a connected socket, with small buffers. Closes it when that fails."""
+    """Return a reader and a writer for a connected socket, with small buffers. Closes it when that fails."""
     try:
         if connected.family is socket.AF_UNIX:
             reader, writer = await asyncio.open_unix_connection(sock=connected, limit=MOST_HEAD)
@@ -414,7 +414,7 @@ async def _streams(connected: socket.socket) -> tuple[StreamReader, StreamWriter
 
 
 async def _read_head(reader: StreamReader) -> bytes | None:
-    """The head of the request; None if the client leaves without one. Raises Refused."""
+    """Return the head of the request; None if the client leaves without one. Raises Refused."""
     try:
         async with asyncio.timeout(HEAD_SECONDS):
             return await reader.readuntil(b"\r\n\r\n")

@@ -45,7 +45,7 @@ class ProxyRequest:
 
 
 def parse_head(data: bytes) -> ProxyRequest:
-    """The request of a head, which ends with its empty line. Raises BadHead."""
+    """Return the request of a head, which ends with its empty line. Raises BadHead."""
     lines = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
     start = _REQUEST_LINE.fullmatch(lines[0])
     if start is None:
@@ -115,7 +115,7 @@ def _check_host(fields: list[tuple[str, str]], minor: int, expected: tuple[str, 
 
 
 def _body_length(fields: list[tuple[str, str]], minor: int) -> int | None:
-    """The length of the body; None if it comes in chunks."""
+    """Return the length of the body; None if it comes in chunks."""
     lengths = _values(fields, "content-length")
     encodings = _values(fields, "transfer-encoding")
     if encodings:
@@ -130,7 +130,7 @@ def _body_length(fields: list[tuple[str, str]], minor: int) -> int | None:
 
 
 def _hop_by_hop(fields: list[tuple[str, str]]) -> frozenset[str]:
-    """The names of fields that end here."""
+    """Return the names of fields that end here."""
     named = {
         name.strip().lower()
         for value in _values(fields, "connection")

@@ -82,7 +82,7 @@ class Resolver:
         self._room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def addresses(self, host: str) -> list[Address]:
-        """The addresses of a canonical host; none when it is not known, or not in time."""
+        """Return the addresses of a canonical host; none when it is not known, or not in time."""
         literal = address_of(host)
         if literal is not None:
             return [literal]

@@ -29,7 +29,7 @@ Pass = Callable[[str, int], Awaitable[None]]
 
 
 def nobody(_principal: str) -> EgressPolicy | None:
-    """The policy of a gateway whose operator has none."""
+    """Return the policy of a gateway whose operator has none."""
     return None
 
 
@@ -95,7 +95,7 @@ class Egress:
             raise InvalidInput(f"A session can't be given a network here: {self.unfit}")
 
     def reachable(self, principal: str) -> list[str] | None:
-        """The patterns of what the principal's sessions may reach; None if nothing."""
+        """Return the patterns of what the principal's sessions may reach; None if nothing."""
         policy = self.policy_of(principal)
         if policy is None or not policy.patterns or self.unfit is not None:
             return None

@@ -48,7 +48,7 @@ class AnswerSize:
 
     @classmethod
     def of_text(cls, characters: int) -> Self:
-        """The size of an answer whose texts have at most so many characters."""
+        """Return the size of an answer whose texts have at most so many characters."""
         return cls(characters, max(_JSON, _JSON_OF_CHARACTER * characters))
 
     def without(self, json: int, images: int) -> AnswerSize:
@@ -57,7 +57,7 @@ class AnswerSize:
         return AnswerSize(min(self.text, left // _JSON_OF_CHARACTER), left, max(0, self.images - images))
 
     def share(self, among: int) -> AnswerSize:
-        """An equal part of it for each of so many results."""
+        """Return an equal part of it for each of so many results."""
         part = max(self.json // among, _LEAST_JSON)
         return AnswerSize(min(self.text, part // _JSON_OF_CHARACTER), part, self.images // among)
 
@@ -105,7 +105,7 @@ class Cutter:
         self._image_room = size.images
 
     def text(self, value: str, whole: str) -> str:
-        """A text of the answer, cut to its size."""
+        """Return a text of the answer, cut to its size."""
         most = self._size.json // _TEXTS
         limit = self._size.text
         short = shorten(value, limit, whole)
@@ -116,7 +116,7 @@ class Cutter:
         return short
 
     def error(self, error: dict[str, Any], whole: str) -> dict[str, Any]:
-        """An error with its texts cut to the size of texts."""
+        """Return an error with its texts cut to the size of texts."""
         traceback = self.text("\n".join(error["traceback"]), whole)
         return {
             **error,
@@ -130,7 +130,7 @@ class Cutter:
         self._room -= sum(_json_size(value) for value in values)
 
     def texts(self, outputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The outputs with their texts cut to the size of texts."""
+        """Return the outputs with their texts cut to the size of texts."""
         return [self._cut(index, output) for index, output in enumerate(outputs)]
 
     def _cut(self, index: int, output: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Cutter:
         return shown
 
     def _without_images(self, output: dict[str, Any], index: int) -> dict[str, Any]:
-        """The output, without images that there is no room for."""
+        """Return the output, without images that there is no room for."""
         data = output.get("data", {})
         for mime in [mime for mime in data if mime.startswith("image/")]:
             size = _image_size(mime, data[mime])
@@ -213,7 +213,7 @@ class Cutter:
 
 
 def images_in(outputs: Iterable[dict[str, Any]]) -> tuple[int, int]:
-    """The bytes of all images: as JSON has them, and as files of their own."""
+    """Return the bytes of all images: as JSON has them, and as files of their own."""
     found = [
         (mime, value)
         for output in outputs

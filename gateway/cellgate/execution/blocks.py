@@ -86,7 +86,7 @@ def _here_document(program: str, code: str) -> str:
 
 
 def check_blocks(body: BlocksBody) -> list[Block]:
-    """The blocks to run. Raises InvalidInput, naming the invalid block; then none of them may run."""
+    """Return the blocks to run. Raises InvalidInput, naming the invalid block; then none of them may run."""
     if (body.markdown is None) == (body.blocks is None):
         raise InvalidInput("Give either markdown or blocks")
     given = list(_of_markdown(body.markdown) if body.markdown is not None else body.blocks or ())
@@ -98,7 +98,7 @@ def check_blocks(body: BlocksBody) -> list[Block]:
 
 
 def _of_markdown(text: str) -> Iterator[BlockBody]:
-    """The fences that name a language; others are text, such as the output of a program."""
+    """Yield the fences that name a language; others are text, such as the output of a program."""
     for fence in fences(check_text(text, "markdown", MAX_CODE_BYTES)):
         if language := fence_language(fence.info):
             yield BlockBody(language, fence.content)
@@ -121,7 +121,7 @@ def _check(number: int, block: BlockBody) -> Block:
 
 
 def _filename(code: str) -> str | None:
-    """The name in the first line, if it gives one."""
+    """Return the name in the first line, if it gives one."""
     start = _FILENAME.match(code)
     if start is None:
         return None
@@ -131,7 +131,7 @@ def _filename(code: str) -> str | None:
 
 
 def _pip_line(line: str) -> str:
-    """A line of a pip block, which is a pip command or just requirements, as a magic."""
+    """Return a line of a pip block, which is a pip command or just requirements, as a magic."""
     line = re.sub(r"^\s*pip3?\s+", "", line).strip()
     if not line or line.startswith("#"):
         return line

@@ -20,7 +20,7 @@ MAX_METADATA_DEPTH = 32
 
 
 def check_session_key(key: str) -> str:
-    """The key, or InvalidInput when it is malformed."""
+    """Return the key, or InvalidInput when it is malformed."""
     if not key:
         raise InvalidInput(
             "The session key is empty; all sessions are at /v1/sessions, without a slash behind"
@@ -46,7 +46,7 @@ def check_text(value: str, name: str, max_bytes: int) -> str:
 
 
 def check_env(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
-    """The environment as sorted pairs, or InvalidInput."""
+    """Return the environment as sorted pairs, or InvalidInput."""
     if not env:
         return ()
     if len(env) > MAX_ENV:

@@ -37,20 +37,20 @@ class SessionLimits:
     )
 
     def to_wire(self) -> dict[str, Any]:
-        """The flat object on the wire; sizes in bytes."""
+        """Return the flat object on the wire; sizes in bytes."""
         times = {name: getattr(self, name) for name in ("cell_timeout", "idle_timeout", "lifetime")}
         return {**asdict(self.resources), **times}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> SessionLimits:
-        """The limits that `to_wire` gave; a limit that it did not know has its default."""
+        """Return the limits that `to_wire` gave; a limit that it did not know has its default."""
         known = {field.name: wire[field.name] for field in fields(cls) if field.name in wire}
         named = {field.name for field in fields(ResourceLimits)} & wire.keys()
         return cls(ResourceLimits(**{name: wire[name] for name in named}), **known)
 
 
 def check_seconds(value: float, name: str) -> float:
-    """A duration above zero and at most 30 days, or InvalidInput."""
+    """Return a duration above zero and at most 30 days, or InvalidInput."""
     if not math.isfinite(value) or not 0 < value <= MAX_SECONDS:
         raise InvalidInput(f"{name} must be above 0 and at most {MAX_SECONDS:.0f} seconds")
     return float(value)
@@ -75,7 +75,7 @@ class Ceilings:
             check_seconds(getattr(self, name), f"max_{name}")
 
     def to_wire(self) -> dict[str, Any]:
-        """The flat object on the wire."""
+        """Return the flat object on the wire."""
         return {**asdict(self.resources), "cell_timeout": self.cell_timeout, "lifetime": self.lifetime}
 
     def lowered_by(self, quotas: Quotas) -> Ceilings:
@@ -93,13 +93,13 @@ class Ceilings:
         return replace(self, resources=resources, own=frozenset({*lower, *times}), **times)
 
     def check(self, limits: SessionLimits) -> SessionLimits:
-        """The limits, or InvalidInput that names the first one above its ceiling."""
+        """Return the limits, or InvalidInput that names the first one above its ceiling."""
         for name, value in self._above(limits).items():
             raise InvalidInput(self._refusal(f"limits.{name}", name, value))
         return limits
 
     def check_timeout(self, timeout: float) -> float:
-        """A cell's own `timeout`, or InvalidInput when it is invalid or above its ceiling."""
+        """Return a cell's own `timeout`, or InvalidInput when it is invalid or above its ceiling."""
         if check_seconds(timeout, "timeout") > self.cell_timeout:
             raise InvalidInput(self._refusal("timeout", "cell_timeout", timeout))
         return float(timeout)
@@ -134,12 +134,12 @@ class Ceilings:
 
 
 def _plain(value: float) -> str:
-    """The number, without an exponent if it is whole, as sizes are."""
+    """Return the number, without an exponent if it is whole, as sizes are."""
     return str(int(value)) if float(value).is_integer() else f"{value:.15g}"
 
 
 def merge_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
-    """The gateway's defaults, overridden by the request. Raises InvalidInput."""
+    """Return the gateway's defaults, overridden by the request. Raises InvalidInput."""
     return ceilings.check(named_limits(defaults, body))
 
 

@@ -18,7 +18,7 @@ LAZY_LINES = 8
 
 
 def fences(text: str) -> Iterable[Token]:
-    """The fenced blocks, including those in lists and quotes.
+    """Return the fenced blocks, including those in lists and quotes.
 
     Takes linear time, a dozen microseconds a character at the most: the text of paragraphs, where the
     parser's time is more than linear, is not read.
@@ -29,7 +29,7 @@ def fences(text: str) -> Iterable[Token]:
 
 
 def _ends_quote(state: StateBlock, line: int, _end: int, silent: bool) -> bool:
-    """Whether a line without a mark ends the quote that the parser is in: a rule that makes no block.
+    """Return whether a line without a mark ends the quote that the parser is in: a rule that makes no block.
 
     Such lines can only go on with a paragraph. The parser reads on to the last of them before it finds that
     the quote has ended long ago, and does that again for each quote among them.

@@ -29,7 +29,7 @@ class Images(StrEnum):
 
 
 def without_images(output: dict[str, Any], address: str | None) -> dict[str, Any]:
-    """The output without its images; if `address` is given, the metadata says where each image is.
+    """Return the output without its images; if `address` is given, the metadata says where each image is.
 
     ``metadata[mime]["url"]`` is added to what Jupyter keeps there, an image's width and height.
     """
@@ -69,7 +69,7 @@ def output_bytes(output: Mapping[str, Any], mime: str | None = None) -> tuple[st
 
 
 def _preferred(data: Mapping[str, Any]) -> str | None:
-    """The first image, otherwise plain text, otherwise the first type there is."""
+    """Return the first image, otherwise plain text, otherwise the first type there is."""
     images = [mime for mime in data if mime.startswith("image/")]
     if images:
         return images[0]

@@ -48,7 +48,7 @@ class ExecuteRequest:
 
 
 def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -> ExecuteRequest:
-    """The body's values, checked. `interactive`: somebody can answer an input_request later."""
+    """Return the body's values, checked. `interactive`: somebody can answer an input_request later."""
     if body.on_disconnect not in {"continue", "interrupt"}:
         raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")
     if body.packages not in {None, "auto", "temporary"}:
@@ -82,7 +82,7 @@ def in_language(request: ExecuteRequest, language: str | None, of_kernel: str) -
 
 
 def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Message:
-    """The client's own message, or one built from the request."""
+    """Return the client's own message, or one built from the request."""
     if request.message is not None:
         return request.message
     content = {

@@ -96,7 +96,7 @@ class ResultBuilder:
         return self._weight > _HEAVY
 
     def copy(self) -> ResultBuilder:
-        """A cheap snapshot, which shares whatever does not change."""
+        """Return a cheap snapshot, which shares whatever does not change."""
         made = ResultBuilder()
         made._area = self._area.copy()
         made._session = self._session
@@ -125,7 +125,7 @@ class ResultBuilder:
         base_url: str = "",
         kept: bool = True,
     ) -> Result:
-        """The result of the wire contract; until `finished`, the result so far, "queued" or "running".
+        """Return the result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
         With `plain`, no string contains ANSI codes. `size`: what is too large for it is cut or left out, with
         a mark. `images`: where images are. Addresses in the result are paths below `base_url`. `kept`:
@@ -176,7 +176,7 @@ class ResultBuilder:
         )
 
     def _with_widgets(self, outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The outputs as a reader sees them in the end: widgets with their last text."""
+        """Return the outputs as a reader sees them in the end: widgets with their last text."""
         last = self._last()
         if not last:
             return outputs
@@ -186,7 +186,7 @@ class ResultBuilder:
         ]
 
     def _last(self) -> dict[str, str]:
-        """The last texts of widgets; in a copy, those of when it was made."""
+        """Return the last texts of widgets; in a copy, those of when it was made."""
         if self._last_of_widgets is not None:
             return self._last_of_widgets
         return {} if self._widgets is None else self._widgets.last()

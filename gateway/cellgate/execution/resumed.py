@@ -169,7 +169,7 @@ class ResumedCell:
         return None if key is None or request_hash is None else (key, request_hash)
 
     def was_seen(self, message: Message) -> bool:
-        """Whether a message came from the spool already.
+        """Return whether a message came from the spool already.
 
         Text that was held back comes under an id that is known; the masker leaves out what comes twice.
         """

@@ -33,7 +33,7 @@ class Pace:
         self._ahead = max(0.0, self._ahead - amount)
 
     def is_behind(self, per_minute: float, now: float) -> bool:
-        """Whether all that was taken has been made up for."""
+        """Return whether all that was taken has been made up for."""
         self._advance(_rate(per_minute), now)
         return self._ahead <= 0
 

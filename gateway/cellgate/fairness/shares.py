@@ -25,7 +25,7 @@ class Shares:
         self._taken: dict[str, int] = {}
 
     def take(self, name: str) -> Reservation | None:
-        """A place for this principal, until it is released; None if there is none for them."""
+        """Return a place for this principal, until it is released; None if there is none for them."""
         return Reservation(partial(self.leave, name)) if self.enter(name) else None
 
     def enter(self, name: str) -> bool:
@@ -51,5 +51,5 @@ class Shares:
         return self._taken.get(name, 0)
 
     def heaviest(self) -> str | None:
-        """The principal with the most places; None if nobody has any."""
+        """Return the principal with the most places; None if nobody has any."""
         return max(self._taken, key=self._taken.__getitem__, default=None)

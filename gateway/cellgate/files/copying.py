@@ -43,7 +43,7 @@ class _Target:
         os.close(self._root)
 
     def folder(self, path: str) -> int:
-        """The descriptor of a folder in it, open until the next call."""
+        """Return the descriptor of a folder in it, open until the next call."""
         if path != self._path:
             self._leave()
             for name in path.split("/") if path else ():

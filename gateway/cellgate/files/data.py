@@ -134,7 +134,7 @@ def copy_range(source: int, target: int, at: int, end: int, stop: Stop) -> None:
 
 
 def same(one: int, other: int, size: int, stop: Stop) -> bool:
-    """Whether two files of this size have the same bytes; False too if their holes lie elsewhere."""
+    """Return whether two files of this size have the same bytes; False too if their holes lie elsewhere."""
     for part, twin in zip_longest(parts(one, size), parts(other, size)):
         if part is None or part != twin:
             return False
@@ -149,7 +149,7 @@ def same(one: int, other: int, size: int, stop: Stop) -> bool:
 
 
 def is_open(descriptor: int, *, for_writing: bool = False) -> bool:
-    """Whether something else has a file open, or may have; `descriptor` must be for reading only.
+    """Return whether something else has a file open, or may have; `descriptor` must be for reading only.
 
     Through a shared map data can change without a sign on the file, and a map keeps its file open. The
     kernel grants a lease only on a file that is not open elsewhere, one for reading if it is not open for

@@ -136,7 +136,7 @@ class Ledger:
         reservation.release()
 
     def _size_of(self, owner: str) -> int:
-        """The size of one principal's reservations in bytes."""
+        """Return the size of one principal's reservations in bytes."""
         theirs = (account for account in self._accounts.values() if account.owner == owner)
         return sum(each.size for account in theirs for each in account.reservations)
 

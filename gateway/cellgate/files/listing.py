@@ -64,7 +64,7 @@ class Stop:
         self._event.set()
 
     def __call__(self) -> bool:
-        """Whether it was set; may be called from any thread."""
+        """Return whether it was set; may be called from any thread."""
         return self._event.is_set()
 
 
@@ -207,7 +207,7 @@ class _Hasher:
 
 
 def file_model(file: FileState, sha256: str | None) -> FileModel:
-    """A file as the wire shows it. `sha256` is None if it is not known yet."""
+    """Return a file as the wire shows it. `sha256` is None if it is not known yet."""
     modified = modified_at(file).replace(tzinfo=None)
     return FileModel(
         path=file.path,

@@ -30,7 +30,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, found: os.stat_result) -> Identity:
-        """The identity of a file that was found so."""
+        """Return the identity of a file that was found so."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -93,7 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     records: tuple[Record, ...]
 
     def names(self) -> dict[int, list[int]]:
-        """The numbers of the entries in each folder, by the folder's number."""
+        """Return the numbers of the entries in each folder, by the folder's number."""
         folders = (number for number, each in enumerate(self.records) if each.is_folder)
         inside: dict[int, list[int]] = {number: [] for number in folders}
         for number, each in enumerate(self.records):
@@ -102,7 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return inside
 
     def blobs(self) -> dict[int, int]:
-        """The bytes of all its blobs, by their numbers."""
+        """Return the bytes of all its blobs, by their numbers."""
         return {each.blob.number: each.blob.bytes for each in self.records if each.blob is not None}
 
     def encoded(self) -> bytes:
@@ -135,7 +135,7 @@ def record(
     sure: bool = False,
     leads_to: str = "",
 ) -> Record:
-    """The record of an entry that was found so."""
+    """Return the record of an entry that was found so."""
     return Record(
         folder,
         os.fsencode(name),

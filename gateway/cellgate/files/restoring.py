@@ -221,7 +221,7 @@ class Restoring:
                 os.close(target)
 
     def _is_untouched(self, number: int, entry: Record) -> bool:
-        """Whether a file is as it was, and stays so."""
+        """Return whether a file is as it was, and stays so."""
         return number in self._untouched and entry.first not in self._differs
 
     # The changes
@@ -398,6 +398,6 @@ def _found(name: bytes, folder: int) -> os.stat_result | None:
 
 
 def _few(found: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The first two, of what may be many."""
+    """Yield the first two, of what may be many."""
     for _, each in zip(range(2), found, strict=False):
         yield each

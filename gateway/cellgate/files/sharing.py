@@ -31,7 +31,7 @@ class FolderUsers:
         self._shared.setdefault(folder.name, _Shared()).users += 1
 
     def others_use(self, folder: Path) -> bool:
-        """Whether more than one session uses the folder."""
+        """Return whether more than one session uses the folder."""
         shared = self._shared.get(folder.name)
         return shared is not None and shared.users > 1
 

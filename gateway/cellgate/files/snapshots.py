@@ -272,7 +272,7 @@ class Snapshots:
             raise StorageFull("There is no room on the gateway's disk for the files of a checkpoint")
 
     def new_blob(self) -> int:
-        """A number that no blob has."""
+        """Return a number that no blob has."""
         return self._last_blob + 1
 
     def known(self, found: os.stat_result) -> _Known | None:
@@ -335,7 +335,7 @@ class _Taking:
         self._first: dict[Identity, int] = {}
 
     def records(self) -> list[Record]:
-        """All entries of the workspace. Raises QuotaExceeded, ShuttingDown and OSError."""
+        """Return all entries of the workspace. Raises QuotaExceeded, ShuttingDown and OSError."""
         self._add(record(self._workspace.lstat(), ROOT, ""))
         if (
             self._records[ROOT].is_folder
@@ -442,7 +442,7 @@ class _Taking:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a restore from the snapshots in this folder was interrupted. Raises OSError."""
+    """Return whether a restore from the snapshots in this folder was interrupted. Raises OSError."""
     return os.path.lexists(folder / _MARK)
 
 
@@ -458,6 +458,6 @@ def _blocks(count: int) -> int:
 
 
 def _is_settled(found: os.stat_result) -> bool:
-    """Whether a change from now on certainly gives the file another ctime."""
+    """Return whether a change from now on certainly gives the file another ctime."""
     granularity = _SETTLED if found.st_ctime_ns % 1_000_000_000 else _SETTLED_SECONDS
     return found.st_ctime_ns + granularity < time.time_ns()

@@ -45,7 +45,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parse_path(text: str) -> Parts:
-    """The names of a relative path. Raises InvalidInput for anything that could lead outside."""
+    """Return the names of a relative path. Raises InvalidInput for anything that could lead outside."""
     # A name in JSON may have millions of slashes: it is measured before it is taken apart.
     fits = len(text) <= MAX_PATH
     try:
@@ -81,7 +81,7 @@ def _state(path: str, found: os.stat_result) -> FileState:
 
 
 def state_of(path: str, descriptor: int) -> FileState:
-    """The current state of an open file. Raises OSError."""
+    """Return the current state of an open file. Raises OSError."""
     return _state(path, os.fstat(descriptor))
 
 
@@ -144,7 +144,7 @@ def _give(owner: os.stat_result, chown: Callable[[int, int], None]) -> None:
 
 
 def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
-    """A descriptor of a regular file for reading, which the caller closes, and the file's state.
+    """Return a descriptor of a regular file for reading, which the caller closes, and the file's state.
 
     Raises NotFound, InvalidInput, FileHeld.
     """
@@ -240,7 +240,7 @@ def move(root: Path, old: Parts, new: Parts) -> list[FileState]:
 
 
 def _files_below(root: Path, parts: Parts) -> list[FileState]:
-    """All files in this folder, by their paths in it. Raises Conflict for too many."""
+    """Return all files in this folder, by their paths in it. Raises Conflict for too many."""
     with _below(root, parts, MAX_DEPTH - len(parts), most=MAX_ENTRIES) as walk:
         files = [entry for entry in walk if entry.is_file and is_text(entry.path)]
     if len(files) > MOST_MOVED or not walk.complete:
@@ -249,7 +249,7 @@ def _files_below(root: Path, parts: Parts) -> list[FileState]:
 
 
 def freed_by(root: Path, parts: Parts) -> int:
-    """The bytes on disk that replacing the regular file at this path frees.
+    """Return the bytes on disk that replacing the regular file at this path frees.
 
     0 if there is none, or if it has another name, too.
     """
@@ -287,7 +287,7 @@ def scan(
     *,
     folders: bool = False,
 ) -> tuple[dict[str, FileState], bool]:
-    """All regular files below `root` by path, and whether the result is complete.
+    """Return all regular files below `root` by path, and whether the result is complete.
 
     With `folders`, these too, each with a slash at the end of its path.
 
@@ -401,7 +401,7 @@ def remove_all(root: Path, parts: Parts) -> list[str]:
 
 
 def is_text(path: str) -> bool:
-    """Whether a request can name this path, because it is UTF-8."""
+    """Return whether a request can name this path, because it is UTF-8."""
     if path.isascii():
         # As nearly all are, so they cost little.
         return True
@@ -413,7 +413,7 @@ def is_text(path: str) -> bool:
 
 
 def digest(root: Path, parts: Parts) -> tuple[FileState, str]:
-    """A regular file's state and the SHA-256 of its content, in hexadecimal. Raises as `open_file`."""
+    """Return a regular file's state and the SHA-256 of its content, in hexadecimal. Raises as `open_file`."""
     descriptor, state = open_file(root, parts)
     try:
         hashed = hashlib.sha256()

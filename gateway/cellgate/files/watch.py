@@ -92,7 +92,7 @@ def _describe(root: Path, changed: list[tuple[str, FileState, str]]) -> list[dic
 
 
 def _digest(root: Path, path: str) -> str | None:
-    """The hash; None if the file is gone by now."""
+    """Return the hash; None if the file is gone by now."""
     try:
         return tree.digest(root, tree.parse_path(path))[1]
     except CellgateError:

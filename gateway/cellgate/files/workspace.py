@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 def new_folder() -> str:
-    """A random id that distinguishes a new session's folder from all others, recorded or not."""
+    """Return a random id that distinguishes a new session's folder from all others, recorded or not."""
     return secrets.token_hex(16)
 
 
@@ -76,7 +76,7 @@ def folder_of(row: SessionRow) -> str:
 
 
 def snapshots_of(row: SessionRow) -> str:
-    """The name of a session's snapshots: its own, also where several sessions have one kept folder."""
+    """Return the name of a session's snapshots: its own, also where several sessions have one kept folder."""
     return f"{folder_of(row)}.{row.id}"
 
 
@@ -96,7 +96,7 @@ class CopyPatience:
         self._until = time.monotonic() + seconds
 
     def is_over(self) -> bool:
-        """Whether to give up now. Safe in any thread."""
+        """Return whether to give up now. Safe in any thread."""
         return time.monotonic() >= self._until
 
 
@@ -155,7 +155,7 @@ class KeptFolder:
         return self._home.folder or self.path
 
     def is_used(self, folder: Path) -> bool:
-        """Whether a kernel of a session with this kept folder uses this folder of a kernel."""
+        """Return whether a kernel of a session with this kept folder uses this folder of a kernel."""
         return self._home.folder == folder
 
     async def enter(self) -> Path | None:
@@ -260,7 +260,7 @@ class KeptFolder:
         self._users.join(folder)
 
     def is_shared(self, folder: Path) -> bool:
-        """Whether other sessions use a kernel's folder too."""
+        """Return whether other sessions use a kernel's folder too."""
         return self._users.others_use(folder)
 
     @asynccontextmanager
@@ -272,7 +272,7 @@ class KeptFolder:
             yield not self.is_shared(folder)
 
     async def has_any(self, folder: Path) -> bool:
-        """Whether there is anything in this folder of a kernel."""
+        """Return whether there is anything in this folder of a kernel."""
         with storage("The session's files can't be looked at"):
             return bool(await self._work(trees.names_in, folder))
 
@@ -356,7 +356,7 @@ class WorkspaceStore:
         """With copies of files that several sessions use."""
 
     def of(self, name: str) -> KeptFolder:
-        """The kept folder of this name, which may not exist."""
+        """Return the kept folder of this name, which may not exist."""
         home = self._homes.setdefault(name, Home(self.users))
         return KeptFolder(self._root, name, self._leftovers, self._tasks, home, self.patience)
 
@@ -524,7 +524,7 @@ def _owe(mark: Path, source: Path) -> None:
 
 
 def _owed_folder(mark: Path) -> Path | None:
-    """The folder with files that are owed; None where there is none."""
+    """Return the folder with files that are owed; None where there is none."""
     try:
         place = mark.readlink()
     except OSError as error:
@@ -580,7 +580,7 @@ def _remove_empty(folder: Path) -> bool:
 
 
 def _restore_unless_owed(owed: Path, kept: Path, later: Path, target: Path) -> tuple[Path | None, bool]:
-    """The folder with files that are owed, if there is one; else whether there were any to restore.
+    """Return the folder with files that are owed, if there is one; else whether there were any to restore.
 
     Both in one thread, because every session that starts waits for it.
     """

@@ -50,11 +50,11 @@ class AccessPolicy:
         return self.authentication.login(token_of(authorization, query_token))
 
     def is_token(self, word: str) -> bool:
-        """Whether a word is a token that this gateway has given out; nobody else is asked."""
+        """Return whether a word is a token that this gateway has given out; nobody else is asked."""
         return self.authentication.directory.knows(digest(word))
 
     def may_know(self, word: str) -> bool:
-        """Whether a word is a token that lets somebody in, or the Authorization field with one.
+        """Return whether a word is a token that lets somebody in, or the Authorization field with one.
 
         Also one that somebody else would have to be asked about: whoever must not get tokens does not get it.
         """
@@ -139,7 +139,7 @@ def _as_sent(text: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a host can be called so: no sign in it stands for others, as in ``*.example.org``."""
+    """Return whether a host can be called so: no sign in it stands for others, as in ``*.example.org``."""
     return bool(_NAME.fullmatch(text)) or _is_address(text)
 
 
@@ -152,7 +152,7 @@ def _in_ascii(name: str) -> str:
 
 
 def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bool:
-    """Whether a browser says that a page of the very origin that it asks has made this request.
+    """Return whether a browser says that a page of the very origin that it asks has made this request.
 
     Only then does a cookie count: browsers send it with requests by pages of the host's other ports, too, and
     these may be programs' pages. `Sec-Fetch-Site` says so; it is missing where there is no TLS, except on the
@@ -203,7 +203,7 @@ def misplaced(headers: Mapping[str, str], query: Iterable[str]) -> str:
 
 
 def _password(encoded: str) -> str:
-    """The password of HTTP Basic (RFC 7617); the user's name is ignored."""
+    """Return the password of HTTP Basic (RFC 7617); the user's name is ignored."""
     try:
         return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
@@ -211,7 +211,7 @@ def _password(encoded: str) -> str:
 
 
 def origin_host(origin: str) -> str | None:
-    """The host and port of an origin; None if it is not one."""
+    """Return the host and port of an origin; None if it is not one."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -219,7 +219,7 @@ def origin_host(origin: str) -> str | None:
 
 
 def host_name(host: str) -> str:
-    """The name or address in a Host header, without its port; empty if there is none."""
+    """Return the name or address in a Host header, without its port; empty if there is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

@@ -124,7 +124,7 @@ def decode_heavy(body: bytes, kind: type[T]) -> T:
 
 
 def says_nothing(body: bytes) -> bool:
-    """Whether `body` is empty or an empty value, which some clients send with any POST."""
+    """Return whether `body` is empty or an empty value, which some clients send with any POST."""
     body = body.strip()
     if len(body) > _MOST_OF_NOTHING:
         return False
@@ -225,7 +225,7 @@ class BaseHandler(RequestHandler):
             raise NotAuthenticated(f"{where}. {error.message}", cause=error.cause) from error
 
     def _signed_in(self) -> Login | None:
-        """The login of the browser's sign-in, if it counts: for requests of our own page alone.
+        """Return the login of the browser's sign-in, if it counts: for requests of our own page alone.
 
         Not for what the page would run or show as a page: outputs of sessions are among what can be asked.
         """
@@ -252,7 +252,7 @@ class BaseHandler(RequestHandler):
         return CookiePlace(request.host, request.protocol == "https", self.services.base_url)
 
     def secrets(self) -> list[str]:
-        """The secrets of sign-ins that the request brings in cookies, good or not."""
+        """Return the secrets of sign-ins that the request brings in cookies, good or not."""
         return self.cookie_place.secrets(self.request.headers.get_list("Cookie"))
 
     async def _prepare_later(self, ask: Ask) -> None:
@@ -276,7 +276,7 @@ class BaseHandler(RequestHandler):
         return self.services.attempts.hold() if isinstance(error, TooManyAttempts) else None
 
     def _counted(self, error: CellgateError) -> CellgateError:
-        """The error or, for one wrong token too many of the same address, a refusal that says so."""
+        """Return the error or, for one wrong token too many of the same address, a refusal that says so."""
         if not isinstance(error, NotAuthenticated) or not error.is_attempt:
             return error
         wait = self.services.attempts.failed(self.client_origin)
@@ -426,12 +426,12 @@ class BaseHandler(RequestHandler):
             self._query = read_query(self.request.query_arguments, declared.query)
 
     def query(self, kind: type[Q]) -> Q:
-        """The query parameters, as the method's `operation` declares them."""
+        """Return the query parameters, as the method's `operation` declares them."""
         assert isinstance(self._query, kind)
         return self._query
 
     def accepted(self) -> Format:
-        """The first format of the Accept header that is known here. Raises NotAcceptable."""
+        """Return the first format of the Accept header that is known here. Raises NotAcceptable."""
         accept = self.request.headers.get("Accept", "*/*")
         for part in accept.split(","):
             kind = part.partition(";")[0].strip().lower()
@@ -515,14 +515,14 @@ class BaseHandler(RequestHandler):
                 self._refused = error
 
     async def body(self, kind: type[T]) -> T:
-        """The request's JSON body. Raises InvalidInput."""
+        """Return the request's JSON body. Raises InvalidInput."""
         body = self.raw_body()
         if is_heavy(body):
             return await self.services.lanes.texts.run(decode_heavy, body, kind)
         return decode(body, kind)
 
     def raw_body(self) -> bytes:
-        """The request's body as received."""
+        """Return the request's body as received."""
         return b"".join(self._body)
 
     def check(self) -> None:
@@ -551,7 +551,7 @@ class BaseHandler(RequestHandler):
         self.set_status(204)
 
     def _sent_headers(self, methods: Iterable[str]) -> dict[str, None]:
-        """The headers that requests to this resource may have, each once and in a fixed order."""
+        """Return the headers that requests to this resource may have, each once and in a fixed order."""
         known = dict.fromkeys(SENT_BY_PAGES)
         for method in methods:
             if (declared := operation_of(self, method)) is not None:
@@ -610,7 +610,7 @@ class BaseHandler(RequestHandler):
                 await self.flush()
 
     def event_position(self) -> int:
-        """The seq after which to send events: `after` or Last-Event-ID, or 0. Raises InvalidInput.
+        """Return the seq after which to send events: `after` or Last-Event-ID, or 0. Raises InvalidInput.
 
         The later of both: a browser's EventSource that connects again sends the address of the first time.
         """
@@ -625,7 +625,7 @@ class BaseHandler(RequestHandler):
     # Errors
 
     def described(self) -> str:
-        """The request, as logs name it: without a token that is in its path."""
+        """Return the request, as logs name it: without a token that is in its path."""
         return described(self.request, self.is_token)
 
     @property
@@ -672,7 +672,7 @@ class BaseHandler(RequestHandler):
         self.finish(body)
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """The media type and the body of a refusal."""
+        """Return the media type and the body of a refusal."""
         return "application/problem+json", encode(problem_of(error))
 
     def _error_headers(self, error: CellgateError) -> None:
@@ -685,7 +685,7 @@ class BaseHandler(RequestHandler):
 
     @classmethod
     def methods(cls) -> tuple[str, ...]:
-        """The methods that the resource has, without OPTIONS, which every one has."""
+        """Return the methods that the resource has, without OPTIONS, which every one has."""
         unimplemented = RequestHandler._unimplemented_method
         names = [name for name in cls.SUPPORTED_METHODS if name != "OPTIONS"]
         return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
@@ -708,7 +708,7 @@ def _challenge(error: NotAuthenticated) -> str:
 
 
 def _steps(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of at most STEP: short parts joined, long ones cut."""
+    """Yield the same bytes in pieces of at most STEP: short parts joined, long ones cut."""
     short: list[bytes] = []
     size = 0
     for part in parts:

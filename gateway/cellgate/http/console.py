@@ -35,7 +35,7 @@ _LOOKING_AHEAD: Final = ("Sec-Purpose", "Purpose", "X-Moz")
 
 
 def page_policy(files: str) -> str:
-    """The policy of the page. `files`: where its files are.
+    """Return the policy of the page. `files`: where its files are.
 
     Not `'self'`: outputs of sessions are of the same origin, and none of them must be a script of the page.
     """
@@ -47,7 +47,7 @@ def page_policy(files: str) -> str:
 
 
 def frame_policy(files: str) -> str:
-    """The policy of the page of an output: scripts run, but have no origin and can reach nothing."""
+    """Return the policy of the page of an output: scripts run, but have no origin and can reach nothing."""
     return (
         f"sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' {files};"
         f" style-src 'unsafe-inline' {files}; img-src data: blob:; media-src data: blob:; font-src data:;"
@@ -164,7 +164,7 @@ class Entrance(BaseHandler):
         return await found()
 
     async def refuse(self, error: NotAuthenticated) -> CellgateError:
-        """The refusal of a wrong token or ticket; it may have to wait, as anywhere else."""
+        """Return the refusal of a wrong token or ticket; it may have to wait, as anywhere else."""
         refusal = self._counted(error)
         if isinstance(refusal, TooManyAttempts):
             await self.services.attempts.hold()

@@ -48,7 +48,7 @@ def nothing_known(_: str) -> bool:
 
 
 def method_of(request: HTTPServerRequest) -> str:
-    """The method, which may be any word."""
+    """Return the method, which may be any word."""
     return (request.method or "")[:LONGEST_METHOD]
 
 
@@ -81,7 +81,7 @@ def _without_key(words: list[str]) -> list[str]:
 
 
 def masked(word: str, is_token: IsToken) -> str:
-    """A word of a path, or what stands in place of one that is a token."""
+    """Return a word of a path, or what stands in place of one that is a token."""
     text = _unquoted(word)
     return _MASKED if len(text) >= _SHORTEST and (_LOOKS.search(text) or is_token(text)) else word
 

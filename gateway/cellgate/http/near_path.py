@@ -34,7 +34,7 @@ def near_path(asked: str, known: Iterable[str]) -> str | None:
 
 
 def _forms(words: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """The words, and what they may be with another beginning: each with how much that changes."""
+    """Yield the words, and what they may be with another beginning: each with how much that changes."""
     yield 0, words
     rest = words[1:] if words[:1] == ["api"] else words
     while rest[:1] == [_VERSION]:
@@ -44,7 +44,7 @@ def _forms(words: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _matched(words: list[str], parts: list[str]) -> list[str] | None:
-    """The words as the parts have them, or None if they are others."""
+    """Return the words as the parts have them, or None if they are others."""
     if len(words) != len(parts):
         return None
     meant = []

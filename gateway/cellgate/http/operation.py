@@ -159,7 +159,7 @@ def requires(*permissions: Permission) -> Callable[[F], F]:
 
 
 def needs_of(handler: object, method: str) -> frozenset[Permission] | None:
-    """The permissions that a handler's method needs; None if it declares nothing."""
+    """Return the permissions that a handler's method needs; None if it declares nothing."""
     declared = getattr(getattr(handler, method.lower(), None), "needs", None)
     return declared if isinstance(declared, frozenset) else None
 

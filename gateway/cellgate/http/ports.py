@@ -130,7 +130,7 @@ class ProgramHandler(BaseHandler):
         return host_name(self.request.headers.get("Host", ""))
 
     def _is_here(self, place: PortPlace) -> bool:
-        """Whether the request came to this place, so that what was permitted for it holds."""
+        """Return whether the request came to this place, so that what was permitted for it holds."""
         if place.host is not None:
             return self._name == place.host
         return not self._at_own_name and self._uri.startswith(f"{place.prefix}/")
@@ -168,7 +168,7 @@ class ProgramHandler(BaseHandler):
         return True
 
     def _page(self, title: str, text: str, refresh: str = "") -> bytes:
-        """A page of ours. `refresh`: when to go where, as HTML has it."""
+        """Return a page of ours. `refresh`: when to go where, as HTML has it."""
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", POLICY)
         return plain_page(title, text, refresh=refresh)
@@ -182,7 +182,7 @@ class ProgramHandler(BaseHandler):
         return await self._by_token()
 
     def _by_cookie(self, grant: PortGrant) -> _Target:
-        """A browser: only for what its user does, and the pages of this origin. Raises Forbidden."""
+        """Return a browser: only for what its user does, and the pages of this origin. Raises Forbidden."""
         self._check_page()
         self._enter(grant.login, grant.signed_in)
         ports = grant.open_ports
@@ -207,7 +207,7 @@ class ProgramHandler(BaseHandler):
             raise Forbidden("Pages of other origins may not ask for this", cause="origin")
 
     async def _by_token(self) -> _Target:
-        """A program: its token is in the Authorization field, and the session in the path."""
+        """Return a program: its token is in the Authorization field, and the session in the path."""
         self._check_page()
         given = self.request.headers.get("Authorization", "")
         try:
@@ -243,13 +243,13 @@ class ProgramHandler(BaseHandler):
             stream.signed_in = signed_in
 
     def _path_below(self, prefix: str) -> str:
-        """The path and query that the program gets."""
+        """Return the path and query that the program gets."""
         path, _, query = self._uri.removeprefix(prefix).partition("?")
         query = without_our_parameters(query, self._is_our_token)
         return f"{path}?{query}" if query else path
 
     def _is_our_token(self, word: str) -> bool:
-        """Whether a word, or the Authorization field that it is, lets somebody in here, or might."""
+        """Return whether a word, or the Authorization field that it is, lets somebody in here, or might."""
         return self.services.access.may_know(word)
 
     # The request

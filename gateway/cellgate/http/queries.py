@@ -26,7 +26,7 @@ Reader = Callable[[str], Any]
 
 
 def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
-    """The parameters as a value of this kind. If a name is given twice, the last one counts.
+    """Return the parameters as a value of this kind. If a name is given twice, the last one counts.
 
     Raises InvalidInput, which names the parameter.
     """
@@ -47,7 +47,7 @@ def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
 
 @cache
 def _readers(kind: type[Query]) -> Mapping[str, Reader]:
-    """The reader of each parameter, by name."""
+    """Return the reader of each parameter, by name."""
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     return {each.encode_name: _reader(each.encode_name, each.type) for each in described.fields}
@@ -96,7 +96,7 @@ def _word(name: str, text: str, words: list[str]) -> str:
 
 
 def schema_of(kind: type[Query]) -> dict[str, Any]:
-    """The JSON schema of each parameter, by name."""
+    """Return the JSON schema of each parameter, by name."""
     components: dict[str, Any] = msgspec.json.schema_components([kind])[1]
     properties: dict[str, Any] = components[kind.__name__].get("properties", {})
     return properties

@@ -178,7 +178,7 @@ _BASE_URL = re.compile(r"(?:/(?!\.\.?(?:/|$))(?>(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|
 
 
 def check_base_url(given: str) -> str:
-    """The base URL as `Services` has it: it begins with a slash and ends without; "" for the root.
+    """Return the base URL as `Services` has it: it begins with a slash and ends without; "" for the root.
 
     Raises InvalidInput. Slashes at its ends may be left out or added.
     """
@@ -190,7 +190,7 @@ def check_base_url(given: str) -> str:
 
 
 def routes(services: Services) -> list[Route]:
-    """All routes, with the arguments of their handlers."""
+    """Return all routes, with the arguments of their handlers."""
     given = {"services": services}
     base_url = services.base_url
     document = Document(TABLE, services.version, base_url)

@@ -162,7 +162,7 @@ class StreamingHandler(BaseHandler):
     async def _await_batch(
         self, upcoming: asyncio.Future[list[EventRow] | None], form: Format
     ) -> list[EventRow] | None:
-        """The next batch; None at the end of the events or when the client has gone."""
+        """Return the next batch; None at the end of the events or when the client has gone."""
         while not self.disconnected:
             waiting: set[asyncio.Future[Any]] = {upcoming, self._gone}
             done, _ = await asyncio.wait(

@@ -94,7 +94,7 @@ async def send_file(connection: HTTP1Connection, descriptor: int, start: int, en
 
 
 def _send_turn(target: int, source: int, start: int, end: int) -> int | None:
-    """The number of bytes that the socket took; None at the end of the file."""
+    """Return the number of bytes that the socket took; None at the end of the file."""
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     done = start

@@ -53,7 +53,7 @@ def unfit(told: str, kind: type[Any]) -> str:
 
 
 def _why(problem: str, path: str, described: inspect.Type | None) -> str:
-    """The problem of the value at the path, which should be as it is `described`."""
+    """Return the problem of the value at the path, which should be as it is `described`."""
     subject = _subject(path)
     if problem.startswith(_UNKNOWN):
         name = problem[len(_UNKNOWN) :].removesuffix("`")
@@ -86,7 +86,7 @@ def unknown(what: str, name: str, known: Iterable[str], *, within: str = "") -> 
 
 
 def shown(text: str) -> str:
-    """A client's text as it may be repeated: cut, and without control characters."""
+    """Return a client's text as it may be repeated: cut, and without control characters."""
     cut = text[:MOST_SHOWN]
     if not cut.isprintable():
         cut = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in cut)
@@ -125,7 +125,7 @@ def _described(kind: type[Any]) -> inspect.Type:
 
 
 def _at(described: inspect.Type | None, path: str) -> inspect.Type | None:
-    """The type of the value at a path; None if it is not the same for all that may be there."""
+    """Return the type of the value at a path; None if it is not the same for all that may be there."""
     for step in _STEP.finditer(f".{path}" if path else ""):
         described = _bare(described)
         if isinstance(described, inspect.StructType):
@@ -141,7 +141,7 @@ def _at(described: inspect.Type | None, path: str) -> inspect.Type | None:
 
 
 def _bare(described: inspect.Type | None) -> inspect.Type | None:
-    """A type without what is said about it, and without None beside it."""
+    """Return a type without what is said about it, and without None beside it."""
     while isinstance(described, inspect.Metadata | inspect.UnionType):
         if isinstance(described, inspect.Metadata):
             described = described.type
@@ -154,7 +154,7 @@ def _bare(described: inspect.Type | None) -> inspect.Type | None:
 
 
 def _choices(described: inspect.Type | None) -> str:
-    """The values that there are, if they are few."""
+    """Return the values that there are, if they are few."""
     if not isinstance(described, inspect.LiteralType):
         return ""
     return _either([msgspec.json.encode(value).decode() for value in described.values])

@@ -11,7 +11,7 @@ from cellgate_kernels.base.errors import InvalidInput
 
 @lru_cache(maxsize=64)
 def is_loopback(name: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
+    """Return whether a host name or address can only mean this machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -42,5 +42,5 @@ def check_url(url: str, what: str, *, plain: bool = False) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Whether the host of this URL can only mean this machine."""
+    """Return whether the host of this URL can only mean this machine."""
     return is_loopback(urlsplit(url).hostname or "")

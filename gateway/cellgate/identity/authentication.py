@@ -26,7 +26,7 @@ class LoginListener(DirectoryListener, Protocol):
     """What the gateway does about logins that end. No method may raise."""
 
     def open_logins(self) -> Iterable[Login]:
-        """The logins of open connections, and those that browsers or derived tokens stand for."""
+        """Yield the logins of open connections, and those that browsers or derived tokens stand for."""
 
     def end_logins(self) -> None:
         """Look at the open connections, and at nothing else: this is called often."""
@@ -46,7 +46,7 @@ class Authenticator(Protocol):
         """The beginning of all its principals' names, and of no others; "" if they may be any."""
 
     def login(self, token: str, given: bytes) -> Login | Ask | None:
-        """The login that a token gives, or how to ask for it; None if the token is not of its kind.
+        """Return the login that a token gives, or how to ask for it; None if the token is not of its kind.
 
         `given`: the token's digest. Both may raise NotAuthenticated, Forbidden and IdentityUnavailable.
         """
@@ -72,7 +72,7 @@ class Authentication:
         self._tasks = Supervisor()
 
     def login(self, token: str) -> Login | Ask:
-        """The login that this token gives, or how to ask for it; an empty string: no token.
+        """Return the login that this token gives, or how to ask for it; an empty string: no token.
 
         Raises NotAuthenticated, Forbidden for a principal without a role, and IdentityUnavailable.
         """
@@ -98,7 +98,7 @@ class Authentication:
             raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
 
     def has_users_of(self, prefix: str) -> bool:
-        """Whether somebody here vouches for principals whose names begin with this."""
+        """Return whether somebody here vouches for principals whose names begin with this."""
         return any(other.prefix == prefix for other in self._others)
 
     @property
@@ -159,12 +159,12 @@ class Authentication:
             self._listener.role_changed(principal.name)
 
     def role_of(self, name: str) -> Role:
-        """The role of a principal who may have no request at hand; a user's where nothing is known."""
+        """Return the role of a principal who may have no request at hand; a user's where nothing is known."""
         role = self._roles.get(name)
         return self.directory.role_of(name) if role is None else role
 
     def is_valid(self, login: Login) -> bool:
-        """Whether a request with this login would still be served."""
+        """Return whether a request with this login would still be served."""
         for other in self._others:
             valid = other.is_valid(login)
             if valid is not None:

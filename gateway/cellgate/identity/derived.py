@@ -70,7 +70,7 @@ class DerivedTokens:
         return used.login
 
     def logins_in_use(self) -> Iterator[Login]:
-        """The logins whose tokens are in use, though no connection may be open at the moment."""
+        """Yield the logins whose tokens are in use, though no connection may be open at the moment."""
         since = self._clock() - IN_USE_SECONDS
         for used in reversed(tuple(self._logins.values())):
             if used.at < since:

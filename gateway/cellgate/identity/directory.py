@@ -125,7 +125,7 @@ class PrincipalDirectory:
         return bool(self._known.users)
 
     def login(self, given: bytes) -> Login | None:
-        """The login of the token with this digest; None if it is not known. Raises InvalidToken.
+        """Return the login of the token with this digest; None if it is not known. Raises InvalidToken.
 
         If nobody needs a token, any will do.
         """
@@ -140,17 +140,17 @@ class PrincipalDirectory:
         return login
 
     def knows(self, given: bytes) -> bool:
-        """Whether this is the digest of a token of ours, valid or not, that was not revoked."""
+        """Return whether this is the digest of a token of ours, valid or not, that was not revoked."""
         return given == self._own or given in self._known.logins or given in self._known.of_disabled
 
     def is_valid(self, login: Login) -> bool:
-        """Whether a request with this login would still be served."""
+        """Return whether a request with this login would still be served."""
         if login is DEFAULT:
             return True
         return self._known.by_id.get(login.id) == login and not login.expired(self._clock())
 
     def is_disabled(self, name: str) -> bool:
-        """Whether this user is in the file and disabled."""
+        """Return whether this user is in the file and disabled."""
         user = self._known.users.get(name)
         return user is not None and user.disabled
 
@@ -163,7 +163,7 @@ class PrincipalDirectory:
         return self.is_disabled(name) or self._removed.get(name, 0.0) > self._monotonic()
 
     def role_of(self, name: str) -> Role:
-        """The role of a principal who may have no request at hand; a user's where nothing is known."""
+        """Return the role of a principal who may have no request at hand; a user's where nothing is known."""
         if name == DEFAULT.principal.name:
             return Role.ADMIN
         user = self._known.users.get(name)
@@ -178,7 +178,7 @@ class PrincipalDirectory:
             raise InvalidInput(f"secrets: there is no secret {name[:40]!r} of {owner}")
 
     def missing_secrets(self, owner: str, names: Collection[str]) -> list[str]:
-        """The names of which the owner has no secret."""
+        """Return the names of which the owner has no secret."""
         return [name for name in names if (owner, name) not in self._known.secrets]
 
     def secrets(self, owner: str, names: Collection[str]) -> list[Secret]:
@@ -303,7 +303,7 @@ class PrincipalDirectory:
         return _Reading(stamp, self._read, error)
 
     def _read_if_changed(self) -> _Known | None:
-        """The content of the file, or None if it is as it was. Raises StorageError."""
+        """Return the content of the file, or None if it is as it was. Raises StorageError."""
         try:
             found = self._path.stat()
         except OSError as error:
@@ -336,7 +336,7 @@ class PrincipalDirectory:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def _lasting_stamp(self) -> tuple[int, ...] | None:
-        """The stamp, or an empty one right after a write: another may follow within the same tick."""
+        """Return the stamp, or an empty one right after a write: another may follow within the same tick."""
         stamp = self._stamp_of_file()
         young = stamp is not None and 0 <= time.time_ns() - stamp[-1] < TICK_NS
         return () if young else stamp
@@ -367,7 +367,7 @@ class PrincipalDirectory:
 
 
 def _know(users: Iterable[User], tokens: Iterable[Token], at: float) -> _Known:
-    """The users, and the logins of all tokens that were not revoked."""
+    """Return the users, and the logins of all tokens that were not revoked."""
     by_name = {user.name: user for user in users}
     principals = {name: Principal(name, user.role) for name, user in by_name.items() if not user.disabled}
     logins = {}

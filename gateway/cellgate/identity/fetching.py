@@ -45,7 +45,7 @@ class Fetcher:
         return await self._send("GET", url, headers or {}, None, most)
 
     async def post(self, url: str, form: Mapping[str, str], *, most: int) -> Answer:
-        """The same of a form that is sent."""
+        """Return the same of a form that is sent."""
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         return await self._send("POST", url, kind, urlencode(form).encode(), most)
 

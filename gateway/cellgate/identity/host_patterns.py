@@ -38,14 +38,14 @@ class HostPattern:
         return f"{'*.' if self.wildcard else ''}{host}:{self.port}"
 
     def matches(self, host: str, port: int) -> bool:
-        """Whether it covers the host, which is in the form of `normal_host`."""
+        """Return whether it covers the host, which is in the form of `normal_host`."""
         if port != self.port:
             return False
         return host.endswith(f".{self.host}") if self.wildcard else host == self.host
 
 
 def parse_host_pattern(text: str) -> HostPattern:
-    """The pattern. Raises InvalidInput that says what is wrong with it."""
+    """Return the pattern. Raises InvalidInput that says what is wrong with it."""
     if len(text) > MOST_CHARACTERS:
         raise InvalidInput(f"a pattern of {len(text)} characters is too long")
     name, colon, port = text.rpartition(":")
@@ -66,7 +66,7 @@ def parse_host_pattern(text: str) -> HostPattern:
 
 
 def normal_host(host: str) -> str:
-    """A name as in DNS, or an address in its shortest form; an IPv6 address may be in brackets.
+    """Return a name as in DNS, or an address in its shortest form; an IPv6 address may be in brackets.
 
     Raises InvalidInput for anything else.
     """
@@ -95,7 +95,7 @@ def normal_host(host: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host in the form of `normal_host` is an IP address."""
+    """Return whether a host in the form of `normal_host` is an IP address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -65,7 +65,7 @@ class HubSettings:
 
 
 def hub_settings(environment: Mapping[str, str]) -> HubSettings:
-    """The settings that a Hub gives a service in its environment. Raises InvalidInput."""
+    """Return the settings that a Hub gives a service in its environment. Raises InvalidInput."""
     url = environment.get("JUPYTERHUB_API_URL", "")
     name = environment.get("JUPYTERHUB_SERVICE_NAME", "")
     if not url or not name:

@@ -62,7 +62,7 @@ class KeySet:
 
     @classmethod
     def of(cls, keys: tuple[Key, ...]) -> KeySet:
-        """A set of these keys. Of two with the same name and algorithm the first counts."""
+        """Return a set of these keys. Of two with the same name and algorithm the first counts."""
         named: dict[tuple[str, Algorithm], Key] = {}
         for key in keys:
             if key.name is not None:
@@ -71,7 +71,7 @@ class KeySet:
         return cls(keys, MappingProxyType(named), frozenset(key.id for key in keys))
 
     def find(self, name: str | None, algorithm: Algorithm) -> Key | None:
-        """The key of this name for this algorithm; without a name, the only key there is for it."""
+        """Return the key of this name for this algorithm; without a name, the only key there is for it."""
         if name is not None:
             return self._named.get((name, algorithm))
         fitting = [key for key in self.keys if algorithm in key.algorithms]
@@ -98,7 +98,7 @@ class _Jwk(msgspec.Struct, omit_defaults=True):
 
 
 def parse_keys(body: bytes) -> KeySet:
-    """The usable keys of a key set. Raises InvalidInput if it is none, or has no usable key."""
+    """Return the usable keys of a key set. Raises InvalidInput if it is none, or has no usable key."""
     if len(body) > MOST_BYTES:
         raise InvalidInput(f"The key set is larger than {MOST_BYTES} bytes")
     try:
@@ -114,7 +114,7 @@ def parse_keys(body: bytes) -> KeySet:
 
 
 def parse_public_key(body: bytes) -> KeySet:
-    """The key set of one public key in PEM, as openssl writes it. Raises InvalidInput if it is none.
+    """Return the key set of one public key in PEM, as openssl writes it. Raises InvalidInput if it is none.
 
     The key is for one algorithm: that which the holder of such a private key signs with.
     """
@@ -161,7 +161,7 @@ def _usable(parts: list[msgspec.Raw]) -> Iterator[Key]:
 
 
 def _key(jwk: _Jwk) -> Key | None:
-    """The key, or None if it is not for signatures that are accepted here."""
+    """Return the key, or None if it is not for signatures that are accepted here."""
     if jwk.use not in {None, "sig"} or (jwk.key_ops is not None and "verify" not in jwk.key_ops):
         return None
     fields = {name: value for name in ("kty", "crv", "n", "e", "x", "y") if (value := getattr(jwk, name))}
@@ -194,5 +194,5 @@ def _key(jwk: _Jwk) -> Key | None:
 
 
 def _is_sound(key: RSAPublicKey) -> bool:
-    """Whether the key is neither too weak nor made to keep us busy."""
+    """Return whether the key is neither too weak nor made to keep us busy."""
     return key.key_size in RSA_BITS and key.public_numbers().e < MOST_EXPONENT

@@ -74,7 +74,7 @@ class _Issuer(msgspec.Struct):
 
 
 def is_jwt(token: str) -> bool:
-    """Whether a token has a JWT's form. No token of the gateway's own users has."""
+    """Return whether a token has a JWT's form. No token of the gateway's own users has."""
     return token.count(".") >= 2
 
 
@@ -90,7 +90,7 @@ def issuer_of(token: str) -> str:
 
 
 def read_header(token: str) -> Header:
-    """The header of a token. Raises InvalidToken."""
+    """Return the header of a token. Raises InvalidToken."""
     if len(token) > MOST_TOKEN:
         raise InvalidToken(f"This token is longer than the {MOST_TOKEN} characters that are accepted")
     parts = token.split(".")
@@ -112,7 +112,7 @@ def read_header(token: str) -> Header:
 
 
 def _decoded(part: str) -> bytes:
-    """A part of a token, from base64url without padding. Raises ValueError."""
+    """Return a part of a token, from base64url without padding. Raises ValueError."""
     try:
         return base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
@@ -138,7 +138,7 @@ class IssuedTokens:
         return claims, known
 
     def _signed(self, token: str, header: Header, key: Key) -> dict[str, Any]:
-        """The claims, if the key signed them."""
+        """Return the claims, if the key signed them."""
         assert header.algorithm in key.algorithms
         try:
             payload = self._jws.decode(token, key.public, algorithms=[header.algorithm])
@@ -178,7 +178,7 @@ class Verifier:
     def verify(
         self, token: str, header: Header, key: Key, at: float, name: str, *, nonce: str | None = None
     ) -> JwtLogin:
-        """The login that a token gives; `name` is its id, `at` the time now.
+        """Return the login that a token gives; `name` is its id, `at` the time now.
 
         `nonce`: what an ID token must repeat, which is for us alone. Raises InvalidToken, and Forbidden for a
         believable token whose sender has no role here.
@@ -227,7 +227,7 @@ class Verifier:
 
 
 def _claim(claims: dict[str, Any], path: str) -> Any:
-    """The claim of this name, or at this path of names; None if there is none.
+    """Return the claim of this name, or at this path of names; None if there is none.
 
     A name may have dots itself, as URLs do, so the whole is looked up first.
     """

@@ -73,7 +73,7 @@ class LibreChatAuthenticator(VerifiedLogins[LibreChatLogin]):
 
 
 def _principal_name(tenant: object, user: object) -> str:
-    """The principal of a user of a tenant; no two of them are the same. Raises InvalidToken."""
+    """Return the principal of a user of a tenant; no two of them are the same. Raises InvalidToken."""
     for word in (tenant, user):
         if not isinstance(word, str) or not _WORD.fullmatch(word):
             raise InvalidToken(

@@ -74,7 +74,7 @@ class OidcSettings:
 
 
 def parse_roles(words: tuple[str, ...]) -> tuple[tuple[str, Role], ...]:
-    """The pairs of words such as `engineers=user`. Raises InvalidInput."""
+    """Return the pairs of words such as `engineers=user`. Raises InvalidInput."""
     pairs = []
     for word in words:
         value, _, role = word.rpartition("=")

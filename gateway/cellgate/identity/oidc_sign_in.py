@@ -59,7 +59,7 @@ class Begun:
 
     @classmethod
     def new(cls) -> Begun:
-        """One that nobody can guess."""
+        """Return one that nobody can guess."""
         return cls(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(32))
 
     @classmethod
@@ -108,7 +108,7 @@ class ProviderSignIn:
         self._exchanges = Shares(MOST_AT_ONCE)
 
     async def question(self, begun: Begun, back: str) -> str:
-        """The URL at which the provider asks the user; it answers at the URL `back`.
+        """Return the URL at which the provider asks the user; it answers at the URL `back`.
 
         Raises IdentityUnavailable.
         """
@@ -126,7 +126,7 @@ class ProviderSignIn:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
 
     def is_answer(self, begun: Begun, state: str, issuer: str | None) -> bool:
-        """Whether an answer is to this question, and of this provider as far as it says so."""
+        """Return whether an answer is to this question, and of this provider as far as it says so."""
         ours = hmac.compare_digest(begun.state.encode(), state.encode())
         return ours and issuer in {None, self._settings.issuer}
 

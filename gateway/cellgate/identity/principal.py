@@ -78,21 +78,21 @@ class Reach:
     exact: bool = False
 
     def covers(self, key: str) -> bool:
-        """Whether the token may be used for this session."""
+        """Return whether the token may be used for this session."""
         return key == self.prefix if self.exact else key.startswith(self.prefix)
 
     def check(self, key: str) -> str:
-        """The key. Raises NotFound for one that is out of reach, as if no such session existed."""
+        """Return the key. Raises NotFound for one that is out of reach, as if no such session existed."""
         if not self.covers(key):
             raise NotFound(f"No session {key!r}")
         return key
 
     def new_key(self) -> str:
-        """A key for a session whose creator names none."""
+        """Return a key for a session whose creator names none."""
         return self.prefix if self.exact else f"{self.prefix}{uuid.uuid4()}"
 
     def branch_key(self, named: str | None) -> str:
-        """The key for a branch: `named`, or a new one. Raises Forbidden if the token can't have it.
+        """Return the key for a branch: `named`, or a new one. Raises Forbidden if the token can't have it.
 
         Not NotFound, as `check` does: the key is for something new, and the reach is the asker's own.
         """
@@ -130,7 +130,7 @@ class Login:
         token: str = "",
         expires: float | None = None,
     ) -> Login:
-        """A login with what the principal's role grants, or with those of it that `scopes` names."""
+        """Return a login with what the principal's role grants, or with those of it that `scopes` names."""
         granted = GRANTED[principal.role]
         allowed = granted if scopes is None else granted.intersection(scopes)
         return cls(principal, allowed, reach, token, expires)
@@ -153,7 +153,7 @@ class Login:
             raise Forbidden(f"This token reaches only some sessions, and {subject} are about all")
 
     def owner(self, named: str | None) -> str:
-        """The principal whose sessions a request is about: its sender, or the one it names.
+        """Return the principal whose sessions a request is about: its sender, or the one it names.
 
         Raises NotFound where the sender may not name others, as if they had no such session.
         """
@@ -164,7 +164,7 @@ class Login:
         return named
 
     def expired(self, at: float) -> bool:
-        """Whether the token's time is over."""
+        """Return whether the token's time is over."""
         return self.expires is not None and at >= self.expires
 
 

@@ -112,7 +112,7 @@ class UrlKeys(KeySource):
         return await self._lane.run(parse_keys, body)
 
     async def _discover(self) -> str:
-        """The URL of the keys."""
+        """Return the URL of the keys."""
         found = await discover(self._fetcher, self._issuer)
         return check_endpoint(found.jwks_uri, "jwks_uri", self._issuer)
 
@@ -131,7 +131,7 @@ class Discovery(msgspec.Struct):
 
 
 async def discover(fetcher: Fetcher, issuer: str) -> Discovery:
-    """The discovery document of this issuer (section 4). Raises IdentityUnavailable, InvalidInput."""
+    """Return the discovery document of this issuer (section 4). Raises IdentityUnavailable, InvalidInput."""
     body = await _read_at(fetcher, issuer.rstrip("/") + DISCOVERY, MOST_DOCUMENT)
     try:
         found = msgspec.json.decode(body, type=Discovery)
@@ -229,7 +229,7 @@ class ProviderKeys:
 
 
 async def open_keys(settings: OidcSettings) -> ProviderKeys:
-    """The keys of these settings. Raises InvalidInput for a file of keys that is missing or damaged.
+    """Return the keys of these settings. Raises InvalidInput for a file of keys that is missing or damaged.
 
     A provider that is down is no reason not to serve: its keys are read later.
     """
@@ -240,7 +240,7 @@ async def open_keys(settings: OidcSettings) -> ProviderKeys:
 
 
 async def open_file(source: FileKeys, whose: str = PROVIDER) -> ProviderKeys:
-    """The keys in a file. Raises InvalidInput for one that is missing or damaged."""
+    """Return the keys in a file. Raises InvalidInput for one that is missing or damaged."""
     try:
         return ProviderKeys(source, await source.read(), whose=whose)
     except BaseException:

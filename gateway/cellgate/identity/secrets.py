@@ -60,7 +60,7 @@ class Box:
 
 
 def check_secret_name(name: str) -> str:
-    """The name of a secret, which is that of an environment variable. Raises InvalidInput."""
+    """Return the name of a secret, which is that of an environment variable. Raises InvalidInput."""
     if not ENV_NAME.fullmatch(name) or name.startswith("CELLGATE_") or name in _NOT_SECRET:
         raise InvalidInput(
             f"{name[:40]!r} can't be a secret's name: it is that of an environment variable, 1 to 128 of"
@@ -70,7 +70,7 @@ def check_secret_name(name: str) -> str:
 
 
 def check_secret_value(value: str) -> str:
-    """The value of a secret. Raises InvalidInput, which does not show it."""
+    """Return the value of a secret. Raises InvalidInput, which does not show it."""
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -88,7 +88,7 @@ def check_secret_value(value: str) -> str:
 
 
 def check_secret_names(names: list[str] | None) -> tuple[str, ...]:
-    """The names of a session's secrets, each once. Raises InvalidInput."""
+    """Return the names of a session's secrets, each once. Raises InvalidInput."""
     chosen = tuple(dict.fromkeys(names or ()))
     if len(chosen) > MOST_OF_A_SESSION:
         raise InvalidInput(f"secrets names {len(chosen)}; a session has at most {MOST_OF_A_SESSION}")
@@ -112,7 +112,7 @@ class SecretKey:
         return nonce + self._cipher.encrypt(nonce, value.encode(), _bound_to(user, name))
 
     def open(self, user: str, name: str, box: bytes) -> str:
-        """The value. Raises StorageError if the box is damaged, another's, or of another key."""
+        """Return the value. Raises StorageError if the box is damaged, another's, or of another key."""
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         try:
@@ -125,7 +125,7 @@ class SecretKey:
 
 
 def open_boxes(key: SecretKey, boxes: Iterable[Box]) -> list[Secret]:
-    """The secrets in these boxes. Raises StorageError that names all whose values can't be read."""
+    """Return the secrets in these boxes. Raises StorageError that names all whose values can't be read."""
     found = []
     lost: list[Box] = []
     for box in boxes:

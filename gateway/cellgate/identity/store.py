@@ -138,25 +138,25 @@ class PrincipalStore:
     # Reading
 
     def version(self) -> int:
-        """A number that changes when another process has committed a change."""
+        """Return a number that changes when another process has committed a change."""
         with self._failures("read"):
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def users(self) -> list[User]:
-        """All users, by name."""
+        """Return all users, by name."""
         with self._failures("read"):
             rows = self._db.execute("SELECT name, role, disabled, created_at FROM users ORDER BY name")
             return [User(name, Role(role), bool(disabled), at) for name, role, disabled, at in rows]
 
     def tokens(self, user: str | None = None) -> list[Token]:
-        """All tokens, or a user's, oldest first. Raises NotFound if there is no such user."""
+        """Return all tokens, or a user's, oldest first. Raises NotFound if there is no such user."""
         if user is not None:
             self.user(user)
         with self._failures("read"):
             return [_token(row) for row in self._db.execute(_TOKENS, {"user": user})]
 
     def user(self, name: str) -> User:
-        """One user. Raises NotFound."""
+        """Return one user. Raises NotFound."""
         with self._failures("read"):
             row = self._db.execute(
                 "SELECT name, role, disabled, created_at FROM users WHERE name = ?", (name,)
@@ -166,7 +166,7 @@ class PrincipalStore:
         return User(row[0], Role(row[1]), bool(row[2]), row[3])
 
     def acts(self, after: int, limit: int = 1000) -> list[Act]:
-        """The acts after this number, in order."""
+        """Return the acts after this number, in order."""
         with self._failures("read"):
             rows = self._db.execute(
                 "SELECT seq, at, body FROM acts WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
@@ -174,7 +174,7 @@ class PrincipalStore:
             return [Act(seq, at, msgspec.json.decode(body, type=dict[str, Any])) for seq, at, body in rows]
 
     def count_acts(self, after: int) -> int:
-        """The number of acts after this one."""
+        """Return the number of acts after this one."""
         with self._failures("read"):
             (count,) = self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()
             return int(count)
@@ -221,7 +221,7 @@ class PrincipalStore:
         scopes: frozenset[Permission] | None = None,
         reach: Reach,
     ) -> tuple[Token, str]:
-        """A new token of the user, and its text, which is kept nowhere. Raises NotFound, Conflict."""
+        """Return a new token of the user, and its text, which is kept nowhere. Raises NotFound, Conflict."""
         name, text = new_token()
         token = Token(name, user, digest(text), scopes, reach, self._clock(), expires_at, None)
         limits: dict[str, Any] = {"expires_at": expires_at, "scopes": _scopes(scopes)}
@@ -269,7 +269,7 @@ class PrincipalStore:
         return known
 
     def secrets(self, user: str | None = None) -> list[Box]:
-        """All secrets, or a user's, by name, encrypted. Raises NotFound if there is no such user."""
+        """Return all secrets, or a user's, by name, encrypted. Raises NotFound if there is no such user."""
         if user is not None:
             self.check_owner(user)
         query = (
@@ -334,7 +334,7 @@ def _scopes(scopes: frozenset[Permission] | None) -> str | None:
 
 
 def _token(row: tuple[Any, ...]) -> Token:
-    """A row of `_TOKENS`."""
+    """Return a row of `_TOKENS`."""
     name, user, value, scopes, session, exact, *times = row
     chosen = None if scopes is None else frozenset(Permission(each) for each in scopes.split(",") if each)
     return Token(name, user, value, chosen, Reach(session, exact=bool(exact)), *times)

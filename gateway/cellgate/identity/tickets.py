@@ -119,7 +119,7 @@ class Tickets(Generic[G]):
         self._sign_ins: _Kept[G] = _Kept(SIGN_IN_SECONDS, clock)
 
     def issue(self, grant: G) -> str:
-        """A ticket, which works once and not for long."""
+        """Return a ticket, which works once and not for long."""
         ticket = MARK + secrets.token_urlsafe(32)
         self._tickets.put(ticket, grant)
         return ticket
@@ -134,7 +134,7 @@ class Tickets(Generic[G]):
         return None if grant is None else (self.sign_in(grant), grant)
 
     def sign_in(self, grant: G) -> str:
-        """The secret for a browser that needs no ticket."""
+        """Return the secret for a browser that needs no ticket."""
         secret = secrets.token_urlsafe(32)
         self._sign_ins.put(secret, grant)
         return secret

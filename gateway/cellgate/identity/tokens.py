@@ -27,13 +27,13 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def new_token() -> tuple[str, str]:
-    """A fresh id, and the token with this id."""
+    """Return a fresh id, and the token with this id."""
     name = secrets.token_hex(ID_BYTES)
     return name, f"cg_{name}_{secrets.token_urlsafe(SECRET_BYTES)}"
 
 
 def digest(token: str) -> bytes:
-    """The digest that is kept and compared instead of a token."""
+    """Return the digest that is kept and compared instead of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -60,7 +60,7 @@ def parse_scopes(text: str) -> frozenset[Permission]:
 
 
 def scopes_text(scopes: Iterable[Permission]) -> str:
-    """The scopes, in the order of `Permission`, separated by commas."""
+    """Return the scopes, in the order of `Permission`, separated by commas."""
     chosen = frozenset(scopes)
     return ",".join(each for each in Permission if each in chosen)
 
@@ -76,7 +76,7 @@ def check_scopes(user: str, role: Role, scopes: frozenset[Permission] | None) ->
 
 
 def check_reach(*, key: str = "", prefix: str = "") -> Reach:
-    """The keys that a token reaches: one, those with a prefix, or all. Raises InvalidInput."""
+    """Return the keys that a token reaches: one, those with a prefix, or all. Raises InvalidInput."""
     if key and prefix:
         raise InvalidInput("A token is for one session or for a prefix, not both")
     if key:
@@ -119,5 +119,5 @@ def parse_expiry(text: str, at: float) -> float:
 
 
 def time_text(seconds: float) -> str:
-    """A time in seconds since the epoch as RFC 3339."""
+    """Return a time in seconds since the epoch as RFC 3339."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -35,7 +35,7 @@ class VerifiedLogins(Generic[L]):
         self._logins: dict[bytes, L] = {}
 
     def _remembered(self, given: bytes) -> L | None:
-        """The login of the token with this digest, if it was verified and still counts."""
+        """Return the login of the token with this digest, if it was verified and still counts."""
         login = self._logins.get(given)
         if login is not None and not self.is_valid(login):
             del self._logins[given]

@@ -46,12 +46,12 @@ FORMS: Mapping[str, ConvertedForm] = {
 
 
 def missing() -> list[str]:
-    """The packages of the extra ``html`` that are not installed."""
+    """Return the packages of the extra ``html`` that are not installed."""
     return [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 
 
 def check_form(form: str) -> ConvertedForm:
-    """The form with this name. Raises NotAcceptable if there is none or nbconvert is missing."""
+    """Return the form with this name. Raises NotAcceptable if there is none or nbconvert is missing."""
     if form not in FORMS:
         raise NotAcceptable(
             f"format {form[:40]!r} is not available here; choose {', '.join(FORMS)}, or none for .ipynb"
@@ -64,7 +64,7 @@ def check_form(form: str) -> ConvertedForm:
 
 
 def extension_of(form: str, language_info: Mapping[str, Any]) -> str:
-    """The file extension of this form; for a script, that of its language if it is harmless."""
+    """Return the file extension of this form; for a script, that of its language if it is harmless."""
     told = language_info.get("file_extension")
     if form == "script":
         return told if isinstance(told, str) and _EXTENSION.fullmatch(told) else ".txt"
@@ -72,7 +72,7 @@ def extension_of(form: str, language_info: Mapping[str, Any]) -> str:
 
 
 def convert(notebook: str, form: str) -> str:
-    """An nbformat 4 notebook as text in this form."""
+    """Return an nbformat 4 notebook as text in this form."""
     import nbformat  # noqa: PLC0415 - slow to load, and only the job needs it
 
     node = nbformat.reads(notebook, as_version=4)  # type: ignore[no-untyped-call]
@@ -171,13 +171,13 @@ def _script(node: Any) -> str:
 
 
 def _text(exporter: Any, node: Any) -> str:
-    """The result of an nbconvert exporter, which is untyped."""
+    """Return the result of an nbconvert exporter, which is untyped."""
     text, _resources = exporter.from_notebook_node(node)
     return str(text)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The job: stdin to stdout."""
+    """Return the job: stdin to stdout."""
     return give(convert(sys.stdin.buffer.read().decode(), arguments[0]).encode())
 
 

@@ -140,7 +140,7 @@ def _depth(latex: str) -> int:
 
 
 def _written(element: Any, depth: int = 0) -> Iterator[str]:
-    """The element as markup. Raises ValueError for what is no formula, such as an unknown command."""
+    """Yield the element as markup. Raises ValueError for what is no formula, such as an unknown command."""
     told = element.text or ""
     if element.tag not in ELEMENTS or depth > DEEPEST_MARKUP or told.startswith("\\"):
         raise ValueError(element.tag)

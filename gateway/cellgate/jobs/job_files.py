@@ -144,6 +144,6 @@ class JobFile:
 
     @staticmethod
     def explained(error: OSError) -> StorageError:
-        """The error for a file that can't be written."""
+        """Return the error for a file that can't be written."""
         full = "There is no room on the gateway's disk for a copy of this session's notebook"
         return not_written(error, full, "A copy of this session's notebook can't be written")

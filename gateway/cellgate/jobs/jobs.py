@@ -50,7 +50,7 @@ class Jobs:
         self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, deadline, refusal)
 
     def file(self, principal: str) -> JobFile:
-        """A new file, for a job of this principal's to read or to write. Raises StorageError."""
+        """Return a new file, for a job of this principal's to read or to write. Raises StorageError."""
         return JobFile(self._folder, partial(self._ledger.open, principal), self._ends)
 
     async def finished(self) -> None:
@@ -125,7 +125,7 @@ class Jobs:
 
 
 async def _end_of(stream: asyncio.StreamReader) -> bytes:
-    """The end of what comes, however much that is: hostile outputs may make a job say anything."""
+    """Return the end of what comes, however much that is: hostile outputs may make a job say anything."""
     said = b""
     while part := await stream.read(PART):
         said = (said + part)[-MOST_SAID:]

@@ -23,15 +23,15 @@ class _Renderer(IPythonRenderer):
         self._formulas = formulas
 
     def inline_math(self, body: str) -> str:
-        """A formula in a line."""
+        """Return a formula in a line."""
         return self._formulas.place(body, block=False) or super().inline_math(body)
 
     def block_math(self, body: str) -> str:
-        """A formula in a line of its own."""
+        """Return a formula in a line of its own."""
         return self._formulas.place(body, block=True) or super().block_math(body)
 
     def latex_environment(self, name: str, body: str) -> str:
-        """An environment, which is a formula or something else of LaTeX."""
+        """Return an environment, which is a formula or something else of LaTeX."""
         found = environment(f"\\begin{{{name}}}{body}\\end{{{name}}}")
         place = None if found is None else self._formulas.place(found, block=True)
         return place or super().latex_environment(name, body)

@@ -90,7 +90,7 @@ class WheelCache:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def get(self, key: str) -> Wheel | None:
-        """The wheel of this entry, which is marked as just used."""
+        """Return the wheel of this entry, which is marked as just used."""
         meta = self._wheels / key / META
         try:
             wheel = msgspec.json.decode(meta.read_bytes(), type=Wheel)
@@ -116,7 +116,7 @@ class WheelCache:
         return wheels
 
     def tree(self, wheel: Wheel) -> Path:
-        """The folder with the wheel's files, which may not exist."""
+        """Return the folder with the wheel's files, which may not exist."""
         return self._wheels / wheel.key / TREE
 
     def add_bytecode(self, wheel: Wheel, compiled: Path) -> None:
@@ -165,7 +165,7 @@ class WheelCache:
             path.unlink()
 
     def lock(self, digest: str) -> list[Wheel] | None:
-        """The wheels of a lock, if it is recent enough and complete."""
+        """Return the wheels of a lock, if it is recent enough and complete."""
         path = self._locks / digest
         try:
             if path.stat().st_mtime < time.time() - self._lock_life:
@@ -213,7 +213,7 @@ class WheelCache:
 
 
 def entry_key(sha256: str, python: str) -> str:
-    """The name of an entry: its wheel and the Python it is compiled for, such as ``311``."""
+    """Return the name of an entry: its wheel and the Python it is compiled for, such as ``311``."""
     return _check_key(f"{sha256}-{python}")
 
 

@@ -95,7 +95,7 @@ async def run(
 
 
 def too_large(most: int) -> QuotaExceeded:
-    """The error for packages that take more than `most` bytes."""
+    """Return the error for packages that take more than `most` bytes."""
     return QuotaExceeded(
         f"These packages take more than the {most} bytes that a session may have of them; ask for fewer,"
         " remove some, or let the operator raise ServeApp.package_disk"
@@ -103,7 +103,7 @@ def too_large(most: int) -> QuotaExceeded:
 
 
 def _tied(argv: Sequence[str]) -> list[str]:
-    """The command, run so that it is killed when this process dies, if the system has ``setpriv``."""
+    """Return the command, run so that it is killed when this process dies, if the system has ``setpriv``."""
     setpriv = shutil.which("setpriv", path="/usr/sbin:/usr/bin:/sbin:/bin")
     if setpriv is None:
         return list(argv)
@@ -138,7 +138,7 @@ async def _until_end(process: asyncio.subprocess.Process, limits: ChildLimits) -
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files below `folder` in bytes; files that disappear during the walk don't count.
+    """Return the size of all files below `folder` in bytes; files that disappear during the walk don't count.
 
     Blocks. A folder that is too deep or has too many entries counts as far too large. Raises OSError when no
     more files can be opened.

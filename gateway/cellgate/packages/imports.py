@@ -71,7 +71,7 @@ _OTHER_LANGUAGE = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")
 
 
 def distribution_of(module: str) -> str | None:
-    """The canonical name of the distribution that presumably provides a top-level module.
+    """Return the canonical name of the distribution that presumably provides a top-level module.
 
     None if there can't be one: module names may use any script or start with an underscore.
     """
@@ -80,7 +80,7 @@ def distribution_of(module: str) -> str | None:
 
 
 def python_of(code: str) -> str:
-    """The Python of a cell, with `pass` in place of magics; empty for a cell in another language."""
+    """Return the Python of a cell, with `pass` in place of magics; empty for a cell in another language."""
     return "" if _OTHER_LANGUAGE.match(code) else _MAGIC.sub(r"\1pass", code)
 
 

@@ -141,7 +141,7 @@ class Installer:
                         return wheels
 
     async def _cached(self, change: Change, digest: str) -> list[Wheel] | None:
-        """The wheels of a request that was resolved lately; an upgrade is resolved each time."""
+        """Return the wheels of a request that was resolved lately; an upgrade is resolved each time."""
         return None if change.upgrade else await asyncio.to_thread(self.cache.lock, digest)
 
     @contextmanager
@@ -276,14 +276,14 @@ class Installer:
 
 
 def site_folder(root: Path) -> Path:
-    """The parent of the kernels' package folders, below an installer's `root`."""
+    """Return the parent of the kernels' package folders, below an installer's `root`."""
     folder = root / "sites"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
 def storage_error(error: OSError) -> StorageError:
-    """The error for an OSError while packages are stored."""
+    """Return the error for an OSError while packages are stored."""
     full = "There is no room on the gateway's disk for these packages"
     return not_written(error, full, "The packages can't be kept")
 
@@ -314,7 +314,7 @@ def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[st
 
 
 def _entry(found: Found, target: Target, work: Path) -> Entry:
-    """A future cache entry for a wheel, with an empty tree."""
+    """Return a future cache entry for a wheel, with an empty tree."""
     key = entry_key(found.sha256, target.minor)
     folder = inside(work, key)
     entry = Entry(found.name, found.package.version, found.sha256, key, folder)

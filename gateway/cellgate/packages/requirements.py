@@ -83,7 +83,7 @@ class Change:
 
 
 def parse_requirement(text: str) -> Wanted:
-    """A requirement by name that fits on one line. Raises InvalidInput."""
+    """Return a requirement by name that fits on one line. Raises InvalidInput."""
     check_text(text, "a requirement", MAX_REQUIREMENT)
     shown = ascii(text[:80])
     if text.lstrip().startswith("-"):
@@ -136,12 +136,12 @@ def parse_change(
 
 
 def may_run_pip(code: str) -> bool:
-    """Whether the cell may contain lines that run pip; a quick check."""
+    """Return whether the cell may contain lines that run pip; a quick check."""
     return "pip" in code
 
 
 def changes_of_cell(code: str) -> list[Change]:
-    """The changes that a Python kernel's cell requests by running pip, in order. Raises InvalidInput.
+    """Return the changes that a Python kernel's cell requests by running pip, in order. Raises InvalidInput.
 
     Like `parse_change`, it belongs in a thread; `may_run_pip` quickly rules out most cells.
     """
@@ -181,7 +181,7 @@ def _change_of_line(verb: str, rest: str) -> Change | None:
 
 
 def _words(rest: str) -> Iterator[str]:
-    """The words of a shell command, up to the end of its arguments."""
+    """Return the words of a shell command, up to the end of its arguments."""
     lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []

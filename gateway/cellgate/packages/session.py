@@ -49,7 +49,7 @@ class Installed(msgspec.Struct, frozen=True):
     requested: bool = False
 
     def to_wire(self) -> Package:
-        """The package as the wire shows it."""
+        """Return the package as the wire shows it."""
         return Package(name=self.name, version=self.version, sha256=self.sha256, requested=self.requested)
 
 
@@ -123,11 +123,11 @@ class SessionPackages:
         return self._folder.one_at_a_time
 
     def models(self) -> list[Package]:
-        """The session's packages on the wire, by name."""
+        """Return the session's packages on the wire, by name."""
         return [self._installed[name].to_wire() for name in sorted(self._installed)]
 
     def versions(self) -> dict[str, str]:
-        """The session's versions by canonical name."""
+        """Return the session's versions by canonical name."""
         return {name: package.version for name, package in self._installed.items()}
 
     # Changing
@@ -251,7 +251,7 @@ class SessionPackages:
             self._installed[package.name] = package
 
     def _site(self, host: Host) -> Path:
-        """The folder that holds the session's packages now."""
+        """Return the folder that holds the session's packages now."""
         kernel = host.current
         if kernel is not None and kernel.packages is not None:
             return kernel.packages
@@ -328,7 +328,7 @@ class SessionPackages:
 
 
 async def result_of(task: asyncio.Task[Changed]) -> Changed:
-    """The result of a change; see `SessionPackages.change` for what it raises."""
+    """Return the result of a change; see `SessionPackages.change` for what it raises."""
     return await outcome(task, lambda: ShuttingDown("The session has ended"))
 
 

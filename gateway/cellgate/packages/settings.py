@@ -51,11 +51,11 @@ class PackageSettings:
 
     @classmethod
     def allowing(cls, names: Collection[str]) -> frozenset[str]:
-        """The value of `allowed` for names as people write them."""
+        """Return the value of `allowed` for names as people write them."""
         return frozenset(name if name == EVERYTHING else canonicalize_name(name) for name in names)
 
     def allows(self, name: str) -> bool:
-        """Whether the distribution with this canonical name may be requested."""
+        """Return whether the distribution with this canonical name may be requested."""
         return EVERYTHING in self.allowed or name in self.allowed
 
     def check(self, names: Collection[str]) -> None:
@@ -71,7 +71,7 @@ class PackageSettings:
 
 
 def not_allowed() -> PackagesNotAllowed:
-    """The error of a gateway that allows no packages."""
+    """Return the error of a gateway that allows no packages."""
     return PackagesNotAllowed(
         "No packages are installed here: the operator of the gateway allows none (--allow-package NAME)"
     )

@@ -110,13 +110,13 @@ class Target:
         return f"{machine}-manylinux_2_{supported}"
 
     def _libc(self) -> tuple[str, int | None]:
-        """The C library, and the minor version of a glibc 2."""
+        """Return the C library, and the minor version of a glibc 2."""
         name, _, version = self.environment.libc.partition(" ")
         parts = version.split(".")
         return name, int(parts[1]) if name == "glibc" and len(parts) > 1 else None
 
     def tags(self) -> list[Tag]:
-        """The wheel tags that this Python accepts, best first."""
+        """Return the wheel tags that this Python accepts, best first."""
         platforms = list(self._platforms())
         release = self.environment.release[:2]
         return [
@@ -199,7 +199,7 @@ class Uv:
     async def resolve(
         self, change: Change, installed: Mapping[str, str], target: Target, work: Path
     ) -> list[Found]:
-        """The wheels needed for the change, including dependencies, while `installed` stays as it is.
+        """Return the wheels needed for the change, including dependencies, while `installed` stays as it is.
 
         Raises PackageNotFound, PackageConflict, PackageIndexUnavailable, PackageError and StorageFull.
         """
@@ -225,7 +225,7 @@ class Uv:
         return await self._files(chosen, target, work)
 
     async def _files(self, chosen: Sequence[Distribution], target: Target, work: Path) -> list[Found]:
-        """The best fitting wheel of each of these packages."""
+        """Return the best fitting wheel of each of these packages."""
         if not chosen:
             return []
         code, said = await self._lock(map(pin_line, chosen), target, work)
@@ -281,7 +281,7 @@ class Uv:
         return _failure(code, said, [found.package])
 
     async def _why(self, change: Change, target: Target, work: Path, code: int, said: str) -> Exception:
-        """The error that explains why a change has no solution, in uv's words."""
+        """Return the error that explains why a change has no solution, in uv's words."""
         if code != NO_SOLUTION or is_full(said):
             return _failure(code, said, change.install)
         alone, answer = await self._lock([wanted.line for wanted in change.install], target, work, probe=True)
@@ -359,7 +359,7 @@ class Uv:
 
 
 def _failure(code: int, said: str, asked: Sequence[object]) -> Exception:
-    """The error when uv gave up although there may be a solution."""
+    """Return the error when uv gave up although there may be a solution."""
     names = _listed(map(str, asked))
     if is_full(said):
         return StorageFull("There is no room on the gateway's disk")
@@ -389,7 +389,7 @@ def _show(folder: Path, installed: Sequence[Distribution]) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """A file that uv wrote, with content from the index. Raises PackageError."""
+    """Return a file that uv wrote, with content from the index. Raises PackageError."""
     with path.open("rb") as file:
         data = file.read(MOST_ANSWER + 1)
     if len(data) > MOST_ANSWER:
@@ -398,7 +398,7 @@ def _read(path: Path) -> bytes:
 
 
 def _read_plan(path: Path) -> list[Distribution]:
-    """The packages to install. Raises PackageError."""
+    """Return the packages to install. Raises PackageError."""
     try:
         steps = msgspec.json.decode(_read(path), type=_Plan).changes
         if any(step.action != "installed" for step in steps):
@@ -409,7 +409,7 @@ def _read_plan(path: Path) -> list[Distribution]:
 
 
 def _read_lock(path: Path, target: Target) -> list[Found]:
-    """The best fitting file of each package. Raises PackageError."""
+    """Return the best fitting file of each package. Raises PackageError."""
     try:
         told = msgspec.convert(tomllib.loads(_read(path).decode()), type=_Lock)
         ranks = {tag: rank for rank, tag in enumerate(target.tags())}

@@ -26,7 +26,7 @@ _FULL = re.compile(rf"\(os error (?:{errno.ENOSPC}|{errno.EDQUOT})\)", re.ASCII)
 
 
 def is_full(said: str) -> bool:
-    """Whether the installer found the disk full."""
+    """Return whether the installer found the disk full."""
     return _FULL.search(said) is not None
 
 

@@ -31,7 +31,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def document(title: str, style: str, body: str) -> str:
-    """A page. `title` is text, `style` is CSS that can't close its element, `body` is markup."""
+    """Return a page. `title` is text, `style` is CSS that can't close its element, `body` is markup."""
     assert "<" not in style
     shown = escape(title[:_LONGEST_TITLE])
     page = f"{_HEAD}<title>{shown}</title><style>{style}</style></head>{body}</html>\n"

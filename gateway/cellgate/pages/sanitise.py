@@ -80,7 +80,7 @@ _UNSAFE = ("\\", "<", "@", "/*", "{", "}")
 
 
 def _harmless(value: str) -> bool:
-    """Whether a CSS value calls only functions that load nothing."""
+    """Return whether a CSS value calls only functions that load nothing."""
     if any(mark in value for mark in _UNSAFE):
         return False
     return all(name in _FUNCTIONS or not name for name in _called(value))
@@ -96,7 +96,7 @@ def _called(value: str) -> Iterator[str]:
 
 
 def declarations(text: str) -> str:
-    """The declarations that load nothing, as for a ``style`` attribute."""
+    """Return the declarations that load nothing, as for a ``style`` attribute."""
     return ";".join(part for part in text.split(";") if ":" in part and _harmless(part))
 
 
@@ -133,7 +133,7 @@ _cleaner = nh3.Cleaner(
 
 
 def markup(text: str) -> str:
-    """A balanced piece of HTML, whatever `text` is, with listed elements and attributes only."""
+    """Return a balanced piece of HTML, whatever `text` is, with listed elements and attributes only."""
     return _cleaner.clean(text)
 
 
@@ -204,7 +204,7 @@ def _selects_only(selector: str) -> bool:
 
 
 def rules(css: str, inside: Sequence[str] = ()) -> str:
-    """The plain rules of a style sheet that load nothing: no ``@`` rules, no nesting.
+    """Return the plain rules of a style sheet that load nothing: no ``@`` rules, no nesting.
 
     With `inside`, selectors of elements, they are for these elements and what is in them alone; what is said
     of the page's root or body is said of these elements. An ``@scope`` would do the same, but programs that
@@ -254,7 +254,7 @@ def _parts(prelude: Sequence[Any]) -> list[list[Any]]:
 
 
 def _broken(tokens: Sequence[Any]) -> bool:
-    """Whether there is something in them that is no token, such as half of a string."""
+    """Return whether there is something in them that is no token, such as half of a string."""
     left = list(tokens)
     while left:
         token = left.pop()

@@ -84,7 +84,7 @@ class Exchange:
     # The answer
 
     async def answer(self) -> ProgramAnswer:
-        """The head of the answer. Raises BadProgramAnswer."""
+        """Return the head of the answer. Raises BadProgramAnswer."""
         for _ in range(MOST_EARLY):
             event = await self._next()
             if isinstance(event, h11.Response):
@@ -118,7 +118,7 @@ class Exchange:
         return bytes(self._http.trailing_data[0])
 
     async def _next(self) -> object:
-        """The next event. Raises BadProgramAnswer."""
+        """Return the next event. Raises BadProgramAnswer."""
         try:
             while True:
                 event = self._parsed()
@@ -134,7 +134,7 @@ class Exchange:
             raise BadProgramAnswer("The program closed the connection") from None
 
     def _parsed(self) -> object:
-        """The next event of what was read, or h11's NEED_DATA. Raises BadProgramAnswer."""
+        """Return the next event of what was read, or h11's NEED_DATA. Raises BadProgramAnswer."""
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:

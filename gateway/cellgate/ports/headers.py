@@ -51,7 +51,7 @@ class Passing:
 
 
 def secrets_in(cookies: Iterable[str]) -> list[str]:
-    """The values of our cookie in a request's Cookie fields; a page can add some of the same name."""
+    """Return the values of our cookie in a request's Cookie fields; a page can add some of the same name."""
     found = []
     for pair in _pairs(cookies):
         name, _, value = pair.partition("=")
@@ -65,14 +65,14 @@ def _pairs(cookies: Iterable[str]) -> list[str]:
 
 
 def cookie_field(secret: str, prefix: str, *, secure: bool) -> str:
-    """The Set-Cookie field with a browser's secret, for this port alone."""
+    """Return the Set-Cookie field with a browser's secret, for this port alone."""
     whole_host = not prefix and secure
     name = f"__Host-{COOKIE}" if whole_host else COOKIE
     return f"{name}={secret}; Path={prefix}/; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
 
 def ticket_in(query: str) -> str | None:
-    """The ticket of a query, if there is one."""
+    """Return the ticket of a query, if there is one."""
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name == "ticket" and value.startswith(MARK):
             return value
@@ -80,7 +80,7 @@ def ticket_in(query: str) -> str | None:
 
 
 def without_our_parameters(query: str, is_ours: Callable[[str], bool]) -> str:
-    """The query without tickets and tokens of ours; everything else as it is, letter by letter."""
+    """Return the query without tickets and tokens of ours; everything else as it is, letter by letter."""
     return "&".join(part for part in query.split("&") if not _is_our_parameter(part, is_ours))
 
 
@@ -92,7 +92,7 @@ def _is_our_parameter(part: str, is_ours: Callable[[str], bool]) -> bool:
 
 
 def request_fields(given: Iterable[tuple[str, str]], passing: Passing) -> Fields:
-    """The fields of a request as the program gets them, without those that frame its body."""
+    """Return the fields of a request as the program gets them, without those that frame its body."""
     given = list(given)
     dropped = _HOP | _named_by_connection(given)
     fields: Fields = [("Host", passing.host)]
@@ -119,7 +119,7 @@ def request_fields(given: Iterable[tuple[str, str]], passing: Passing) -> Fields
 
 
 def answer_fields(given: Iterable[tuple[str, str]], passing: Passing, *, switches: bool = False) -> Fields:
-    """The fields of an answer as the browser gets them; `switches`: it agrees to a WebSocket."""
+    """Return the fields of an answer as the browser gets them; `switches`: it agrees to a WebSocket."""
     given = list(given)
     dropped = _HOP | _FOR_A_HOST | _named_by_connection(given)
     fields: Fields = []
@@ -141,13 +141,13 @@ def answer_fields(given: Iterable[tuple[str, str]], passing: Passing, *, switche
 
 
 def _named_by_connection(given: Fields) -> frozenset[str]:
-    """The fields that the sender means for the next hop only."""
+    """Return the fields that the sender means for the next hop only."""
     named = (value.split(",") for name, value in given if name.lower() == "connection")
     return frozenset(word.strip().lower() for words in named for word in words)
 
 
 def _own_cookie(field: str, prefix: str) -> str | None:
-    """A program's cookie, for itself alone; None for one that could be read as ours."""
+    """Return a program's cookie, for itself alone; None for one that could be read as ours."""
     pair, *attributes = [part.strip() for part in field.split(";")]
     name, equals, _ = pair.partition("=")
     # Browsers send a cookie without a name as its value, which may look like any other.
@@ -182,5 +182,5 @@ def _location(value: str, passing: Passing) -> str:
 
 
 def _below(prefix: str, path: str) -> str:
-    """The path below the prefix, where a program that knows its prefix has put it already."""
+    """Return the path below the prefix, where a program that knows its prefix has put it already."""
     return path if path == prefix or path.startswith(f"{prefix}/") else f"{prefix}{path}"

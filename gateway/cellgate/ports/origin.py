@@ -76,18 +76,18 @@ class PortsOrigin:
         return f"{self.scheme}://{host}{port}{place.prefix}/"
 
     def is_name(self, name: str) -> bool:
-        """Whether a request's host name is one that the settings name."""
+        """Return whether a request's host name is one that the settings name."""
         if self.name is None:
             return False
         return name == self.name or (self.wild and self.is_wild(name))
 
     def is_wild(self, name: str) -> bool:
-        """Whether it is the name of a single port."""
+        """Return whether it is the name of a single port."""
         return self.wild and name.endswith(f".{self.name}")
 
 
 def parse_ports_url(url: str) -> PortsOrigin:
-    """The origin that an operator names. Raises InvalidInput."""
+    """Return the origin that an operator names. Raises InvalidInput."""
     wrong = InvalidInput(
         "ports_url must be a URL without a path, such as https://ports.example.org or"
         " https://*.ports.example.org"
@@ -108,14 +108,14 @@ def parse_ports_url(url: str) -> PortsOrigin:
 
 
 def label_of(owner: str, session: str, port: int) -> str:
-    """The first label of a port's own name."""
+    """Return the first label of a port's own name."""
     digest = hashlib.sha256(f"{owner}\0{session}".encode()).hexdigest()[:_DIGEST]
     slug = _NOT_IN_NAMES.sub("-", session.lower())[:_MOST_SLUG].strip("-")
     return f"{port}-{slug}-{digest}"
 
 
 def check_port(text: str) -> int:
-    """The number of a port. Raises InvalidInput."""
+    """Return the number of a port. Raises InvalidInput."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_PORT))):
         raise InvalidInput(f"A port is a number from 1 to {MOST_PORT}")
     port = int(text)

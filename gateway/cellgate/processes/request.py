@@ -57,7 +57,7 @@ class ProcessRequest:
 
 
 def check_process(body: ProcessBody, *, waits: bool) -> ProcessRequest:
-    """The body's values, checked. Raises InvalidInput."""
+    """Return the body's values, checked. Raises InvalidInput."""
     if not body.argv or not body.argv[0]:
         raise InvalidInput("argv must begin with the name of a program")
     if len(body.argv) > MOST_ARGUMENTS:
@@ -77,7 +77,7 @@ def check_process(body: ProcessBody, *, waits: bool) -> ProcessRequest:
 
 
 def check_input(body: ProcessInputBody) -> bytes:
-    """The bytes to send. Raises InvalidInput."""
+    """Return the bytes to send. Raises InvalidInput."""
     if body.data is not None and body.data_b64 is not None:
         raise InvalidInput("Give either data or data_b64")
     if body.data_b64 is not None:
@@ -96,7 +96,7 @@ def check_input(body: ProcessInputBody) -> bytes:
 
 
 def check_signal(name: str) -> signal.Signals:
-    """The signal of this name. Raises InvalidInput."""
+    """Return the signal of this name. Raises InvalidInput."""
     try:
         found = signal.Signals[name]
     except KeyError:

@@ -92,7 +92,7 @@ class SessionProcesses:
         return list(self._runs.values())
 
     def find(self, process: str) -> ProcessRun:
-        """The one with this id. Raises NotFound."""
+        """Return the one with this id. Raises NotFound."""
         run = self._runs.get(process)
         if run is None:
             raise NotFound(f"No process {process[:40]!r} in this session")

@@ -173,7 +173,7 @@ class Policy:
         self._found: dict[tuple[str, str], Quotas] = {}
 
     def of(self, name: str, role: str) -> Quotas:
-        """The quotas of the principal of this name and role; equal sections are the same object."""
+        """Return the quotas of the principal of this name and role; equal sections are the same object."""
         own = self._principals.get(name)
         if own is None:
             return self._of_role[role]
@@ -252,12 +252,12 @@ def _near(name: str, known: tuple[str, ...] | Mapping[str, object]) -> str:
 
 
 def _key(name: str) -> str:
-    """A key as TOML has it: in quotes unless it is plain."""
+    """Return a key as TOML has it: in quotes unless it is plain."""
     return name if _BARE_KEY.fullmatch(name) and len(name) <= SHOWN else _shown(name)
 
 
 def _shown(value: Any) -> str:
-    """A value of the file, shortly."""
+    """Return a value of the file, shortly."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):

@@ -32,7 +32,7 @@ State = tuple[int, ...] | str
 
 
 def read_quotas(path: Path) -> Policy:
-    """The policy in the file. Blocking. Raises InvalidInput that names the file and what is wrong."""
+    """Return the policy in the file. Blocking. Raises InvalidInput that names the file and what is wrong."""
     try:
         content = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
@@ -115,5 +115,5 @@ def _state(path: Path) -> State:
 
 
 def _settled(state: State) -> bool:
-    """Whether a later change would show in the file's state: clocks of file systems tick coarsely."""
+    """Return whether a later change would show in the file's state: clocks of file systems tick coarsely."""
     return isinstance(state, str) or abs(time.time() - state[4] / 1e9) > SETTLED_SECONDS

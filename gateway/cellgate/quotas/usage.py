@@ -57,7 +57,7 @@ def _nobody(_: str) -> None:
 
 
 def role_of_name(name: str) -> str:
-    """The role of a principal while there are no others than the one of the token."""
+    """Return the role of a principal while there are no others than the one of the token."""
     return "admin" if name == "default" else "user"
 
 
@@ -232,7 +232,7 @@ class Account:
     # Cells
 
     def enter(self, *, at_once: bool) -> CellPlace:
-        """A place for a new cell: running if it could begin `at_once` and may, or else queued.
+        """Return a place for a new cell: running if it could begin `at_once` and may, or else queued.
 
         Raises PrincipalQuotaExceededForNow when it would have to wait and too many do already.
         """
@@ -247,7 +247,7 @@ class Account:
         return CellPlace(self, _State.QUEUED)
 
     def adopt_cell(self) -> CellPlace:
-        """The place of a cell that runs already, whatever the quotas are."""
+        """Return the place of a cell that runs already, whatever the quotas are."""
         self._running += 1
         return CellPlace(self, _State.RUNNING)
 
@@ -399,7 +399,7 @@ class Usage:
         return len(self._accounts)
 
     def account(self, name: str) -> Account:
-        """The principal's account. Keep it only as long as something is reserved in it."""
+        """Return the principal's account. Keep it only as long as something is reserved in it."""
         account = self._accounts.get(name)
         if account is None:
             if len(self._accounts) >= self._sweep_at:

@@ -16,7 +16,7 @@ GENESIS = bytes(32)
 
 
 def link(previous: bytes, body: bytes) -> bytes:
-    """The hash, 32 bytes, of a row that follows the row with hash `previous`."""
+    """Return the hash, 32 bytes, of a row that follows the row with hash `previous`."""
     linked = sha256(previous)
     linked.update(body)  # not joined: a body may be large
     return linked.digest()

@@ -63,7 +63,7 @@ def _second(seconds: int) -> str:
 
 
 def _make(event: dict[str, Any], head: bytes) -> tuple[bytes, bytes]:
-    """The body of a large event and its link in the chain; runs in a thread."""
+    """Return the body of a large event and its link in the chain; runs in a thread."""
     body = b"".join(encode_in_steps(event))
     return body, link(head, body)
 

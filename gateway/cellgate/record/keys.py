@@ -28,7 +28,7 @@ class SigningKey:
         self.public = key.public_key().public_bytes_raw().hex()
 
     def sign(self, message: bytes) -> str:
-        """The signature in 128 hex digits."""
+        """Return the signature in 128 hex digits."""
         return self._key.sign(message).hex()
 
 
@@ -77,7 +77,7 @@ def make_key(data_dir: Path) -> SigningKey:
 
 
 def signature_holds(public: str, signature: str, message: bytes) -> bool:
-    """Whether the key with this public half made the signature; False if either is malformed."""
+    """Return whether the key with this public half made the signature; False if either is malformed."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def signature_holds(public: str, signature: str, message: bytes) -> bool:
 
 
 def _bytes(digits: str) -> bytes:
-    """The bytes of lower-case hex digits only, so that a value has one spelling. Raises ValueError."""
+    """Return the bytes of lower-case hex digits only, so that a value has one spelling. Raises ValueError."""
     value = bytes.fromhex(digits)
     if value.hex() != digits:
         raise ValueError("not plain hex")

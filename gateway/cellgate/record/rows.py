@@ -57,7 +57,7 @@ class SessionRow(msgspec.Struct, frozen=True):
         metadata: dict[str, Any] | None = None,
         folder: str = "",
     ) -> SessionRow:
-        """The row of a new session, before it has a kernel."""
+        """Return the row of a new session, before it has a kernel."""
         return cls(
             id=session_id,
             principal=principal,
@@ -141,5 +141,5 @@ LARGEST = (1 << 63) - 1
 
 
 def storable(*numbers: int) -> bool:
-    """Whether columns of the tables can hold the numbers."""
+    """Return whether columns of the tables can hold the numbers."""
     return min(numbers) >= -LARGEST and max(numbers) <= LARGEST

@@ -30,19 +30,19 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def cell_digest(text: str) -> str:
-    """The digest of a cell's text as it is in the file."""
+    """Return the digest of a cell's text as it is in the file."""
     return sha256(text.encode()).hexdigest()
 
 
 def notebook_digest(cells: list[str], metadata: dict[str, Any]) -> str:
-    """The digest of a whole notebook: over its cells' digests and its metadata without the seal."""
+    """Return the digest of a whole notebook: over its cells' digests and its metadata without the seal."""
     known = {key: value for key, value in metadata["cellgate"].items() if key != "seal"}
     tail = tail_text({**metadata, "cellgate": known}, empty=not cells)
     return sha256(_NOTEBOOK + "".join(cells).encode() + tail.encode()).hexdigest()
 
 
 def make_seal(cells: list[str], metadata: dict[str, Any], key: SigningKey | None) -> Seal:
-    """The seal of a notebook, signed if there is a key."""
+    """Return the seal of a notebook, signed if there is a key."""
     digest = notebook_digest(cells, metadata)
     if key is None:
         return Seal(cells, digest)
@@ -50,7 +50,7 @@ def make_seal(cells: list[str], metadata: dict[str, Any], key: SigningKey | None
 
 
 def signed(seal: Seal) -> bool | None:
-    """Whether the seal's signature is valid; None without one."""
+    """Return whether the seal's signature is valid; None without one."""
     if seal.key is None and seal.signature is None:
         return None
     if seal.key is None or seal.signature is None:
@@ -59,10 +59,10 @@ def signed(seal: Seal) -> bool | None:
 
 
 def head_statement(principal: str, session: str, rows: int, head: str) -> bytes:
-    """The statement signed for the head of a chain: whose it is, how long, and its last hash."""
+    """Return the statement signed for the head of a chain: whose it is, how long, and its last hash."""
     return _HEAD + msgspec.json.encode([principal, session, rows, head])
 
 
 def manifest_statement(manifest: bytes) -> bytes:
-    """The statement signed for a bundle: the list of its files with their hashes."""
+    """Return the statement signed for a bundle: the list of its files with their hashes."""
     return _MANIFEST + manifest

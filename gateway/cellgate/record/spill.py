@@ -41,7 +41,7 @@ class Spills:
         self._ledger = ledger
 
     def open(self, principal: str) -> Spill:
-        """An empty spill, for an answer to this principal."""
+        """Return an empty spill, for an answer to this principal."""
         return Spill(self, self._ledger, principal)
 
     @property
@@ -154,7 +154,7 @@ class Spill:
     # The reader
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """All bytes: once complete, or as they come when they are many. Always close the iterator.
+        """Yield all bytes: once complete, or as they come when they are many. Always close the iterator.
 
         Raises the writer's error as soon as there is one, so that nobody mistakes a part for the whole.
         """

@@ -223,7 +223,7 @@ class SpillLedger:
 
 
 def on_loop() -> bool:
-    """Whether this thread runs an event loop."""
+    """Return whether this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -16,7 +16,7 @@ _SPLIT = frozenset({"application/javascript", "image/svg+xml"})
 
 
 def cell_text(cell: Mapping[str, Any]) -> str:
-    """A cell as it is in a file; texts of several lines must be `split` first."""
+    """Return a cell as it is in a file; texts of several lines must be `split` first."""
     return to_text(cell, "\n  ")
 
 
@@ -57,7 +57,7 @@ def _write(value: Any, newline: str, parts: list[str]) -> None:
 
 
 def split(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The cell with texts as lists of lines, as nbformat has them in files."""
+    """Return the cell with texts as lists of lines, as nbformat has them in files."""
     known = dict(cell)
     known["source"] = cell["source"].splitlines(True)
     if "outputs" in cell:

@@ -94,7 +94,7 @@ class Notes:
         self._keep(_entry((kind, key[1] + _short(first)), 1, moment, moment))
 
     def take(self, *, all_of_it: bool = False) -> list[Entry]:
-        """The entries to write now; with `all_of_it` also those of the window that is not over."""
+        """Return the entries to write now; with `all_of_it` also those of the window that is not over."""
         if all_of_it:
             self._window_ends = 0.0
         self._turn()

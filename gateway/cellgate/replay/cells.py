@@ -59,7 +59,7 @@ def seeding(seeds: Sequence[int]) -> str:
 
 
 def recorded_cells(notebook: Mapping[str, Any]) -> list[RecordedCell]:
-    """The code cells of an nbformat 4 notebook. Raises InvalidInput for anything else.
+    """Return the code cells of an nbformat 4 notebook. Raises InvalidInput for anything else.
 
     What is odd about a cell concerns that cell alone: it says why it is not run, or can't be compared.
     """
@@ -88,7 +88,7 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
 
 
 def _is_undone(cell: Mapping[str, Any]) -> bool:
-    """Whether this is the raw cell of one that a rollback undid, which is told of and not run."""
+    """Return whether this is the raw cell of one that a rollback undid, which is told of and not run."""
     return cell.get("cell_type") == "raw" and bool(_dict(cell, "metadata", "cellgate").get("undone"))
 
 
@@ -153,7 +153,7 @@ def _code_cell(
 
 
 def _failed(outputs: Any) -> bool:
-    """Whether one of the outputs, of any shape, is an error."""
+    """Return whether one of the outputs, of any shape, is an error."""
     each = outputs if isinstance(outputs, list) else []
     return any(isinstance(output, dict) and output.get("output_type") == "error" for output in each)
 
@@ -191,7 +191,7 @@ def _skip(status: str, known: Mapping[str, Any], started: datetime | None) -> st
 
 
 def _timeout(status: str, duration_ms: Any, timeout: float) -> float:
-    """A stopped cell runs for as long as it ran before; any other may be slower than it was."""
+    """Return a stopped cell runs for as long as it ran before; any other may be slower than it was."""
     if not isinstance(duration_ms, (int, float)):
         return timeout
     seconds = min(max(duration_ms, 0), 1000 * LONGEST) / 1000
@@ -209,7 +209,7 @@ def _started(cell: Mapping[str, Any]) -> datetime | None:
 
 
 def _window(cell: Mapping[str, Any], known: Mapping[str, Any], begin: datetime | None) -> Window | None:
-    """The time from the start of the run until this cell ended."""
+    """Return the time from the start of the run until this cell ended."""
     times = _dict(cell, "metadata", "execution")
     ended = moment(times.get("shell.execute_reply")) or moment(times.get("iopub.status.idle"))
     started = _started(cell)

@@ -162,7 +162,7 @@ def on_screen(text: str) -> str:
 
 
 def text_diff(before: str, after: str) -> str:
-    """A unified diff for people, limited in length, with a last line that says so if it was cut."""
+    """Return a unified diff for people, limited in length, with a last line that says so if it was cut."""
     old, old_cut = _cut_lines(before)
     new, new_cut = _cut_lines(after)
     lines = list(difflib.unified_diff(old, new, "recorded", "replayed", n=2, lineterm=""))
@@ -259,7 +259,7 @@ def _is_json(kind: str) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a text as nbformat has them, or a number in the place of one."""
+    """Return whether it is a text as nbformat has them, or a number in the place of one."""
     parts = value if isinstance(value, list) else [value]
     return not any(isinstance(part, (dict, list)) for part in parts)
 

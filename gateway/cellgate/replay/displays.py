@@ -42,7 +42,7 @@ class Displays:
 def settled(
     outputs: Sequence[dict[str, Any]], places: Sequence[str | None], later: Mapping[str, NewDisplay]
 ) -> list[dict[str, Any]]:
-    """The outputs of a cell after others have changed its places. `later`: what these show in the end.
+    """Return the outputs of a cell after others have changed its places. `later`: what these show in the end.
 
     `places`: the names of the outputs' places; there may be outputs behind them.
     """

@@ -50,18 +50,18 @@ class EnvironmentCheck:
     changes: tuple[Changed, ...] = ()
 
     def report(self) -> EnvironmentReport:
-        """The result in the form of the report."""
+        """Return the result in the form of the report."""
         return EnvironmentReport(agreement=self.agreement, changes=list(self.changes))
 
     def summary(self) -> str:
-        """The first changes, for a person."""
+        """Return the first changes, for a person."""
         shown = [f"{c.name} {c.recorded or 'absent'} -> {c.now or 'absent'}" for c in self.changes[:5]]
         more = len(self.changes) - len(shown)
         return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def lock_of(told: Any) -> Lock | None:
-    """The lock in a recorded description of an environment; None if there is none."""
+    """Return the lock in a recorded description of an environment; None if there is none."""
     if not isinstance(told, dict) or not isinstance(packages := told.get("packages"), dict):
         return None
     known, left_out = distributions(packages)
@@ -74,7 +74,7 @@ def lock_of(told: Any) -> Lock | None:
 
 
 def recorded_lock(notebook: Mapping[str, Any]) -> Lock | None:
-    """The lock in a Cellgate notebook."""
+    """Return the lock in a Cellgate notebook."""
     metadata = notebook.get("metadata")
     return lock_of(metadata.get("cellgate")) if isinstance(metadata, dict) else None
 

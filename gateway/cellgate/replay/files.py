@@ -29,7 +29,7 @@ class InputFile(msgspec.Struct, frozen=True):
 
 
 def input_files(notebook: Mapping[str, Any]) -> list[InputFile]:
-    """The input files listed in a Cellgate notebook. Raises InvalidInput if the list is malformed."""
+    """Return the input files listed in a Cellgate notebook. Raises InvalidInput if the list is malformed."""
     try:
         told = notebook.get("metadata", {}).get("cellgate", {}).get("input_files", [])
         return msgspec.convert(told, list[InputFile])

@@ -34,12 +34,12 @@ class Window:
         return any(self.holds(datetime.combine(day, told), precision) for day in days)
 
     def holds_date(self, told: date) -> bool:
-        """Whether the run took place on this day, at least in part."""
+        """Return whether the run took place on this day, at least in part."""
         return self.holds(datetime.combine(told, time()), timedelta(days=1))
 
 
 def moment(told: object) -> datetime | None:
-    """An RFC 3339 time in UTC; None for anything else."""
+    """Return an RFC 3339 time in UTC; None for anything else."""
     if not isinstance(told, str):
         return None
     try:
@@ -52,7 +52,7 @@ def moment(told: object) -> datetime | None:
 
 
 def window(begin: datetime | None, end: datetime | None) -> Window | None:
-    """The window, if both its ends are known and in order."""
+    """Return the window, if both its ends are known and in order."""
     if begin is None or end is None or end < begin:
         return None
     return Window(begin, end)

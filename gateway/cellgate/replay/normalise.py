@@ -207,7 +207,7 @@ def _drawn(line: str, sign: str, found: list[str]) -> str:
 
 
 def _bar(piece: str, sign: str) -> str | None:
-    """A drawing of a bar without its clock; None if it is not a bar."""
+    """Return a drawing of a bar without its clock; None if it is not a bar."""
     before, opened, clock = piece.rstrip().rpartition(" [")
     known = _CLOCK.fullmatch(clock)
     if not opened or known is None:

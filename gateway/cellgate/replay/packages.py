@@ -35,7 +35,7 @@ class RecordedPackage(msgspec.Struct, frozen=True):
 
 
 def installed_packages(notebook: Mapping[str, Any]) -> list[RecordedPackage]:
-    """The packages listed in a Cellgate notebook. Raises InvalidInput if the list is malformed."""
+    """Return the packages listed in a Cellgate notebook. Raises InvalidInput if the list is malformed."""
     try:
         told = notebook.get("metadata", {}).get("cellgate", {}).get("installed_packages", [])
         packages = msgspec.convert(told, list[RecordedPackage])

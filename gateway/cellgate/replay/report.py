@@ -77,7 +77,7 @@ def build_report(
     runs: Sequence[NewRun | None],
     rtol: float = 0.0,
 ) -> R:
-    """The report of this kind: its facts, and a notebook compared with new runs of its code cells.
+    """Return the report of this kind: its facts, and a notebook compared with new runs of its code cells.
 
     Raises InvalidInput if the notebook is invalid.
     """
@@ -104,7 +104,7 @@ def build_report(
 
 
 def _finals(runs: Sequence[NewRun | None]) -> list[NewRun | None]:
-    """The runs as a notebook shows them in the end: each with what later ones showed in its places."""
+    """Return the runs as a notebook shows them in the end: each with what later ones showed in its places."""
     later: dict[str, NewDisplay] = {}
     finals: list[NewRun | None] = []
     for run in reversed(runs):
@@ -156,7 +156,7 @@ def _cell(
 def _compared(
     cell: RecordedCell, run: CellRun, rtol: float, pixels: PixelBudget
 ) -> tuple[CellComparison, str | None]:
-    """The comparison, and why there could be none, if so."""
+    """Return the comparison, and why there could be none, if so."""
     if cell.unreadable is not None:
         return CellComparison(Verdict.UNJUDGED), cell.unreadable
     try:
@@ -180,12 +180,12 @@ def _difference(found: Difference) -> DifferingPart:
 
 
 def write(report: ReplayReport | NotebookReport, form: str) -> bytes:
-    """The report as ``json`` or ``html``."""
+    """Return the report as ``json`` or ``html``."""
     return page(report).encode() if form == "html" else msgspec.json.encode(report) + b"\n"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The job: stdin to stdout."""
+    """Return the job: stdin to stdout."""
     comparison = msgspec.json.decode(sys.stdin.buffer.read(), type=Comparison)
     report = build_report(
         ReplayReport, comparison.facts, comparison.notebook, comparison.runs, comparison.rtol

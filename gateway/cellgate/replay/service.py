@@ -83,7 +83,7 @@ class Replayer:
         self._places = Shares(MOST_AT_ONCE, MOST_OF_ONE)
 
     async def replay(self, principal: str, key: str, options: ReplayOptions, *, listen: Listener) -> bytes:
-        """The report. `listen` is called for each cell once it has run.
+        """Return the report. `listen` is called for each cell once it has run.
 
         Raises NotFound, EnvironmentDiffers, QueueFull, JobFailed, the pool's errors and those of `restore`.
         """
@@ -206,7 +206,7 @@ async def _install(session: Session, packages: list[RecordedPackage]) -> str | N
 
 
 def _lock(session: Session) -> Lock | None:
-    """The environment that the session's kernel reported, plus what was installed since."""
+    """Return the environment that the session's kernel reported, plus what was installed since."""
     if session.kernel is None:
         return None
     told = environment_of(session.kernel)
@@ -216,6 +216,6 @@ def _lock(session: Session) -> Lock | None:
 
 
 def _limits(row: SessionRow) -> LimitsBody:
-    """The recorded session's limits, so that the replay runs into the same ones."""
+    """Return the recorded session's limits, so that the replay runs into the same ones."""
     known = {name: row.limits[name] for name in LimitsBody.__struct_fields__ if name in row.limits}
     return msgspec.convert(known, LimitsBody)

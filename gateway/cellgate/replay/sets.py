@@ -59,7 +59,7 @@ def _set(text: str, at: int, depth: int) -> tuple[str, int]:
 
 
 def _members(text: str, at: int, closing: str, depth: int) -> tuple[list[str], int]:
-    """The members up to the closing bracket, and where it ends."""
+    """Return the members up to the closing bracket, and where it ends."""
     if depth > DEEPEST:
         raise _NoSet(at)
     members: list[str] = []

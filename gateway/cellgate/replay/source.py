@@ -81,7 +81,7 @@ def open_source(path: Path) -> tuple[dict[str, Any], Source]:
 
 
 def _converted(notebook: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The notebook as one of nbformat 4, if it is of an older format."""
+    """Return the notebook as one of nbformat 4, if it is of an older format."""
     if notebook.get("nbformat") not in _OLDER:
         return notebook
     from cellgate.record.verify.older import newest  # noqa: PLC0415 - nbformat is slow to load, and few notebooks are old

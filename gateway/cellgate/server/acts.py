@@ -70,7 +70,7 @@ class ActRecorder:
         self._copied_generation = generation
 
     async def _last_common(self) -> int:
-        """The number of the newest act in the trail that the file has too; 0 if there is none."""
+        """Return the number of the newest act in the trail that the file has too; 0 if there is none."""
         before: int | None = None
         while recorded := await self._journal.reads.acts(before, BATCH):
             for before, entry in recorded:  # noqa: B007 - it is used after the loop
@@ -93,7 +93,7 @@ def waiting(recorded: Generator[Mapping[str, Any], None, None], principals: Path
 
 
 def _has(entry: Mapping[str, Any], acts: Sequence[Act]) -> bool:
-    """Whether the entry tells of the first of these acts."""
+    """Return whether the entry tells of the first of these acts."""
     return bool(acts) and fields_of(acts[0]).items() <= entry.items()
 
 

@@ -150,7 +150,7 @@ class RunningGateway:
         self._settings = settings
 
     def console_url(self) -> str:
-        """An address at which a browser is signed in as the administrator: once, within a minute."""
+        """Return an address at which a browser is signed in as the administrator: once, within a minute."""
         return f"{self.url}/?ticket={self.services.sign_ins.ticket(DEFAULT)}"
 
     @property
@@ -299,7 +299,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
 async def _authentication(
     settings: GatewaySettings, stack: AsyncExitStack
 ) -> tuple[PrincipalDirectory, Authentication, ProviderSignIn | None]:
-    """The users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
+    """Return the users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
     people = settings.people
     directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, people.token)
     others: list[Authenticator] = []
@@ -703,7 +703,7 @@ def _networked(settings: KernelSettings) -> str | None:
 def _installer(
     settings: GatewaySettings, catalog: KernelspecCatalog, leftovers: Leftovers
 ) -> Installer | None:
-    """The installer of packages; None if the operator allows no packages."""
+    """Return the installer of packages; None if the operator allows no packages."""
     if not settings.packages.allowed:
         return None
     token = settings.people.token
@@ -820,7 +820,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
 
 
 def _staging(settings: GatewaySettings) -> Path:
-    """An empty folder on the workspaces' file system, for uploads and inputs of jobs."""
+    """Return an empty folder on the workspaces' file system, for uploads and inputs of jobs."""
     staging = settings.data_dir / "uploads"
     make_way(staging)
     staging.mkdir(mode=0o700)

@@ -86,7 +86,7 @@ class Place:
 
 
 async def examine(place: Place) -> AsyncIterator[Finding]:
-    """All findings, each as soon as it is known; no exception for anything that doesn't work."""
+    """Yield all findings, each as soon as it is known; no exception for anything that doesn't work."""
     kernelspecs = find_kernelspecs()
     yield kernelspecs
     sandbox = await try_sandbox()
@@ -106,12 +106,12 @@ async def examine(place: Place) -> AsyncIterator[Finding]:
 
 
 def find_kernelspecs() -> Finding:
-    """The kernels of `cellgate setup`."""
+    """Return the kernels of `cellgate setup`."""
     return judge_kernelspecs(KernelspecCatalog())
 
 
 def judge_kernelspecs(catalog: KernelspecCatalog) -> Finding:
-    """Whether there are kernelspecs, all can be read, and the programs that they start are there."""
+    """Return whether there are kernelspecs, all can be read, and the programs that they start are there."""
     specs = catalog.get_all_specs()
     missing = [name for name, spec in specs.items() if not os.access(spec["spec"]["argv"][0], os.X_OK)]
     if catalog.unusable:
@@ -139,7 +139,7 @@ def judge_kernelspecs(catalog: KernelspecCatalog) -> Finding:
 
 
 async def try_sandbox() -> Finding:
-    """Whether a program starts under bubblewrap as kernels do."""
+    """Return whether a program starts under bubblewrap as kernels do."""
     try:
         await SandboxProvisioner.check()
     except CellgateError as error:
@@ -156,7 +156,7 @@ async def try_sandbox() -> Finding:
 
 
 async def try_engine(place: Place) -> AsyncIterator[Finding]:
-    """The container engine, the kernel image and gVisor."""
+    """Yield the container engine, the kernel image and gVisor."""
     engine = Engine(place.docker_url)
     try:
         await engine.open()
@@ -347,7 +347,7 @@ def _hindrance(data: Path, existing: Path) -> str:
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The type of the file system that holds `path`, from the text of /proc/mounts; or nothing."""
+    """Return the type of the file system that holds `path`, from the text of /proc/mounts; or nothing."""
     best, kind = -1, ""
     for line in mounts.splitlines():
         # Spaces in a word are octal there (getmntent(3)); what is mounted may have an empty name.
@@ -362,7 +362,7 @@ def file_system_of(path: Path, mounts: str) -> str:
 
 
 def try_port(ip: str, port: int, *, serving: bool = False) -> Finding:
-    """Whether the gateway could listen there now, or does so already."""
+    """Return whether the gateway could listen there now, or does so already."""
     address = f"{ip}:{port}"
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM)[0]
@@ -395,7 +395,7 @@ def try_port(ip: str, port: int, *, serving: bool = False) -> Finding:
 
 
 def find_clock() -> Finding:
-    """Whether the clock can be right, and whether something keeps it right (adjtimex(2))."""
+    """Return whether the clock can be right, and whether something keeps it right (adjtimex(2))."""
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < Path(__file__).stat().st_mtime - 24 * 3600:

@@ -47,7 +47,7 @@ def disk(folder: Path) -> int | None:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder itself, or the nearest above it that exists, as far as this user can see."""
+    """Return the folder itself, or the nearest above it that exists, as far as this user can see."""
     # Path.exists raises an error where the user may not look, or where a name is too long for the disk.
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))  # noqa: PTH110
 

@@ -143,7 +143,7 @@ class OpenTelemetry(Tracer):
             self._context.detach(token)
 
     def _below(self, origin: object) -> Context:
-        """The context of children of a span."""
+        """Return the context of children of a span."""
         empty = self._context.Context()
         if not isinstance(origin, self._trace.SpanContext) or not origin.is_valid:
             return empty

@@ -177,7 +177,7 @@ class Recovery:
     def _secrets(
         self, row: SessionRow, stored: StoredKernel
     ) -> tuple[SessionSecrets | None, tuple[tuple[str, str], ...]]:
-        """The session's secrets, if it has any, and their values now. Raises StorageError."""
+        """Return the session's secrets, if it has any, and their values now. Raises StorageError."""
         if not stored.secrets or self._source is None:
             return None, ()
         secrets = SessionSecrets(self._source, row.principal, stored.secrets)
@@ -198,7 +198,7 @@ class Recovery:
         backlog: Backlog,
         limits: SessionLimits,
     ) -> ExecutionRun | None:
-        """The cell that the kernel was given and whose end is not recorded.
+        """Return the cell that the kernel was given and whose end is not recorded.
 
         Raises KernelDied if the kernel keeps no spool, so there is no way to tell what the cell did.
         """
@@ -276,7 +276,7 @@ def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
 
 
 def left_behind(rows: Iterable[SessionRow], adopted: Collection[str]) -> dict[str, list[str]]:
-    """The sessions' folders by the name of the workspace folder that each one's last kernel had.
+    """Return the sessions' folders by the name of the workspace folder that each one's last kernel had.
 
     It may have been another kernel's. Without sessions whose kernel was adopted, and those that share a
     workspace with one: nobody has left it.
@@ -297,5 +297,5 @@ def left_behind(rows: Iterable[SessionRow], adopted: Collection[str]) -> dict[st
 
 
 def workspace_name(row: SessionRow) -> str:
-    """The name of the workspace folder that the session's last kernel had."""
+    """Return the name of the workspace folder that the session's last kernel had."""
     return str(row.environment.get("workspace_of", row.environment.get("kernel_id")))

@@ -51,7 +51,7 @@ def check_agreement(
 
 
 def names_kernel(body: SessionBody) -> bool:
-    """Whether a certain kernel is asked for."""
+    """Return whether a certain kernel is asked for."""
     return body.kernel is not None or body.language is not None
 
 

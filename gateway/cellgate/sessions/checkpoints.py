@@ -106,7 +106,7 @@ class RolledBack:
 
 
 def check_name(name: str) -> str:
-    """The name of a checkpoint that was asked for. Raises InvalidInput."""
+    """Return the name of a checkpoint that was asked for. Raises InvalidInput."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             "A checkpoint's name has 1 to 64 letters, digits, dots, hyphens and underscores, and begins with"
@@ -118,7 +118,7 @@ def check_name(name: str) -> str:
 
 
 def automatic_name(at: Position) -> str:
-    """The name of an automatic checkpoint."""
+    """Return the name of an automatic checkpoint."""
     return f"{AUTOMATIC}{at.cells}"
 
 
@@ -166,7 +166,7 @@ class SessionCheckpoints:
         return [each for each in self._points if each.held.alive]
 
     def find(self, name: str | None = None) -> Checkpoint:
-        """The checkpoint of this name, by default the newest. Raises NotFound."""
+        """Return the checkpoint of this name, by default the newest. Raises NotFound."""
         for each in reversed(self.alive):
             if name in {None, each.name}:
                 return each
@@ -175,7 +175,7 @@ class SessionCheckpoints:
         )
 
     def before_last_cell(self, cells: int) -> Checkpoint:
-        """The newest one from before the last of so many cells. Raises NotFound."""
+        """Return the newest one from before the last of so many cells. Raises NotFound."""
         for each in reversed(self.alive):
             if each.at.cells < cells:
                 return each
@@ -232,7 +232,7 @@ class SessionCheckpoints:
     async def roll_back(
         self, point: Checkpoint, cells: int, kernel: Kernel, end_kernel: Callable[[], Awaitable[object]]
     ) -> RolledBack:
-        """A kernel made of the checkpoint instead of this one, with the files as they were.
+        """Return a kernel made of the checkpoint instead of this one, with the files as they were.
 
         `end_kernel` ends the other, which must not write to the files any more; it is called when there is a
         kernel to take its place. Raises as ``KernelPool.restore`` and ``Snapshots.check``, and then nothing

@@ -240,7 +240,7 @@ class Exploration:
         return most is None or len(self._running) < max(1, most)
 
     def _frees(self, refusal: CellgateError) -> bool:
-        """Whether there may be room for another branch once one of those that run has ended."""
+        """Return whether there may be room for another branch once one of those that run has ended."""
         frees = self.plan.keep is not Keep.ALL
         return frees and isinstance(refusal, (PoolExhausted, PrincipalQuotaExceeded))
 

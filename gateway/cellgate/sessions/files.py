@@ -127,7 +127,7 @@ class SessionFiles:
         )
 
     async def open(self, principal: str, key: str, parts: Parts) -> tuple[int, FileState]:
-        """A descriptor for reading, which the caller closes, and the file's state."""
+        """Return a descriptor for reading, which the caller closes, and the file's state."""
         async with self._root(principal, key) as root:
             return await self._lanes.files.run(tree.open_file, root, parts)
 
@@ -169,7 +169,7 @@ class SessionFiles:
         return Incoming(reservation, session.account.name)
 
     def begin(self, incoming: Incoming) -> Upload:
-        """A new upload into the reserved space. Raises QueueFull and StorageError."""
+        """Return a new upload into the reserved space. Raises QueueFull and StorageError."""
         place = self._places.take(incoming.owner)
         if place is None:
             raise QueueFull(f"{self._places.taken} uploads are in progress; try again", retry_after=5)
@@ -339,7 +339,7 @@ class SessionFiles:
 
 
 def _used(root: Path, limit: int) -> int:
-    """The bytes that all files and folders take on disk, as they are counted while a kernel runs.
+    """Return the bytes that all files and folders take on disk, as they are counted while a kernel runs.
 
     Counts no further than a little more than `limit`. Raises StorageError when that can't be found out.
     """
@@ -362,7 +362,7 @@ def _folder_bytes(root: Path, folders: Iterable[Parts]) -> int:
 
 
 def _check_room(root: Path, staged: Sequence[Staged], limit: int) -> int:
-    """The bytes on disk of all files once `staged` is in place. Raises QuotaExceeded, StorageError."""
+    """Return the bytes on disk of all files once `staged` is in place. Raises QuotaExceeded, StorageError."""
     used = _used(root, limit)
     after = used + _folder_bytes(root, (each.parts[:-1] for each in staged))
     for each in staged:
@@ -403,7 +403,7 @@ def _move(root: Path, old: Parts, new: Parts, limit: int | None) -> list[FileSta
 
 
 def _hashed(root: Path, moved: Sequence[FileState]) -> list[tuple[FileState, str | None]]:
-    """The files with their hashes, those of the first `MAX_HASHED` bytes."""
+    """Return the files with their hashes, those of the first `MAX_HASHED` bytes."""
     left = MAX_HASHED
     found: list[tuple[FileState, str | None]] = []
     for state in moved:

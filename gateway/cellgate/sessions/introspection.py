@@ -77,7 +77,7 @@ async def variables(session: Session) -> VariableList:
 
 
 def _checked(body: CompleteBody | InspectBody) -> tuple[str, int]:
-    """The code, and the cursor in it. Raises InvalidInput."""
+    """Return the code, and the cursor in it. Raises InvalidInput."""
     code = check_text(body.code, "code", MOST_ASKED_BYTES)
     cursor = len(code) if body.cursor is None else body.cursor
     if cursor > len(code):

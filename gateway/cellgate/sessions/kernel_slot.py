@@ -130,7 +130,7 @@ class SessionKernel:
         return self._profile.env
 
     async def claim(self, patience: float | None = None) -> Kernel:
-        """A fresh kernel with the session's files; waits in line for it at most `patience` seconds.
+        """Return a fresh kernel with the session's files; waits in line for it at most `patience` seconds.
 
         If kernels of other sessions have the files, it works in the same folder. Raises the pool's errors and
         StorageError, and then the session has no kernel.

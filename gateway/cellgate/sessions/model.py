@@ -20,12 +20,12 @@ AUTO: Final = "auto"
 
 
 def has_network(row: SessionRow) -> bool:
-    """Whether the session's newest kernel could reach what its principal's policy names."""
+    """Return whether the session's newest kernel could reach what its principal's policy names."""
     return row.environment.get("network") == "allow"
 
 
 def makes_checkpoints(row: SessionRow) -> bool:
-    """Whether a checkpoint was made after each of the session's last cells."""
+    """Return whether a checkpoint was made after each of the session's last cells."""
     return row.environment.get(CHECKPOINT) == AUTO
 
 
@@ -40,7 +40,7 @@ def session_model(
     sharers: Sequence[str] = (),
     inherits_paths: bool = False,
 ) -> SessionModel:
-    """The wire's model of a session, live or ended.
+    """Return the wire's model of a session, live or ended.
 
     `problem`: why it is no longer recorded, if so. `missing`: what it had before
     its last end and does not have now. `neighbours`: the sessions whose kernels share its kernel's sandbox,

@@ -46,11 +46,11 @@ class Neighbours:
             self._in_folder.pop(kernel.workspace, None)
 
     def of(self, kernel: Kernel) -> list[Neighbour]:
-        """The sessions whose kernels share its sandbox."""
+        """Return the sessions whose kernels share its sandbox."""
         found = (self._found.get(each) for each in kernel.shares_sandbox_with)
         return [neighbour for neighbour in found if neighbour is not None]
 
     def in_workspace_of(self, kernel: Kernel) -> list[Neighbour]:
-        """The sessions whose kernels have the same workspace folder."""
+        """Return the sessions whose kernels have the same workspace folder."""
         inside = self._in_folder.get(kernel.workspace, {})
         return [neighbour for each, neighbour in inside.items() if each != kernel.id]

@@ -128,7 +128,7 @@ class ExecutionQueue:
             self._restarts.popleft().refuse(error)
 
     def take(self) -> ExecutionRun | Restart | None:
-        """The next item: what `take_urgent` returns, then runs."""
+        """Return the next item: what `take_urgent` returns, then runs."""
         item = self.take_urgent()
         return self._runs.popleft() if item is None and self._runs else item
 
@@ -139,7 +139,7 @@ class ExecutionQueue:
         return self._restarts.popleft() if self._restarts else None
 
     def take_cancelled(self) -> ExecutionRun | None:
-        """A cancelled execution, if there is one."""
+        """Return a cancelled execution, if there is one."""
         return self._cancelled.popleft() if self._cancelled else None
 
     async def wait(self) -> None:
@@ -164,14 +164,14 @@ class SessionRuns:
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
 
     def take_number(self) -> int:
-        """The number of an execution that is recorded although it did not run here."""
+        """Return the number of an execution that is recorded although it did not run here."""
         self.made += 1
         return self.made
 
     def make(
         self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None
     ) -> ExecutionRun:
-        """A new execution, recorded as queued after all others."""
+        """Return a new execution, recorded as queued after all others."""
         self.made += 1
         run = ExecutionRun(
             request,
@@ -219,7 +219,7 @@ class SessionRuns:
         ]
 
     def find(self, execution: str) -> ExecutionRun | None:
-        """The queued or running execution with this id."""
+        """Return the queued or running execution with this id."""
         return next((run for run in self.unfinished() if run.id == execution), None)
 
     def answer(self, execution: str, value: str) -> None:

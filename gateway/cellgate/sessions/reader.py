@@ -80,14 +80,14 @@ class Archive:
         self._manager = manager
 
     async def _live(self, principal: str, key: str) -> Session | None:
-        """The session if it is live, once every end that its kernel has reported is recorded."""
+        """Return the session if it is live, once every end that its kernel has reported is recorded."""
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             await session.recorded()
         return session
 
     async def row(self, principal: str, key: str) -> SessionRow:
-        """The session's row, live or ended."""
+        """Return the session's row, live or ended."""
         session = await self._live(principal, key)
         row = session.row if session is not None else await self._journal.reads.session(principal, key)
         if row is None:
@@ -95,7 +95,7 @@ class Archive:
         return row
 
     async def log(self, principal: str, key: str) -> EventLog:
-        """The event log; it is closed if the session has ended."""
+        """Return the event log; it is closed if the session has ended."""
         session = await self._live(principal, key)
         if session is not None:
             return session.log
@@ -151,7 +151,7 @@ class Archive:
     async def models(
         self, principal: str | None, reach: Reach, wanted: SessionsQuery
     ) -> tuple[list[SessionModel], str | None]:
-        """A page of session models in order of creation, and the key that the next page starts after.
+        """Return a page of session models in order of creation, and the key that the next page starts after.
 
         With `principal` None the sessions of all, and OWNER/KEY instead of the key. A page has fewer than
         `limit` models if their metadata is large, or if very many were looked at in a search.
@@ -168,7 +168,7 @@ class Archive:
     async def _page(
         self, principal: str | None, reach: Reach, wanted: SessionsQuery
     ) -> tuple[list[SessionRow], SessionRow | None]:
-        """The rows of a page, and the one that the next page starts after; None on the last page."""
+        """Return the rows of a page, and the one that the next page starts after; None on the last page."""
         last = MOST_COUNTED if wanted.newest else 0
         if wanted.after is not None:
             last = (await self._after(principal, wanted.after, reach)).id
@@ -235,7 +235,7 @@ class Archive:
     async def _with_usage(
         self, models: Sequence[SessionModel], rows: Sequence[SessionRow]
     ) -> list[SessionModel]:
-        """The models with what their kernels use, and how many executions the sessions have."""
+        """Return the models with what their kernels use, and how many executions the sessions have."""
         if self._meter is not None:
             await self._meter.look()
         sessions = {row.id: self._manager.get(row.principal, row.key) for row in rows}
@@ -257,14 +257,14 @@ class Archive:
         return told
 
     async def _after(self, principal: str | None, after: str, reach: Reach) -> SessionRow:
-        """The last session of the page before. Raises NotFound, also for one that is out of reach."""
+        """Return the last session of the page before. Raises NotFound, also for one that is out of reach."""
         owner, _, key = after.rpartition("/") if principal is None else (principal, "", after)
         return await self.row(owner, reach.check(key))
 
     async def executions(
         self, principal: str, key: str, *, limit: int, after: int, newest: bool = False
     ) -> tuple[list[ExecutionModel], int | None]:
-        """A page of a session's executions, and the number that the next page starts after.
+        """Return a page of a session's executions, and the number that the next page starts after.
 
         `newest`: the last ones first, from the end if `after` is 0.
         """
@@ -324,7 +324,7 @@ class Archive:
             )
 
     async def find(self, principal: str, key: str, execution: str) -> tuple[SessionRow, ExecutionRow]:
-        """The rows of a session and of one of its executions. Raises NotFound."""
+        """Return the rows of a session and of one of its executions. Raises NotFound."""
         row = await self.row(principal, key)
         await self._journal.commit()
         found = await self._journal.reads.execution(row.id, execution)
@@ -335,7 +335,7 @@ class Archive:
     async def _recorded(
         self, row: SessionRow, execution: str, after: int, until: int | None
     ) -> ResultBuilder:
-        """A builder with all recorded events of the execution, read in batches of limited size."""
+        """Return a builder with all recorded events of the execution, read in batches of limited size."""
         builder = ResultBuilder()
         async with aclosing(self._journal.reads.event_batches(row.id, after=after, until=until)) as batches:
             async for batch in batches:
@@ -348,7 +348,7 @@ class Archive:
         return await self._texts.run(_decode, body) if is_heavy(body) else _decode(body)
 
     async def encoded(self, value: Any) -> list[bytes]:
-        """A possibly large value as JSON, in parts."""
+        """Return a possibly large value as JSON, in parts."""
         return await self._texts.run(encode_in_steps, value)
 
     async def made(
@@ -364,13 +364,13 @@ class Archive:
         return await self._texts.run(make, builder.copy(), *arguments, **options)
 
     async def moment(self, principal: str, key: str, reach: Reach = EVERYWHERE) -> Moment:
-        """The session's record as it is now, to be exported by `exports`.
+        """Return the session's record as it is now, to be exported by `exports`.
 
         Of a branch also what it continues, except for sessions that are out of reach.
         """
         return await self.exports.moment(await self.row(principal, key), reach.covers)
 
     async def outline(self, moment: Moment) -> dict[str, Any]:
-        """The notebook at that moment without outputs, as decoded JSON."""
+        """Return the notebook at that moment without outputs, as decoded JSON."""
         async with aclosing(self.exports.notebook(moment, outputs=False)) as parts:
             return await self._decoded(b"".join([part async for part in parts]))

@@ -189,7 +189,7 @@ class SessionManager:
         return len(adopted), len(rows) - len(adopted)
 
     async def _folders(self) -> set[str]:
-        """The names of the kept folders of all recorded sessions; notes those that several have."""
+        """Return the names of the kept folders of all recorded sessions; notes those that several have."""
         counts = Counter(folder_name(each) for each in await self._journal.reads.session_folders())
         self._shared.update(name for name, count in counts.items() if count > 1)
         return set(counts)
@@ -252,15 +252,15 @@ class SessionManager:
         return self._closing
 
     def kernel_ids(self) -> set[str]:
-        """The kernels of live sessions."""
+        """Return the kernels of live sessions."""
         return {session.kernel.id for session in self._live.values() if session.kernel is not None}
 
     def session_ids(self) -> set[int]:
-        """The record ids of live sessions."""
+        """Return the record ids of live sessions."""
         return {session.row.id for session in self._live.values()}
 
     def counts(self, principal: str | None = None) -> dict[str, int]:
-        """The number of live sessions in each state, of one principal or of all."""
+        """Return the number of live sessions in each state, of one principal or of all."""
         counts = {state.value: 0 for state in SessionState}
         for (owner, _), session in self._live.items():
             if principal in {None, owner}:
@@ -269,11 +269,11 @@ class SessionManager:
         return counts
 
     def everybodys(self) -> list[Session]:
-        """The live sessions of all principals."""
+        """Return the live sessions of all principals."""
         return list(self._live.values())
 
     def queued(self) -> int:
-        """The number of executions that wait in their sessions."""
+        """Return the number of executions that wait in their sessions."""
         return sum(session.queue_length for session in self._live.values())
 
     # Creating
@@ -332,7 +332,7 @@ class SessionManager:
         return await self._outcome(opening, until, moved), True
 
     async def _sharer(self, owned: Owned, body: SessionBody) -> SessionRow | None:
-        """The session whose workspace a new one is to have, if the body names one.
+        """Return the session whose workspace a new one is to have, if the body names one.
 
         Raises InvalidInput, NotFound, CannotShare.
         """
@@ -365,7 +365,7 @@ class SessionManager:
     async def branch(
         self, principal: str, key: str, branch: str, spec: BranchSpec, *, explored: bool = False
     ) -> Session:
-        """A new session, with the key `branch`, that goes on with a copy of a session's kernel.
+        """Return a new session, with the key `branch`, that goes on with a copy of a session's kernel.
 
         It belongs to the same principal and has what the other has: limits, variables, secrets, packages, a
         network. `explored`: as for `Session.held`. Raises NotFound, Conflict when there is a session of that
@@ -425,7 +425,7 @@ class SessionManager:
         return session
 
     async def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
-        """A session like its parent, which goes on counting cells; it has no events yet."""
+        """Return a session like its parent, which goes on counting cells; it has no events yet."""
         row = SessionRow.new(
             await self._journal.begin_session(parent.row.principal, key),
             principal=parent.row.principal,
@@ -617,11 +617,11 @@ class SessionManager:
         return True
 
     def ceilings(self, principal: str) -> Ceilings:
-        """The highest limits that the principal may request."""
+        """Return the highest limits that the principal may request."""
         return self._allowances(self._usage.quotas(principal))[0]
 
     def default_limits(self, principal: str) -> SessionLimits:
-        """The limits of the principal's sessions that ask for none; they never exceed a ceiling."""
+        """Return the limits of the principal's sessions that ask for none; they never exceed a ceiling."""
         return self._allowances(self._usage.quotas(principal))[1]
 
     def _allow(self, quotas: Quotas) -> tuple[Ceilings, SessionLimits]:
@@ -646,7 +646,7 @@ class SessionManager:
         return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
 
     async def _secrets(self, principal: str, body: SessionBody) -> SessionSecrets | None:
-        """The secrets that the body names. Raises InvalidInput, StorageError."""
+        """Return the secrets that the body names. Raises InvalidInput, StorageError."""
         names = check_secret_names(body.secrets)
         if not names:
             return None
@@ -735,7 +735,7 @@ class SessionManager:
         former: SessionRow | None,
         folder: str,
     ) -> SessionRow:
-        """The row of a session that is opened; of a new one the workspace is in `folder`."""
+        """Return the row of a session that is opened; of a new one the workspace is in `folder`."""
         row = SessionRow.new(
             await self._journal.begin_session(*owned) if former is None else former.id,
             principal=owned[0],
@@ -757,7 +757,7 @@ class SessionManager:
         )
 
     def _is_counted(self, folder: str | None) -> bool:
-        """Whether the disk of this workspace is reserved already: it counts once.
+        """Return whether the disk of this workspace is reserved already: it counts once.
 
         For a session that is live or being opened, or since one of them ended before the others.
         """
@@ -783,7 +783,7 @@ class SessionManager:
             self._disks[folder] = self._usage.account(principal).adopt_disk(disk)
 
     async def _is_held(self, row: SessionRow) -> bool:
-        """Whether a session's files are another one's too, which has not been deleted."""
+        """Return whether a session's files are another one's too, which has not been deleted."""
         if folder_of(row) not in self._shared:
             return False
         opened = (each.made.result() for each in self._opening.values() if each.made.done())
@@ -793,7 +793,7 @@ class SessionManager:
         return await self._journal.reads.holds_folder(row.folder, but=row.id)
 
     def _former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
-        """The secrets of a session's last life, as far as they exist; the values are those of now."""
+        """Return the secrets of a session's last life, as far as they exist; the values are those of now."""
         names = [name for name in former.environment.get("secrets", ()) if name not in (body.env or ())]
         if not names or self._parts.secrets is None:
             return None
@@ -817,7 +817,7 @@ class SessionManager:
         return resume(past, body, profile, limits, self.ceilings(former.principal))
 
     def _removed_secrets(self, former: SessionRow) -> frozenset[str]:
-        """The secrets of a session's last life that do not exist any more."""
+        """Return the secrets of a session's last life that do not exist any more."""
         names = former.environment.get("secrets", ())
         source = self._parts.secrets
         return frozenset(names if source is None else source.missing_secrets(former.principal, names))
@@ -884,11 +884,11 @@ class SessionManager:
     # Finding
 
     def get(self, principal: str, key: str) -> Session | None:
-        """The live session with this key, if there is one."""
+        """Return the live session with this key, if there is one."""
         return self._live.get((principal, key))
 
     def live_after(self, principal: str | None, last: int, *, newest: bool = False) -> list[Session]:
-        """The live sessions of a principal, or for None of all, whose ids are above `last`, by id.
+        """Return the live sessions of a principal, or for None of all, whose ids are above `last`, by id.
 
         `newest`: those with an id below it, the highest first. Without those that are not recorded, which
         nobody's key names.
@@ -902,18 +902,18 @@ class SessionManager:
         return sorted(there, key=lambda session: session.row.id, reverse=newest)
 
     def all_live(self, principal: str) -> list[Session]:
-        """The principal's live sessions, except those that are ending."""
+        """Return the principal's live sessions, except those that are ending."""
         return [s for (owner, _), s in self._live.items() if owner == principal and not s.ending]
 
     def live(self, principal: str, key: str) -> Session:
-        """The live session. Raises NotFound, even if another principal owns one with this key."""
+        """Return the live session. Raises NotFound, even if another principal owns one with this key."""
         session = self.get(principal, check_session_key(key))
         if session is None:
             raise NotFound(f"No live session {key!r}")
         return session
 
     def workspace(self, row: SessionRow) -> Path:
-        """The folder with the session's files, which may not exist."""
+        """Return the folder with the session's files, which may not exist."""
         session = self.get(row.principal, row.key)
         return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).place
 
@@ -978,7 +978,7 @@ class SessionManager:
         return purged.erased.exception() is None
 
     def purging(self, principal: str, key: str) -> SessionRow | None:
-        """The row of a purged session whose bytes are not all gone yet, as it was before the purge."""
+        """Return the row of a purged session whose bytes are not all gone yet, as it was before the purge."""
         found = self._erasing.get((principal, key))
         return None if found is None else found[0]
 
@@ -1112,7 +1112,7 @@ def _deadline(arrived: float, request: ExecuteRequest) -> float | None:
 
 
 def _automatic(body: SessionBody, former: SessionRow | None) -> bool:
-    """Whether a checkpoint is made after each of the session's cells."""
+    """Return whether a checkpoint is made after each of the session's cells."""
     if body.checkpoint is None and former is not None:
         return makes_checkpoints(former)
     return body.checkpoint == AUTO

@@ -100,7 +100,7 @@ def _given(names: Iterable[str] | UnsetType) -> Iterable[str]:
 
 
 def _former_limits(past: Past, ceilings: Ceilings) -> tuple[SessionLimits, dict[str, float]]:
-    """The former limits under today's ceilings, and the former values of those that were lowered."""
+    """Return the former limits under today's ceilings, and the former values of those that were lowered."""
     former = SessionLimits.from_wire(past.row.limits)
     limits, _ = ceilings.lower(former)
     now = limits.to_wire()
@@ -108,7 +108,7 @@ def _former_limits(past: Past, ceilings: Ceilings) -> tuple[SessionLimits, dict[
 
 
 def _former_variables(past: Past) -> tuple[Variables, set[str]]:
-    """The former variables as far as they are known, and the names of the others."""
+    """Return the former variables as far as they are known, and the names of the others."""
     if past.variables is not None:
         return past.variables, set()
     environment = past.row.environment

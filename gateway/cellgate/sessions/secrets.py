@@ -22,7 +22,7 @@ class SecretSource(Protocol):
         """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
 
     def missing_secrets(self, owner: str, names: Collection[str]) -> Sequence[str]:
-        """The names of which the owner has no secret."""
+        """Return the names of which the owner has no secret."""
 
     def secrets(self, owner: str, names: Collection[str]) -> Sequence[Secret]:
         """Return the owner's secrets that exist now. Raises StorageError."""
@@ -44,7 +44,7 @@ class SessionSecrets:
         return self._names
 
     def copied(self) -> SessionSecrets:
-        """The same for a branch of the session, whose kernel has the values that this one's has."""
+        """Return the same for a branch of the session, whose kernel has the values that this one's has."""
         copy = SessionSecrets(self._source, self._owner, self._names)
         copy._values = self._values.copy()
         return copy

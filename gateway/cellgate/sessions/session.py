@@ -212,7 +212,7 @@ class Session:
         self._opener: Moved | None = None
 
     def _proxy(self, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:
-        """The way to a network, for a session that has one."""
+        """Return the way to a network, for a session that has one."""
         if parts.egress is None or not spec.profile.egress:
             return None
         return SessionProxy(
@@ -307,7 +307,7 @@ class Session:
         return len(self._queue)
 
     def to_wire(self) -> SessionModel:
-        """The session model of the wire contract."""
+        """Return the session model of the wire contract."""
         return session_model(
             structs.replace(self.record.present(), state=self.state),
             kernel_id=self.kernel.id if self.kernel else None,
@@ -331,11 +331,11 @@ class Session:
             await asyncio.wait(ending, timeout=self._settings.execution.settle)
 
     def find(self, execution: str) -> ExecutionRun | None:
-        """The queued or running execution with this id."""
+        """Return the queued or running execution with this id."""
         return self._runs.find(execution)
 
     def waiting_messages(self) -> list[ExecutionRun]:
-        """The queued cells of Jupyter clients."""
+        """Return the queued cells of Jupyter clients."""
         return [run for run in self._queue if run.request.message is not None]
 
     async def open(
@@ -873,7 +873,7 @@ class Session:
         return self._begin_or_queue(run)
 
     def _capped(self, timeout: float | None) -> float | None:
-        """A cell's timeout, or the principal's ceiling as it is now, if that is lower."""
+        """Return a cell's timeout, or the principal's ceiling as it is now, if that is lower."""
         most = self.account.quotas.max_cell_timeout
         if timeout is None or most is None:
             return most if timeout is None else timeout
@@ -946,7 +946,7 @@ class Session:
         return run
 
     async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
-        """The execution that was requested with this idempotency key; see `SessionRecord.known`."""
+        """Return the execution that was requested with this idempotency key; see `SessionRecord.known`."""
         return await self.record.known(key, request_hash, self._runs.known())
 
     def stop(self, execution: str, cause: str = "cancelled") -> None:
@@ -1055,7 +1055,7 @@ class Session:
                     await self._execute(item)
 
     def _next(self) -> ExecutionRun | Restart | None:
-        """The next thing to do. A cell waits in the queue until its principal may run one more."""
+        """Return the next thing to do. A cell waits in the queue until its principal may run one more."""
         if self._holds:
             return self._queue.take_cancelled()
         while (item := self._queue.take_urgent()) is None and (run := self._queue.first) is not None:

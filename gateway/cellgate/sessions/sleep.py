@@ -118,7 +118,7 @@ class SleepWatch:
             )
 
     def _is_unused(self, session: Session, kernel: Kernel) -> bool:
-        """Whether a kernel that is awake has had nothing to do for long enough."""
+        """Return whether a kernel that is awake has had nothing to do for long enough."""
         idle_since = session.idle_since
         if idle_since is None or session.ending or not kernel.alive or kernel.asleep:
             return False

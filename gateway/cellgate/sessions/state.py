@@ -72,7 +72,7 @@ class SessionRecord:
         self.idle_since = self._time()
 
     def present(self) -> SessionRow:
-        """The row with the current state, limits and head."""
+        """Return the row with the current state, limits and head."""
         return structs.replace(
             self.row,
             state=self.state,
@@ -205,7 +205,7 @@ class SessionRecord:
     async def known(
         self, key: str, request_hash: str, live: Iterable[ExecutionRun]
     ) -> ExecutionRun | tuple[str, int] | None:
-        """The execution that was requested with this key: live, or recorded as (id, first seq).
+        """Return the execution that was requested with this key: live, or recorded as (id, first seq).
 
         `live` is read after the last await, so that the caller may submit immediately: two requests with one
         key can't both be first. Raises Conflict when the key was used with another request.

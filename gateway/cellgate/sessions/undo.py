@@ -93,7 +93,7 @@ class SessionUndo:
         return [] if self._points is None else self._points.alive
 
     def models(self) -> list[CheckpointModel]:
-        """The same on the wire."""
+        """Return the same on the wire."""
         return [model_of(each) for each in self.alive]
 
     # When
@@ -192,13 +192,13 @@ class SessionUndo:
     # Going back
 
     def find(self, name: str | None) -> Checkpoint:
-        """The checkpoint of this name, by default the newest. Raises NotFound."""
+        """Return the checkpoint of this name, by default the newest. Raises NotFound."""
         if self._points is None or not self.alive:
             raise NotFound(self._none())
         return self._points.find(name)
 
     def before_last_cell(self, running: int) -> Checkpoint:
-        """The newest one from before the last cell; `running`: how many run now. Raises NotFound."""
+        """Return the newest one from before the last cell; `running`: how many run now. Raises NotFound."""
         if self._points is None or not self.alive:
             raise NotFound(self._none())
         try:
@@ -285,7 +285,7 @@ class SessionUndo:
 
 
 def model_of(point: Checkpoint) -> CheckpointModel:
-    """The wire's model of a checkpoint."""
+    """Return the wire's model of a checkpoint."""
     return CheckpointModel(
         name=point.name,
         seq=point.at.seq,

@@ -52,7 +52,7 @@ class KeptVariables:
             self._forget_oldest(max(self._shares, key=lambda name: len(self._shares[name].kept)))
 
     def of(self, principal: str, session_id: int) -> Variables | None:
-        """The variables of an ended session; None if it had none, or if they were forgotten."""
+        """Return the variables of an ended session; None if it had none, or if they were forgotten."""
         share = self._shares.get(principal)
         return None if share is None else share.kept.get(session_id)
 

@@ -616,7 +616,7 @@ EVENTS = (*OF_EXECUTIONS, *OF_SESSIONS)
 
 
 def type_of(kind: type[Event]) -> str:
-    """The `type` of events of this class."""
+    """Return the `type` of events of this class."""
     fields = {each.name: each.default for each in msgspec.structs.fields(kind)}
     return str(fields["type"])
 

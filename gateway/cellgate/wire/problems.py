@@ -66,7 +66,7 @@ class StreamProblem(Value, frozen=True, kw_only=True):
 
 
 def problem(reason: str, status: int, detail: str, quota: QuotaState | None = None) -> Problem:
-    """The problem with this reason."""
+    """Return the problem with this reason."""
     return Problem(
         type=f"urn:cellgate:problem:{reason}",
         title=_title(reason),
@@ -85,7 +85,7 @@ def stream_problem(
     *,
     id: str | int | UnsetType = UNSET,  # noqa: A002 - the wire's word
 ) -> StreamProblem:
-    """The problem as a line of a stream."""
+    """Return the problem as a line of a stream."""
     return StreamProblem(
         title=_title(reason), status=status, detail=detail, reason=reason, id=id, **_members(quota)
     )

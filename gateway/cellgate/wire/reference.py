@@ -46,7 +46,7 @@ def reference() -> str:
 
 
 def _prose(kind: type[Any]) -> str:
-    """The docstring, each paragraph on one line."""
+    """Return the docstring, each paragraph on one line."""
     paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
 
@@ -63,13 +63,13 @@ def _table(kind: type[msgspec.Struct], *, skip: Any) -> Iterator[str]:
 
 
 def _may_be_left_out(described: msgspec.inspect.Field) -> bool:
-    """Whether its default is UNSET: msgspec then says that it is optional, and reports no default."""
+    """Return whether its default is UNSET: msgspec then says that it is optional, and reports no default."""
     defaults = (described.default, described.default_factory)
     return not described.required and defaults == (msgspec.NODEFAULT, msgspec.NODEFAULT)
 
 
 def _described(kind: msgspec.inspect.Type) -> tuple[str, str]:
-    """A type's name, and its description."""
+    """Return a type's name, and its description."""
     match kind:
         case msgspec.inspect.Metadata(type=inner, extra_json_schema=extra):
             name, meaning = _described(inner)
@@ -98,7 +98,7 @@ _NAMES = {
 
 
 def _values() -> list[type[msgspec.Struct]]:
-    """The structs that are used in fields of events."""
+    """Return the structs that are used in fields of events."""
     found: dict[str, type[msgspec.Struct]] = {}
     for described in msgspec.inspect.multi_type_info(EVENTS):
         waiting: list[Any] = [each.type for each in cast("msgspec.inspect.StructType", described).fields]

@@ -345,7 +345,7 @@ class DockerProvisioner(CellgateProvisioner):
 
 
 def kernel_user(engine: Engine) -> tuple[int, int]:
-    """The uid and gid of kernels, in their containers.
+    """Return the uid and gid of kernels, in their containers.
 
     With a rootless engine, root in a container is the user who runs the engine, who must also run the
     gateway.

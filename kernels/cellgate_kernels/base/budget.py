@@ -33,7 +33,7 @@ def oldest(sizes: Sizes) -> Holder:
 
 
 def largest(sizes: Sizes) -> Holder:
-    """The holder with the most bytes; of several, the oldest."""
+    """Return the holder with the most bytes; of several, the oldest."""
     return max(sizes, key=sizes.__getitem__)
 
 
@@ -58,7 +58,7 @@ class ByteBudget:
         return self.total * 3 // 4
 
     def held_by(self, whose: str) -> int:
-        """The bytes that somebody's holders have."""
+        """Return the bytes that somebody's holders have."""
         return self._sums.get(whose, 0)
 
     def hold(self, holder: Holder, size: int, whose: str = "") -> None:

@@ -152,7 +152,7 @@ _ALIKE: Final = 0.6
 
 
 def nearest(word: str, known: Iterable[str], *, alike: float = _ALIKE) -> str | None:
-    """The known word that was probably meant by this one, to be suggested; None if none is near."""
+    """Return the known word that was probably meant by this one, to be suggested; None if none is near."""
     if len(word) > LONGEST_MISTYPED:
         return None
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)

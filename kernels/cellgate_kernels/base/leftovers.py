@@ -33,7 +33,7 @@ MOST = 1024
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a folder of this name is marked for removal."""
+    """Return whether a folder of this name is marked for removal."""
     return name.startswith(PREFIX)
 
 

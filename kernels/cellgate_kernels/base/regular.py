@@ -25,7 +25,7 @@ AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def open_at_once(name: str, flags: int, *, folder: int | None = None, follow: bool = False) -> int:
-    """A descriptor, which the caller closes, of what may be a session's file; the one way to open it.
+    """Return a descriptor, which the caller closes, of what may be a session's file; the one way to open it.
 
     Raises OSError; BlockingIOError if somebody holds the file, so that opening it takes until they let go.
     """
@@ -33,7 +33,7 @@ def open_at_once(name: str, flags: int, *, folder: int | None = None, follow: bo
 
 
 def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
-    """The first `most` bytes of the file at `path`; never blocks on a pipe. Raises OSError."""
+    """Return the first `most` bytes of the file at `path`; never blocks on a pipe. Raises OSError."""
     descriptor = open_regular(path, follow=follow)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(most)

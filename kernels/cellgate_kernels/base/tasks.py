@@ -183,7 +183,7 @@ class Supervisor:
             return {}
 
     def _others(self) -> Collection[asyncio.Task[Any]]:
-        """All tasks but the calling one, which can't wait for itself."""
+        """Return all tasks but the calling one, which can't wait for itself."""
         return self._tasks - {asyncio.current_task()}
 
     async def finished(self) -> None:
@@ -217,7 +217,7 @@ def guarded(
 
 
 async def outcome(task: asyncio.Task[T], cancelled: Callable[[], CellgateError]) -> T:
-    """The result of a shared task; cancelling the wait does not cancel the task.
+    """Return the result of a shared task; cancelling the wait does not cancel the task.
 
     Raises the task's CellgateError, `cancelled()` if its owner cancelled it, and GatewayFault for an internal
     error, which its owner has logged.

@@ -162,7 +162,7 @@ def opened(folder: Path) -> Iterator[int]:
 
 
 def open_folder(parent: int | None, name: str) -> int:
-    """A descriptor as of `opened`, which the caller closes."""
+    """Return a descriptor as of `opened`, which the caller closes."""
     handle = os.open(name, _HANDLE, dir_fd=parent)
     try:
         _unlock(handle)
@@ -186,7 +186,7 @@ def _set_mode(handle: int, mode: int) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it exists and is a folder, not a link to one."""
+    """Return whether it exists and is a folder, not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except FileNotFoundError:

@@ -103,7 +103,7 @@ class Turns(Generic[T]):
             self._join(line)
 
     def first(self) -> T | None:
-        """The item whose turn it is; None if nothing waits."""
+        """Return the item whose turn it is; None if nothing waits."""
         line = self._first_line()
         return None if line is None else next(iter(line.items))
 
@@ -132,7 +132,7 @@ class Turns(Generic[T]):
         self._charge(line)
 
     def order(self) -> Iterator[T]:
-        """The items in the order in which they will be served if none is added or removed.
+        """Yield the items in the order in which they will be served if none is added or removed.
 
         To be used before anything changes.
         """
@@ -159,7 +159,7 @@ class Turns(Generic[T]):
         return line
 
     def _line_at(self, entry: tuple[int, int, str]) -> _Line[T] | None:
-        """The line that this entry stands for; None if it is stale."""
+        """Return the line that this entry stands for; None if it is stale."""
         line = self._lines.get(entry[2])
         return line if line is not None and line.items and line.entry == entry else None
 

@@ -166,7 +166,7 @@ class KernelConnection:
             raise
 
     def open_channel(self, channel: Channel, receive: Receiver) -> ChannelSocket:
-        """A socket to the kernel's side of a channel; ``testing`` overrides this for fake kernels."""
+        """Return a socket to the kernel's side of a channel; ``testing`` overrides this for fake kernels."""
         return open_socket(
             self._info,
             channel,
@@ -407,7 +407,7 @@ class KernelConnection:
             logger.warning("Dropped a malformed message of kernel %s: %s", self._kernel_id, error.message)
 
     def _larger(self, channel: Channel, frames: list[bytes], size: int, left_out: int) -> Message | None:
-        """A message that may exceed its limit; None when it is large and will be delivered later."""
+        """Return a message that may exceed its limit; None when it is large and will be delivered later."""
         routed = self._signer.route(channel, frames, size + left_out)
         parts = frames[frames.index(DELIMITER) + 2 :]
         policy, msg_type = self._reception.policy, routed.header.msg_type

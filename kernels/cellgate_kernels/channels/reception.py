@@ -188,7 +188,7 @@ def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Messag
 
 
 def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:
-    """The message with its content decoded; unread when it needs more than `room`, or is too complex.
+    """Return the message with its content decoded; unread when it needs more than `room`, or is too complex.
 
     Only a stream's text is cut at `room` instead, because the part that fits is shown.
 
@@ -217,7 +217,7 @@ def _read(message: Message, room: int) -> Message:
 
 
 def _kinds(frame: bytes) -> tuple[str, ...]:
-    """The first MIME types that a message shows, found without decoding their data."""
+    """Return the first MIME types that a message shows, found without decoding their data."""
     try:
         return tuple(_shown.decode(frame).data)[:_KINDS]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

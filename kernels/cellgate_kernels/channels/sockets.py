@@ -342,5 +342,5 @@ def open_socket(
 
 
 def as_bytes(value: bytes | str) -> bytes:
-    """A key of a connection info as bytes; it may come as either type."""
+    """Return a key of a connection info as bytes; it may come as either type."""
     return value if isinstance(value, bytes) else value.encode()

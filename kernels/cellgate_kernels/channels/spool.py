@@ -55,7 +55,7 @@ class Undelivered:
 
 
 def read_spool(folder: Path, key: bytes) -> list[Spooled]:
-    """The messages that are left in a kernel's spool, oldest first; none where there is no spool."""
+    """Return the messages that are left in a kernel's spool, oldest first; none where there is no spool."""
     try:
         with os.scandir(folder) as entries:
             # Limited, because code in the kernel may have made any number of entries.
@@ -69,7 +69,7 @@ def read_spool(folder: Path, key: bytes) -> list[Spooled]:
 
 
 def undelivered(folder: Path, key: bytes, received: Sequence[str], most: int) -> Undelivered:
-    """The outputs in the spool of a kernel that has died which were sent and did not arrive.
+    """Return the outputs in the spool of a kernel that has died which were sent and did not arrive.
 
     `received`: the ids of the latest messages that came, in order; `most`: how many are remembered. If there
     are as many, earlier ones came, too.

@@ -59,7 +59,7 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 
 def encode(frames: Sequence[bytes]) -> bytes:
-    """One message in wire format."""
+    """Return one message in wire format."""
     return b"".join(_parts(frames))
 
 
@@ -137,7 +137,7 @@ class Decoder:
         self._position = 0
 
     def next(self) -> list[bytes] | None:
-        """The frames of the next complete message, or the first of one that was passed over (see
+        """Return the frames of the next complete message, or the first of one that was passed over (see
         `left_out`); None when more must be received, or there is `more`.
 
         Raises ProtocolError.
@@ -206,7 +206,7 @@ class Decoder:
         self._buffer, self._position = b"", 0
 
     def _room(self) -> int:
-        """The most bytes that the next frame may have."""
+        """Return the most bytes that the next frame may have."""
         room = self._most_bytes - self._size
         return room if self._most_next is None else min(room, self._most_next(self._frames))
 

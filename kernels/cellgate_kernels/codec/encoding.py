@@ -27,7 +27,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def encode_in_steps(value: Any) -> list[bytes]:
-    """The JSON of `value` in parts. Raises what the encoder raises."""
+    """Return the JSON of `value` in parts. Raises what the encoder raises."""
     parts: list[bytes] = []
     _add(value, _LEVELS, parts)
     return parts
@@ -58,7 +58,7 @@ def _add_members(members: Iterable[tuple[str, Any]], levels: int, parts: list[by
 
 
 def _members(value: Struct) -> dict[str, Any]:
-    """The fields of a struct as its JSON has them."""
+    """Return the fields of a struct as its JSON has them."""
     names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
     found = {encoded: getattr(value, name) for encoded, name in names}
     return {name: item for name, item in found.items() if item is not UNSET}
@@ -81,7 +81,7 @@ def _add_list(value: list[Any], levels: int, parts: list[bytes]) -> None:
 
 
 def _is_long(values: Iterable[Any], levels: int) -> bool:
-    """Whether these contain a long text or a long list, not too deep."""
+    """Return whether these contain a long text or a long list, not too deep."""
     for value in values:
         if isinstance(value, str):
             if len(value) > STEP:

@@ -64,7 +64,7 @@ def read_html(text: str) -> str:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """The words before each tag, and what is between its angle brackets; at the end the tag is empty.
+    """Yield the words before each tag, and what is between its angle brackets; at the end the tag is empty.
 
     What is never seen, such as scripts, is left out. Each place is looked at once.
     """

@@ -105,7 +105,7 @@ def _count(frame: bytes | bytearray, mark: bytes) -> int:
 
 
 def _has_many_digits(frame: bytes) -> bool:
-    """Whether LONG_NUMBER digits follow one another, in a string or not. Checks every 64th byte."""
+    """Return whether LONG_NUMBER digits follow one another, in a string or not. Checks every 64th byte."""
     for start in range(0, len(frame), _SLICE):
         for found in _DIGITS_IN_A_ROW.finditer(frame[start : start + _SLICE : _STRIDE]):
             first = start + found.start() * _STRIDE
@@ -145,7 +145,7 @@ def _slices_outside_of_strings(frame: bytes | bytearray) -> Iterator[tuple[bytes
 
 
 def is_too_deep(frame: bytes, value: Any) -> bool:
-    """Whether `value`, decoded from `frame`, has more than `DEEPEST` levels."""
+    """Return whether `value`, decoded from `frame`, has more than `DEEPEST` levels."""
     containers = _count(frame, b"[") + _count(frame, b"{")
     if containers <= DEEPEST:
         return False

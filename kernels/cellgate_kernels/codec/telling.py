@@ -75,7 +75,7 @@ def chart_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    """A text, also one that is a list of its lines, as notebooks have it; None where there is none."""
+    """Return a text, also one that is a list of its lines, as notebooks have it; None where there is none."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "".join(value)
     return None if value is None else str(value)

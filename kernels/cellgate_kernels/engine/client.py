@@ -14,7 +14,7 @@ _UNIX = "unix://"
 
 
 def connect(url: str, timeout: float) -> APIClient:
-    """A client of the engine at `url`, in the latest version of the API that both know.
+    """Return a client of the engine at `url`, in the latest version of the API that both know.
 
     Raises OSError or DockerException when no engine answers; then nothing is left open. We try first, because
     the SDK never closes a socket that it can't connect, and errors that are kept keep it.

@@ -110,7 +110,7 @@ def shared_config(
     settings: ContainerSettings,
     limits: ResourceLimits,
 ) -> dict[str, Any]:
-    """The same, for a container of several kernels: with these folders instead of those of one kernel.
+    """Return the same, for a container of several kernels: with these folders instead of those of one kernel.
 
     Each is here, there, and whether kernels may write to it. `limits` are those of one kernel: as it may
     leave files in memory when it ends, what the container has for them is no larger than for one.

@@ -269,14 +269,14 @@ class Engine:
         return out_of_memory(container.launch.limits.memory)
 
     async def log_tail(self, container: Container) -> str:
-        """The end of the stderr of the container's first process, at most 8 KiB."""
+        """Return the end of the stderr of the container's first process, at most 8 KiB."""
         if container.log is not None:
             return container.log
         log: bytes = await self.call(APIClient.logs, container.name, stdout=False, stderr=True)
         return log[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     async def read_from_image(self, image: str, path: str, most: int) -> bytes | None:
-        """The file at `path` in an image, at most `most` bytes of it; None if there is no such file.
+        """Return the file at `path` in an image, at most `most` bytes of it; None if there is no such file.
 
         Nothing is started. Raises ImageMissing, KernelStartFailed, BackendUnavailable.
         """
@@ -403,7 +403,7 @@ class Engine:
 
 
 def _is_here(process: int, container: str) -> bool:
-    """Whether a process belongs to a container of an engine on this machine, not on another one.
+    """Return whether a process belongs to a container of an engine on this machine, not on another one.
 
     Raises OSError on too many open files.
     """
@@ -416,14 +416,14 @@ def _is_here(process: int, container: str) -> bool:
 
 
 def out_of_memory(memory: int) -> KernelExit:
-    """The end of a kernel whose container used more than `memory` bytes."""
+    """Return the end of a kernel whose container used more than `memory` bytes."""
     size = f"{memory / 2**20:.4g} MiB"
     said = f"The kernel used more than its {size} of memory and was ended. Its variables are lost."
     return KernelExit("out_of_memory", None, 9, said)
 
 
 def explained(error: Exception, url: str) -> CellgateError:
-    """An error of the SDK as a CellgateError."""
+    """Return an error of the SDK as a CellgateError."""
     if isinstance(error, ImageNotFound):
         return ImageMissing(
             f"The kernel image is not there: {error.explanation}. Run `cellgate image build`."
@@ -448,14 +448,14 @@ async def _soon(event: asyncio.Event) -> bool:
 
 
 def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> dict[str, Any]:
-    """The engine's description of the new container."""
+    """Return the engine's description of the new container."""
     made = client.create_container_from_config(config, name)["Id"]
     client.start(made)
     return dict(client.inspect_container(made))
 
 
 def _inspect_running(client: APIClient, name: str) -> dict[str, Any]:
-    """The engine's description of a container. Raises KernelStartFailed when it has ended."""
+    """Return the engine's description of a container. Raises KernelStartFailed when it has ended."""
     inspected = dict(client.inspect_container(name))
     if not inspected["State"]["Running"]:
         raise KernelStartFailed("The kernel's container has ended.")
@@ -465,7 +465,7 @@ def _inspect_running(client: APIClient, name: str) -> dict[str, Any]:
 def _read_from_image(
     client: APIClient, image: str, path: str, most: int, *, labels: Mapping[str, str], name: str
 ) -> bytes | None:
-    """The first bytes of a file of an image, read from a container that is never started."""
+    """Return the first bytes of a file of an image, read from a container that is never started."""
     config = {"Image": image, "Entrypoint": ["/none"], "Cmd": [], "Labels": dict(labels)}
     made = client.create_container_from_config(config, name)["Id"]
     try:

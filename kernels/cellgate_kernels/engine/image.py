@@ -107,7 +107,7 @@ def _list_name(requirements: Path) -> str:
 
 
 def build_context(requirements: Path) -> io.BytesIO:
-    """The recipe and its material as the tar file that the builder takes."""
+    """Return the recipe and its material as the tar file that the builder takes."""
     package = Path(__file__).parents[1]
     copied = [*(package / name for name in MATERIAL), *start_up_files()]
     files = {f"kernels/{package.name}/{path.relative_to(package)}": path for path in copied}

@@ -172,7 +172,7 @@ def _rules_for_names() -> Iterator[dict[str, Any]]:
 
 
 def _other_types() -> Iterator[tuple[int, int]]:
-    """All types of requests but those two: by some of their bits, and what these are."""
+    """Yield all types of requests but those two: by some of their bits, and what these are."""
     # They differ in two bits, and each other type lacks a bit that both have, or has just one of the two.
     differ = _NAMESPACE_REQUESTS ^ _PIDFD_REQUESTS
     for bit in (1 << place for place in range(8)):

@@ -79,7 +79,7 @@ class Outer(Protocol):
         """End it, with all that was forked there."""
 
     def log_tail(self) -> str:
-        """The end of the zygote's stderr, as far as it is known."""
+        """Return the end of the zygote's stderr, as far as it is known."""
 
 
 class Forker:
@@ -204,7 +204,7 @@ class Forker:
             raise NotForked(why)
 
     def _child_of(self, pidfd: int, cgroup: Cgroup | None, limits: ResourceLimits) -> ForkedChild:
-        """The child of this descriptor, which it takes over or closes. Raises NotForked."""
+        """Return the child of this descriptor, which it takes over or closes. Raises NotForked."""
         try:
             self._check_child(pidfd)
             return self._new_child(pidfd, cgroup, limits)
@@ -427,11 +427,11 @@ class ForkedChild:
         self.signal(signal.SIGKILL)
 
     def log_tail(self) -> str:
-        """The last 8 KiB of its stderr so far."""
+        """Return the last 8 KiB of its stderr so far."""
         return self.log.tail
 
     async def explain_kill(self) -> KernelExit | None:
-        """An out-of-memory exit, if the system killed a process of this cgroup since the last call."""
+        """Return an out-of-memory exit, if the system killed a process of this cgroup since the last call."""
         return out_of_memory(self._memory) if await self._ran_out_of_memory() else None
 
     async def _ran_out_of_memory(self) -> bool:
@@ -499,7 +499,7 @@ async def remove_cgroup(cgroup: Cgroup | None) -> None:
 
 
 def process_of(pidfd: int) -> int | None:
-    """The id of a pidfd's process; None once it has been reaped, and for any other descriptor."""
+    """Return the id of a pidfd's process; None once it has been reaped, and for any other descriptor."""
     for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "Pid":

@@ -77,7 +77,7 @@ Said = Ready | Forked | Refused | Ended
 
 
 def understand(message: bytes) -> Said:
-    """A zygote's message. Raises NotForked for anything else."""
+    """Return a zygote's message. Raises NotForked for anything else."""
     try:
         said: Said = msgspec.json.decode(message, type=Said)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -135,7 +135,7 @@ class _Line:
 
 
 def can_fork(argv: Sequence[str]) -> bool:
-    """Whether a kernelspec's command starts our kernel for Python, with no other arguments."""
+    """Return whether a kernelspec's command starts our kernel for Python, with no other arguments."""
     return len(argv) == 4 and Path(argv[1]).name == BOOTSTRAP and argv[2] == "-f"
 
 
@@ -164,7 +164,7 @@ class ForkServer:
         self._closed = False
 
     def forks(self, argv: Sequence[str]) -> bool:
-        """Whether kernels with this command are forked here."""
+        """Return whether kernels with this command are forked here."""
         failed = any(line.why for lineage, line in self._lines.items() if lineage.argv[:2] == tuple(argv[:2]))
         return can_fork(argv) and not failed
 
@@ -206,7 +206,7 @@ class ForkServer:
                 self._give_back(self.uids, uid, made)
 
     async def _uid(self, zygote: Zygote) -> KernelUid | None:
-        """A uid for a kernel of this zygote; None where kernels have none of their own."""
+        """Return a uid for a kernel of this zygote; None where kernels have none of their own."""
         if self.uids is None or zygote.unreadable is not None:
             return None
         try:
@@ -287,7 +287,7 @@ class ForkServer:
                 raise NotForked(f"{folder} is in none of the folders of this gateway's sessions")
 
     async def _zygote(self, lineage: Lineage) -> Zygote:
-        """The zygote to fork from. Raises NotForked where there is none, and none can be made now."""
+        """Return the zygote to fork from. Raises NotForked where there is none, and none can be made now."""
         line = self._lines.get(lineage)
         if line is None:
             if len(self._lines) >= self.settings.lineages:
@@ -344,7 +344,7 @@ class ForkServer:
         return self._tasks.guard(lambda _: self._zygotes.discard(zygote), "end of a zygote")
 
     def processes(self) -> list[int]:
-        """The outermost processes of the zygotes; the kernels are among their descendants."""
+        """Return the outermost processes of the zygotes; the kernels are among their descendants."""
         return [zygote.process for zygote in self._zygotes]
 
     async def close(self) -> None:

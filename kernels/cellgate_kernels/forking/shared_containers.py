@@ -185,7 +185,7 @@ class SharedContainers:
         self._told: set[str] = set()
 
     def forks(self, kernelspec: str, limits: ResourceLimits | None = None) -> bool:
-        """Whether kernels of this kernelspec are forked, as far as is known.
+        """Return whether kernels of this kernelspec are forked, as far as is known.
 
         With these limits: a client may have chosen some with which no zygote works. With none given, whether
         any are.
@@ -202,7 +202,7 @@ class SharedContainers:
         return why if asyncio.get_running_loop().time() < until else ""
 
     def seat(self, sharers: Sharers, kernel_id: str) -> Seat:
-        """A place for a kernel, which must `leave` it. Raises NotForked and OSError."""
+        """Return a place for a kernel, which must `leave` it. Raises NotForked and OSError."""
         if why := self._why_not(sharers.kind):
             raise NotForked(why)
         house = self._current.get(sharers)
@@ -370,7 +370,7 @@ class _House:
         self._containers.tidy(self)
 
     async def fork(self, seat: Seat, request: SeatRequest) -> SharedChild:
-        """A forked kernel, as it begins to start. Raises NotForked; then nothing is left of it."""
+        """Return a forked kernel, as it begins to start. Raises NotForked; then nothing is left of it."""
         env, common = seat.common(request.launch.env), seat.common(request.common.env)
         try:
             changed = [name for name in env.keys() | common.keys() if env.get(name) != common.get(name)]

@@ -149,7 +149,7 @@ class SharedSandbox:
         )
 
     def first_name(self, workspace: Path) -> str:
-        """The name of a workspace of the sandbox for its first kernel.
+        """Return the name of a workspace of the sandbox for its first kernel.
 
         Raises KernelStartFailed for a folder that is none.
         """
@@ -221,7 +221,7 @@ class SharedSandbox:
         return len((used | self._filling | self._spared) - {self._packages})
 
     def is_kept(self, kernel_id: str) -> bool:
-        """Whether its keeper tells of this kernel."""
+        """Return whether its keeper tells of this kernel."""
         return self._tenants[kernel_id].kept is not None
 
     def keep(self, kernel_id: str, kept: KeptProcess) -> None:
@@ -233,7 +233,7 @@ class SharedSandbox:
             self._sandbox_ended(self._gone)
 
     def others(self, kernel_id: str) -> tuple[str, ...]:
-        """The ids of the other kernels that have not ended."""
+        """Return the ids of the other kernels that have not ended."""
         return tuple(
             each for each, tenant in self._tenants.items() if each != kernel_id and not tenant.exited.done()
         )
@@ -307,7 +307,7 @@ class SharedSandbox:
         return self.folders.owned
 
     def leave_folders(self, kernel_id: str, spared: Collection[Path] = ()) -> list[Path]:
-        """A kernel that has ended needs its folders no more; returns those that nobody else uses.
+        """Return a kernel that has ended needs its folders no more; returns those that nobody else uses.
 
         The `spared` ones are not among them, whoever else leaves them later: their files are still to be
         saved for this kernel's owner. The folder of branches stays too then.

@@ -118,7 +118,7 @@ class CellgateBashKernel(BashKernel):
         return self.reply("error", **error)
 
     def reply(self, status, **content):
-        """The content of an execute_reply."""
+        """Return the content of an execute_reply."""
         return {"status": status, "execution_count": self.execution_count, **content}
 
     def run_cell(self, path):
@@ -143,7 +143,7 @@ class CellgateBashKernel(BashKernel):
             self.show(filter(None, [output.late]))
 
     def exit_status(self):
-        """The exit status of the cell's last command, read after any output that an interrupt left."""
+        """Return the exit status of the cell's last command, read after any output that an interrupt left."""
         child = self.bashwrapper.child
         mark = f"STATUS_{uuid.uuid4().hex}_"
         if self.interrupted:
@@ -194,7 +194,7 @@ class CellgateBashKernel(BashKernel):
 
 
 def ends_by_interrupt(pid):
-    """Whether the process neither catches nor ignores SIGINT; False if that can't be read."""
+    """Return whether the process neither catches nor ignores SIGINT; False if that can't be read."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

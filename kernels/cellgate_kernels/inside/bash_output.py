@@ -59,7 +59,7 @@ class CellOutput:
             self._held = ""
 
     def _line(self, found: re.Match[str], *, final: bool = False) -> list[str | FileLine]:
-        """The first marked line, with the text before it, taken out; nothing if it is unfinished."""
+        """Return the first marked line, with the text before it, taken out; nothing if it is unfinished."""
         held = self._held
         newline = held.find("\n", found.end())
         stop = len(held) if newline < 0 else newline

@@ -160,7 +160,7 @@ def fork_kernels(zygote, orders, here):
 
 @cache
 def beside(here, name):
-    """The module of this name beside this file, under no name by which user code could import it."""
+    """Return the module of this name beside this file, under no name by which user code could import it."""
     spec = spec_from_file_location(name, here / f"{name}.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -351,7 +351,7 @@ def wait_for_zmq():
 
 
 def is_running(stat):
-    """Whether this file of /proc is that of a thread of zmq's that has something to do."""
+    """Return whether this file of /proc is that of a thread of zmq's that has something to do."""
     try:
         name, _, rest = stat.read_text(errors="replace").rpartition(") ")
     except OSError:
@@ -470,7 +470,7 @@ def say_why_not_installed(command):
 
 
 def application(kernel_class=None):
-    """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
+    """Return the initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
     folder = os.environ.pop(SPOOL, None)
     app = app_with_settings()
     app.spool = None if folder is None else Spool(folder)
@@ -791,7 +791,7 @@ class Spool:
         self.size = 0
 
     def path(self, number):
-        """The name of the file of this number."""
+        """Return the name of the file of this number."""
         return self.folder / f"spool-{number:08}"
 
     def close(self):

@@ -141,7 +141,7 @@ class Branching:
         self.pipe_ends = {number for number, link in links.items() if link in pipes and number > 2}
 
     def service_loops(self):
-        """The asyncio loops of the kernel's own threads."""
+        """Return the asyncio loops of the kernel's own threads."""
         app = self.app
         threads = (app.control_thread, app.shell_channel_thread, app.iopub_thread)
         return [thread.io_loop.asyncio_loop for thread in threads]
@@ -224,7 +224,7 @@ class Branching:
         self.loop.stop()
 
     def is_idle(self):
-        """Whether no message is being dealt with: a fork in between would deal with it twice."""
+        """Return whether no message is being dealt with: a fork in between would deal with it twice."""
         kernel = self.app.kernel
         if kernel._main_asyncio_lock.locked():
             return False
@@ -575,7 +575,7 @@ class Branch:
         return [*sockets, *self.contexts(), *streams, *threads, *loops, manager, vars(kernel).get("debugger")]
 
     def contexts(self):
-        """The parent's zmq contexts."""
+        """Return the parent's zmq contexts."""
         return self.app.context, self.app.heartbeat.context
 
     def end_with_the_keeper(self):
@@ -805,7 +805,7 @@ def cells_callback(kernel):
 
 
 def cells_context(kernel):
-    """The context of context variables in which all cells run; only that callback has it."""
+    """Return the context of context variables in which all cells run; only that callback has it."""
     callback = cells_callback(kernel)
     cells = dict(zip(callback.__code__.co_freevars, callback.__closure__, strict=True))
     return cells[CONTEXT].cell_contents
@@ -827,7 +827,7 @@ def memory_map():
 
 
 def mapped_files(maps):
-    """The files that this process has mapped, of its `memory_map`."""
+    """Return the files that this process has mapped, of its `memory_map`."""
     return {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
 
 
@@ -842,7 +842,7 @@ def thread_names():
 
 
 def children():
-    """The processes that cells have started and that are still there: each as its pid and name."""
+    """Return the processes that cells have started and that are still there: each as its pid and name."""
     found = []
     for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
         with suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:  # noqa: PTH123
@@ -855,7 +855,7 @@ def children():
 
 
 def descriptors():
-    """The open descriptors of this process, with what they are."""
+    """Return the open descriptors of this process, with what they are."""
     links = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with suppress(OSError):
@@ -864,21 +864,21 @@ def descriptors():
 
 
 def watched_by(epoll):
-    """The descriptors that an epoll watches (proc(5), fdinfo)."""
+    """Return the descriptors that an epoll watches (proc(5), fdinfo)."""
     with suppress(OSError), open(f"/proc/self/fdinfo/{epoll}") as file:  # noqa: PTH123
         return {int(line.split()[1]) for line in file if line.startswith("tfd:")}
     return set()
 
 
 def idle_workers(executor):
-    """The threads of a loop's own executor, while they wait for work: a branch makes others."""
+    """Return the threads of a loop's own executor, while they wait for work: a branch makes others."""
     idle = getattr(getattr(executor, "_idle_semaphore", None), "_value", 0)
     threads = getattr(executor, "_threads", ())
     return set(threads) if idle >= len(threads) else set()
 
 
 def loky_threads():
-    """The threads that wait for joblib's worker processes; a branch starts its own."""
+    """Return the threads that wait for joblib's worker processes; a branch starts its own."""
     loky = sys.modules.get("joblib.externals.loky.reusable_executor")
     executor = getattr(loky, "_executor", None)
     if executor is None:

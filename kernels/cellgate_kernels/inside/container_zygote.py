@@ -52,7 +52,7 @@ def serve(zygote, address, load, prepare, enter_names):
 
 
 def zygote_in_container(zygote):
-    """The class of the zygote's loop, for a container."""
+    """Return the class of the zygote's loop, for a container."""
 
     class ContainerZygote(zygote.Zygote):
         """Makes no namespaces, and removes what its children leave in /tmp."""

@@ -149,7 +149,7 @@ class CellgateDenoKernel(Kernel):
     # Messages of Deno
 
     def wait_until_ready(self):
-        """The content of its kernel_info_reply, once its output reaches us too."""
+        """Return the content of its kernel_info_reply, once its output reaches us too."""
         deadline = time.monotonic() + START_TIMEOUT
         info = None
         while info is None or not self.received:
@@ -287,7 +287,7 @@ class CellgateDenoKernel(Kernel):
                     return
 
     def forwarded(self, kind, content, otherwise):
-        """The content of Deno's reply to a request that it handles like any kernel."""
+        """Return the content of Deno's reply to a request that it handles like any kernel."""
         reply = self.reply(self.send(self.requests, kind, content), PATIENCE)
         return otherwise if reply is None else reply
 

@@ -150,7 +150,7 @@ class Held:
                 os._exit(1)
 
     def gateway(self, listener):
-        """The connection that the gateway has come by. Raises OSError if it does not come."""
+        """Return the connection that the gateway has come by. Raises OSError if it does not come."""
         listener.settimeout(ALONE_AFTER)
         connection, _ = listener.accept()
         connection.settimeout(None)
@@ -209,7 +209,7 @@ def forget_trackers():
 
 
 def received(connection):
-    """The next order. Raises OSError, ValueError if there is none."""
+    """Return the next order. Raises OSError, ValueError if there is none."""
     data = b""
     while not data.endswith(b"\n"):
         part = connection.recv(MOST_ORDER)
@@ -246,14 +246,14 @@ def first_word(pipe, between):
 
 
 def is_of_a_pair(number):
-    """Whether a descriptor is one of two sockets that were made together: neither has a name."""
+    """Return whether a descriptor is one of two sockets that were made together: neither has a name."""
     with suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
         return copy.family == socket.AF_UNIX and not copy.getsockname() and not copy.getpeername()
     return False
 
 
 def is_another(number, path):
-    """Whether there is a file of this name, and the descriptor is not of that."""
+    """Return whether there is a file of this name, and the descriptor is not of that."""
     with suppress(OSError):
         return not os.path.samestat(os.fstat(number), os.stat(path))  # noqa: PTH116
     return False

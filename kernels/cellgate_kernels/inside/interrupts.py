@@ -34,7 +34,7 @@ def cancels(future, loop, names):
 
 
 def is_in_cell(frame, names):
-    """Whether this frame is a cell's, or that of a function that a cell has called."""
+    """Return whether this frame is a cell's, or that of a function that a cell has called."""
     while frame is not None:
         if frame.f_globals is names:
             return True

@@ -344,7 +344,7 @@ def end_orphans():
 
 
 def is_running_child(pid):
-    """Whether this process has such a child, and it has not ended."""
+    """Return whether this process has such a child, and it has not ended."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except (ChildProcessError, OverflowError):

@@ -80,7 +80,7 @@ class Probe(io.RawIOBase):
 
 
 def words(buffer):
-    """An object's memory, in words."""
+    """Return an object's memory, in words."""
     count = type(buffer).__basicsize__ // ctypes.sizeof(OWNER)
     return list((OWNER * count).from_address(id(buffer)))
 

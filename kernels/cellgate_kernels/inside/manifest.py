@@ -21,7 +21,7 @@ SYSTEM = "/usr/local/bin:/usr/bin:/bin"  # with the environment's own folder, th
 
 
 def manifest(name):
-    """The environment of this interpreter as JSON values."""
+    """Return the environment of this interpreter as JSON values."""
     found = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
     path = f"{sys.prefix}/bin:{SYSTEM}"
     return {
@@ -33,7 +33,7 @@ def manifest(name):
 
 
 def former_name(file):
-    """The name in the file, if it is there."""
+    """Return the name in the file, if it is there."""
     try:
         return json.loads(Path(file).read_text(encoding="utf-8"))["environment"]
     except FileNotFoundError:

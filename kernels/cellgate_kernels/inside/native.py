@@ -157,7 +157,7 @@ def waits(task, mapped, owners):
 
 
 def areas():
-    """The areas of memory that have code of `LIBRARIES` in them: from, to, and whose it is."""
+    """Return the areas of memory that have code of `LIBRARIES` in them: from, to, and whose it is."""
     with open("/proc/self/maps") as file:  # noqa: PTH123 - nothing more is imported
         lines = file.read().splitlines()
     found = []

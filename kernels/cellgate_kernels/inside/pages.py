@@ -91,7 +91,7 @@ def private_areas():
 
 
 def exclusive(areas):
-    """The parts of these areas that no other process has too. Raises OSError."""
+    """Yield the parts of these areas that no other process has too. Raises OSError."""
     looked_at = 0
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123
         for start, end in sorted(areas, key=length):
@@ -105,7 +105,7 @@ def exclusive(areas):
 
 
 def length(area):
-    """The bytes of an area."""
+    """Return the bytes of an area."""
     return area[1] - area[0]
 
 

@@ -205,7 +205,7 @@ class Program:
             raise Broken
 
     def handle_first(self, kind, payload):
-        """One message that comes before there is a program; returns whether it is one."""
+        """Return one message that comes before there is a program; returns whether it is one."""
         if kind in (KEEP, HOLD):
             self.keep(payload, self.keeper.tell if kind == KEEP else self.keeper.hold)
         elif kind == ALONE:

@@ -29,7 +29,7 @@ CALLS = {"x86_64": (56, 274, 273, 3), "aarch64": (220, 100, 99, 4)}
 
 
 def fork():
-    """The new process's number, and 0 in it; None if this does not work here."""
+    """Return the new process's number, and 0 in it; None if this does not work here."""
     calls = CALLS.get(os.uname().machine)
     # A hook of a cell's for forks may have started one.
     if calls is None or len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208 - nothing more is imported

@@ -174,7 +174,7 @@ class Stills:
         self.drawings = {}
 
     def with_still(self, message):
-        """The message of a display or a result; of a chart without a picture, with its still."""
+        """Return the message of a display or a result; of a chart without a picture, with its still."""
         with suppress(Exception):
             data = message["content"].get("data")
             chart = chart_of(data) if isinstance(data, dict) else None
@@ -207,7 +207,7 @@ class Stills:
         data[PLAIN] = f"{plain}\n{sentence}" if isinstance(plain, str) and plain else sentence
 
     def still(self, kind, value):
-        """A chart's SVG, or why there is none."""
+        """Return a chart's SVG, or why there is none."""
         program = Path(sys.executable).with_name("deno")
         if not program.is_file():
             return without("there is no Deno in this environment")
@@ -233,12 +233,12 @@ class Stills:
 
 
 def without(why):
-    """An answer without a still, of a chart that others can draw."""
+    """Return an answer without a still, of a chart that others can draw."""
     return {"why": why, "elsewhere": True}
 
 
 def chart_of(data):
-    """The type of the chart that these forms have, and its kind, if none of them is a picture."""
+    """Return the type of the chart that these forms have, and its kind, if none of them is a picture."""
     if any(mime.startswith(PICTURES) for mime in data):
         return None
     return next(
@@ -248,7 +248,7 @@ def chart_of(data):
 
 
 def of_plotly():
-    """The plotly.js that the environment's plotly makes figures for; None if there is none."""
+    """Return the plotly.js that the environment's plotly makes figures for; None if there is none."""
     package = sys.modules.get("plotly")
     places = list(getattr(package, "__path__", ()))
     # Figures may also come as data, without the package.

@@ -56,7 +56,7 @@ def mend(stream_class):
 
 
 def write_and_keep(write):
-    """The method `write` of a stream, which also keeps the text in case that it can't be sent.
+    """Return the method `write` of a stream, which also keeps the text in case that it can't be sent.
 
     It does the rest as `write` does, but finds the place of the text by the request only when that changes,
     and writes what a fork of a cell says to the pipe.
@@ -84,7 +84,7 @@ def write_and_keep(write):
 
 
 def take_all(rotate):
-    """The method `_rotate_buffers` of a stream, by which it takes what is to be sent."""
+    """Return the method `_rotate_buffers` of a stream, by which it takes what is to be sent."""
 
     def rotate_kept(self):
         with self._buffer_lock:
@@ -266,20 +266,20 @@ class Pipe:
         """How often it was read until it was empty, or long enough."""
 
     def is_at(self, number):
-        """Whether this descriptor is still one of its ends."""
+        """Return whether this descriptor is still one of its ends."""
         try:
             return identity(number) == self.identity
         except OSError:
             return False
 
     def wait(self, milliseconds=None):
-        """Whether there is something to read, or the end; without a number this waits for it."""
+        """Return whether there is something to read, or the end; without a number this waits for it."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(milliseconds))
 
     def holds_some(self):
-        """Whether there is something to read."""
+        """Return whether there is something to read."""
         try:
             return any(fcntl.ioctl(self.descriptor, termios.FIONREAD, bytes(4)))
         except OSError:

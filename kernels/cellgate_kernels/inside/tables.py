@@ -81,7 +81,7 @@ def duration(nanoseconds):
 
 
 def in_thousandths(text):
-    """A time in ISO's form with three decimals, or with six or nine and so on if it needs them."""
+    """Return a time in ISO's form with three decimals, or with six or nine and so on if it needs them."""
     whole, _, fraction = text.partition(".")
     fraction = fraction or "000"
     while len(fraction) > 3 and fraction.endswith("000"):
@@ -103,7 +103,7 @@ def zone_name(zone, moment=None):
 
 
 def tag_of(value):
-    """The kind of an encoded value for which JSON has no form, or None."""
+    """Return the kind of an encoded value for which JSON has no form, or None."""
     if type(value) is dict and len(value) == 1:
         (key,) = value
         return key[1:] if key[:1] == "$" else None
@@ -170,7 +170,7 @@ class Writer:
     # Tables
 
     def table(self, table):
-        """The schema and the rows."""
+        """Return the schema and the rows."""
         if table.ndim == 1:
             parts, labels = [table], [table.name]
         else:
@@ -234,7 +234,7 @@ class Writer:
         return [*of_index, *of_columns]
 
     def base(self, label, code):
-        """A field's name for a label, if no other has it."""
+        """Return a field's name for a label, if no other has it."""
         if type(code) in (str, int):
             return code
         inside = code[f"${tag_of(code)}"] if tag_of(code) else None
@@ -260,7 +260,7 @@ class Writer:
         return said
 
     def index(self, index):
-        """The fields and values of an index's levels."""
+        """Return the fields and values of an index's levels."""
         if index.nlevels == 1:
             return [self.column(index)]
         found = []
@@ -272,7 +272,7 @@ class Writer:
     # Columns
 
     def column(self, values):
-        """The field without its name, and the encoded values, of a column or a level."""
+        """Return the field without its name, and the encoded values, of a column or a level."""
         dtype = values.dtype
         field = {"type": self.type_of(dtype), **self.dtype_of(dtype)}
         pandas = self.pandas
@@ -339,7 +339,7 @@ class Writer:
         return {} if PLAIN_DTYPES.get(self.type_of(dtype)) == name else {"dtype": name}
 
     def more_of(self, dtype):
-        """The whole of an extension's dtype, where its name does not say it."""
+        """Return the whole of an extension's dtype, where its name does not say it."""
         try:
             named = self.pandas.api.types.pandas_dtype(dtype.name)
             if named == dtype and str(named) == str(dtype):
@@ -351,7 +351,7 @@ class Writer:
         return {} if str(dtype) == dtype.name else {"dtype": str(dtype)}
 
     def categories(self, field, array):
-        """The field and values of a categorical column; the field says what its categories are."""
+        """Return the field and values of a categorical column; the field says what its categories are."""
         categories = array.categories
         inner, found = self.column(categories)
         field["constraints"] = {"enum": found}
@@ -370,7 +370,7 @@ class Writer:
         return [self.number(value, nan_is_nothing) for value in values]
 
     def number(self, value, nan_is_nothing):
-        """One of them; what JSON's numbers can't be is a string, as Table Schema has it."""
+        """Return one of them; what JSON's numbers can't be is a string, as Table Schema has it."""
         found = self.value(value)
         tag = tag_of(found)
         if tag is None:
@@ -439,7 +439,7 @@ class Writer:
             raise Refused("it has values that are nested too deep")
 
     def integer(self, value, _):
-        """A huge one in hexadecimal digits."""
+        """Return a huge one in hexadecimal digits."""
         value = int.__index__(value) if isinstance(value, int) else int(value)
         return value if value.bit_length() <= MOST_BITS else {"$int": hex(value)}
 
@@ -453,7 +453,7 @@ class Writer:
         return {"$float": "INF" if near > 0 else "-INF"}
 
     def mapping(self, value, depth):
-        """An object if it can be one."""
+        """Return an object if it can be one."""
         plain = all(type(key) is str for key in value) and tag_of(dict.fromkeys(value)) is None
         self.opened(1 if plain else 2 + len(value), depth if plain else depth + 2)
         if plain:
@@ -470,7 +470,7 @@ class Writer:
         return [self.value(each, depth + 1) for each in value]
 
     def array(self, value, depth):
-        """An array within a table."""
+        """Return an array within a table."""
         return self.sequence(value, depth) if value.ndim else self.value(value[()], depth)
 
     def moment(self, value, _):

@@ -70,7 +70,7 @@ class Unnamed:
         self.contents = {}
 
     def too_large(self):
-        """The names of what there is, if it is more than can be kept."""
+        """Return the names of what there is, if it is more than can be kept."""
         sizes = [(path, found.st_size) for _, path, found in self.files.values()]
         sizes += [(area.path, area.size) for area in self.alone]
         if sum(size for _, size in sizes) <= MOST:
@@ -121,7 +121,7 @@ def identity(found):
 
 
 def shared_areas(maps):
-    """The parts of a process's memory that it shares with whoever has mapped the same file."""
+    """Return the parts of a process's memory that it shares with whoever has mapped the same file."""
     areas = []
     for line in maps:
         if line[line.index(" ") + 4] != "s":
@@ -147,7 +147,7 @@ def whole(number):
 
 
 def made(path, found, content):
-    """A new file without a name, where the former one is, or in memory if it can't be there.
+    """Return a new file without a name, where the former one is, or in memory if it can't be there.
 
     Raises OSError if it can be nowhere.
     """

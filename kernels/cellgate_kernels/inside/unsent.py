@@ -125,7 +125,7 @@ class Unsent:
             COUNT.pack_into(self.map, 2 * HALF, self.requests)
 
     def is_of_latest_request(self):
-        """Whether this process was forked for the latest request of its parent."""
+        """Return whether this process was forked for the latest request of its parent."""
         return self.map is not None and COUNT.unpack_from(self.map, 2 * HALF) == (self.requests,)
 
     def take(self, name):

@@ -54,7 +54,7 @@ class Variables:
         self.app.session.send(stream, REPLY, answer, message, ident=ident)
 
     def listed(self, texts):
-        """The variables in the order of their definition, and whether some were left out."""
+        """Return the variables in the order of their definition, and whether some were left out."""
         shell = self.app.shell
         hidden = shell.user_ns_hidden
         found = [
@@ -81,7 +81,7 @@ class Variables:
 
 
 def short(text):
-    """The text on one line, cut."""
+    """Return the text on one line, cut."""
     # Of a subclass of str, which a name of a type may be, no method is called.
     text = str.__getitem__(text, slice(MOST_SHOWN + 1))
     line = "".join(letter if letter.isprintable() else " " for letter in text)
@@ -114,17 +114,17 @@ def integer(value):
 
 
 def moment(value):
-    """A date and time, unless somebody else's class says which time zone it is of."""
+    """Return a date and time, unless somebody else's class says which time zone it is of."""
     return (str(value) if type(value.tzinfo) in (type(None), timezone) else ""), None
 
 
 def of_range(value):
-    """A range, unless numbers of somebody else's class are in it."""
+    """Return a range, unless numbers of somebody else's class are in it."""
     return (repr(value) if {type(value.start), type(value.stop), type(value.step)} == {int} else ""), None
 
 
 def text(shown, value):
-    """The beginning, or with `shown` false the length alone."""
+    """Return the beginning, or with `shown` false the length alone."""
     size = len(value) if type(value) is not str else sys.getsizeof(value)
     if shown:
         return repr(value[: MOST_SHOWN + 1]), size
@@ -142,7 +142,7 @@ def counted(value):
 
 
 def number_of(count, what):
-    """A number with its noun."""
+    """Return a number with its noun."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -174,12 +174,12 @@ def frame(value):
 
 
 def table_of(rows, columns):
-    """The shape of a table in words."""
+    """Return the shape of a table in words."""
     return f"{number_of(rows, 'row')}, {number_of(columns, 'column')}"
 
 
 def column(value):
-    """A series of pandas, or an index."""
+    """Return a series of pandas, or an index."""
     return f"{number_of(len(value), 'item')} {value.dtype}", value.nbytes
 
 
@@ -190,7 +190,7 @@ def polars_frame(value):
 
 
 def polars_column(value):
-    """A series of polars."""
+    """Return a series of polars."""
     return f"{number_of(len(value), 'item')} {value.dtype}", int(value.estimated_size())
 
 

@@ -68,7 +68,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result):
-    """The result of a call of the C library; raises OSError where that says that it failed."""
+    """Return the result of a call of the C library; raises OSError where that says that it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -161,13 +161,13 @@ class ShellOfAKernel:
 
 
 def status():
-    """The fields of this process's status."""
+    """Return the fields of this process's status."""
     with open("/proc/self/status") as file:  # noqa: PTH123 - without pathlib, as all of this
         return dict(line.split(":", 1) for line in file)
 
 
 def shares_memory():
-    """Whether a fork could change memory of this process."""
+    """Return whether a fork could change memory of this process."""
     with open("/proc/self/maps") as file:  # noqa: PTH123
         return any(line.split()[1] in ("rw-s", "rwxs", "-w-s") for line in file)
 
@@ -367,7 +367,7 @@ class Walls:
 
 
 def received(door):
-    """The gateway's description of the kernel, and the descriptors that came with it."""
+    """Return the gateway's description of the kernel, and the descriptors that came with it."""
     data, descriptors, _, _ = socket.recv_fds(door, LENGTH.size, MOST_DESCRIPTORS)
     (length,) = LENGTH.unpack(data)
     if length > MOST_REQUEST:
@@ -399,7 +399,7 @@ def loopback_up():
 
 
 def tree(source, *, writable):
-    """A detached mount of a folder or file, without set-user-ID programs and devices."""
+    """Return a detached mount of a folder or file, without set-user-ID programs and devices."""
     flags = OPEN_TREE_CLONE | os.O_CLOEXEC | AT_RECURSIVE
     if source.startswith(SESSIONS):
         flags |= AT_SYMLINK_NOFOLLOW

@@ -45,5 +45,5 @@ class Told(IntEnum):
 
 
 def frame(kind: Ask, payload: bytes = b"") -> bytes:
-    """A frame for the keeper."""
+    """Return a frame for the keeper."""
     return HEAD.pack(kind, len(payload)) + payload

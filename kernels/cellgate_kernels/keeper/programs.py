@@ -188,7 +188,7 @@ class _Connection:
         self._closed = False
 
     async def receive(self) -> tuple[Told, bytes]:
-        """One frame. Raises KernelDied when there is none, or none that the protocol has."""
+        """Return one frame. Raises KernelDied when there is none, or none that the protocol has."""
         kind, payload = await self._read()
         if (place := self._places.take()) is not None:
             await place
@@ -205,7 +205,7 @@ class _Connection:
         raise _gone()
 
     def number(self, payload: bytes, possible: range) -> int:
-        """The number of a frame. Raises KernelDied for one that is not possible."""
+        """Return the number of a frame. Raises KernelDied for one that is not possible."""
         number = int(NUMBER.unpack(payload)[0])
         if number not in possible:
             raise self.leave(f"it sends the number {number} where that can't be")

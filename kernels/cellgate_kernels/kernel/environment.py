@@ -116,16 +116,16 @@ class Environment(msgspec.Struct, frozen=True):
         return int(match[1]), int(match[2]), int(match[3])
 
     def versions(self) -> dict[str, str]:
-        """The versions by the packages' own names."""
+        """Return the versions by the packages' own names."""
         return {package.name: package.version for package in self.packages}
 
     def told(self) -> Told:
-        """The form in which it is stored; `accept` reads it."""
+        """Return the form in which it is stored; `accept` reads it."""
         return Told(self.python, self.versions(), self.machine, self.libc, self.left_out)
 
 
 def is_python(text: str) -> bool:
-    """Whether this is a version of Python, as ``platform.python_version`` gives it."""
+    """Return whether this is a version of Python, as ``platform.python_version`` gives it."""
     return _PYTHON.fullmatch(text) is not None
 
 
@@ -153,7 +153,7 @@ def count(told: object) -> int:
 
 
 def distributions(told: Mapping[Any, Any]) -> tuple[tuple[Distribution, ...], int]:
-    """The packages of a mapping from names to versions, sorted by name, and how many did not fit.
+    """Return the packages of a mapping from names to versions, sorted by name, and how many did not fit.
 
     Of two with the same canonical name the first counts.
     """
@@ -170,7 +170,7 @@ def distributions(told: Mapping[Any, Any]) -> tuple[tuple[Distribution, ...], in
 
 
 async def ask(connection: KernelConnection, exited: asyncio.Future[Any]) -> Environment | None:
-    """The kernel's answer; None when it does not come in time or makes no sense."""
+    """Return the kernel's answer; None when it does not come in time or makes no sense."""
     answer = _decode(await _evaluate(connection, exited, EXPRESSION), Told)
     return None if answer is None else accept(answer)
 
@@ -209,7 +209,7 @@ class _Status(msgspec.Struct, frozen=True):
 async def _evaluate(
     connection: KernelConnection, exited: asyncio.Future[Any], expression: str
 ) -> Message | None:
-    """The reply to a request that evaluates an expression; None when it does not come in time."""
+    """Return the reply to a request that evaluates an expression; None when it does not come in time."""
     content = {
         "code": "",
         "silent": True,
@@ -257,7 +257,7 @@ def _is_idle(content: bytes) -> bool:
 
 
 def _decode(reply: Message | None, kind: type[T]) -> T | None:
-    """The value of the reply's expression, as `kind`; None when it is too large or something else."""
+    """Return the value of the reply's expression, as `kind`; None when it is too large or something else."""
     if reply is None:
         return None
     if len(reply.content_frame) > MAX_ANSWER:

@@ -327,7 +327,7 @@ class Kernel:
         return self.connection.ask(Channel.CONTROL, "interrupt_request", {})
 
     async def branch(self, spec: BranchSpec) -> Kernel:
-        """A second live kernel with everything that this one has in memory, by a fork of its process.
+        """Return a second live kernel with everything that this one has in memory, by a fork of its process.
 
         For this one, the kernel's user calls ``KernelPool.branch``, which counts the new one too. It runs in
         this one's sandbox or container, so it must belong to the same principal; `shares_sandbox_with`. It
@@ -526,12 +526,12 @@ def _says_that_it_has(feature: str, told: Mapping[str, Any]) -> bool:
 
 
 def runtime_name(kernel_id: str) -> str:
-    """The name of a kernel's runtime folder: short, for the paths of its sockets."""
+    """Return the name of a kernel's runtime folder: short, for the paths of its sockets."""
     return kernel_id[:13]
 
 
 def _digest(image: Mapping[str, str]) -> str:
-    """The digest that identifies a kernel's image; empty without one."""
+    """Return the digest that identifies a kernel's image; empty without one."""
     return image.get("image_digest", "")
 
 
@@ -604,7 +604,7 @@ class KernelLauncher:
         return self._fork_server is not None and self._fork_server.forks(argv)
 
     def keeps_warm(self, profile: KernelProfile) -> bool:
-        """Whether a kernel of this profile can be started before it is known whose it will be.
+        """Return whether a kernel of this profile can be started before it is known whose it will be.
 
         Raises KernelspecNotFound.
         """
@@ -623,7 +623,7 @@ class KernelLauncher:
         return replace(profile, principal=principal)
 
     def shares_workspaces(self) -> bool:
-        """Whether a kernel can be started in the workspace of another that has a sandbox of its own.
+        """Return whether a kernel can be started in the workspace of another that has a sandbox of its own.
 
         Kernels that share a container have their files in a folder of that container, as users of their own.
         """
@@ -640,7 +640,7 @@ class KernelLauncher:
         return "principal", "container" if self._containers.divides is False else "kernel"
 
     async def start(self, profile: KernelProfile) -> Kernel:
-        """A ready kernel: it has answered kernel_info_request and its iopub messages arrive.
+        """Return a ready kernel: it has answered kernel_info_request and its iopub messages arrive.
 
         Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind.
 
@@ -727,7 +727,7 @@ class KernelLauncher:
     async def _start_in(
         self, containers: SharedContainers, sharers: Sharers, profile: KernelProfile
     ) -> Kernel:
-        """A kernel in a container of its principal. Raises NotForked, and as `start`."""
+        """Return a kernel in a container of its principal. Raises NotForked, and as `start`."""
         kernel_id = str(uuid.uuid4())
         try:
             seat = containers.seat(sharers, kernel_id)
@@ -934,7 +934,7 @@ class KernelLauncher:
         branched: Callable[[Made], Branched],
         process: int | None = None,
     ) -> Kernel:
-        """A ready kernel in the sandbox, as the parent is in all that is not in its memory.
+        """Return a ready kernel in the sandbox, as the parent is in all that is not in its memory.
 
         `origin`: of the process that is forked. `process`: its number there, if it is not the origin's own.
         `fork` makes the new one. On any error nothing is left of it.
@@ -978,7 +978,7 @@ class KernelLauncher:
         made: Made,
         branched: Branched,
     ) -> Kernel:
-        """The kernel whose process was made."""
+        """Return the kernel whose process was made."""
         kept = await self._keep(sandbox, made)
         provisioner = BranchProvisioner(
             kernel_id=manager.kernel_id, kernel_spec=manager.kernel_spec, parent=manager

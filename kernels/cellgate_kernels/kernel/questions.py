@@ -141,7 +141,7 @@ async def inspect(
 async def variables(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], *, texts: bool = True
 ) -> Variables:
-    """The variables of a kernel that has the `FEATURE`. Raises as `ask`.
+    """Return the variables of a kernel that has the `FEATURE`. Raises as `ask`.
 
     `texts`: whether text may be shown. It is cut by the kernel, so a secret in it could not be found here.
     """
@@ -204,7 +204,7 @@ async def ask(
     question: Mapping[str, Any],
     reply_type: str,
 ) -> dict[str, Any]:
-    """The content of an idle kernel's reply; empty if it has none to give, or none that can be read.
+    """Return the content of an idle kernel's reply; empty if it has none to give, or none that can be read.
 
     The caller sees to it that no cell begins until this returns. Raises KernelBusy when there is no reply in
     time: then a kernel that works on it has been interrupted. Raises KernelDied when the kernel has ended.
@@ -246,7 +246,7 @@ async def _interrupt(connection: KernelConnection, exited: asyncio.Future[Kernel
 
 
 def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> Completion:
-    """The completions in a reply to code of this length; none if it makes no sense."""
+    """Return the completions in a reply to code of this length; none if it makes no sense."""
     told = _as(content, _Completed)
     if told is None or not 0 <= told.cursor_start <= told.cursor_end <= length:
         return Completion([], cursor, cursor)
@@ -276,7 +276,7 @@ def inspection_of(content: Mapping[str, Any]) -> Inspection:
 
 
 def variables_of(content: Mapping[str, Any]) -> Variables:
-    """The variables in a reply; none if it makes no sense."""
+    """Return the variables in a reply; none if it makes no sense."""
     told = _as(content, Variables)
     if told is None:
         return Variables([], truncated=True)

@@ -78,7 +78,7 @@ class KernelStore:
             logger.warning("What is stored of kernel %s can't be removed: %s", kernel_id, in_words(error))
 
     def load(self) -> dict[str, StoredKernel]:
-        """All kernels by their ids. A file that can't be read is skipped and removed.
+        """Return all kernels by their ids. A file that can't be read is skipped and removed.
 
         Raises OSError when no file can be opened at the moment: that says nothing about the stored files.
         """

@@ -212,7 +212,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         return False
 
     def was_alone(self) -> bool:
-        """Whether no such kernel has been there so far, which could answer for it."""
+        """Return whether no such kernel has been there so far, which could answer for it."""
         return not self.has_neighbours
 
     @property
@@ -250,7 +250,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @abstractmethod
     async def log_tail(self) -> str:
-        """The end of the stderr of the kernel's process itself, at most 8 KiB."""
+        """Return the end of the stderr of the kernel's process itself, at most 8 KiB."""
 
     async def explain_kill(self) -> KernelExit | None:
         """Why the system has just killed a kernel whose sandbox goes on; None if that isn't known."""
@@ -329,7 +329,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         return self._attached
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """The launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`.
+        """Return the launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`.
 
         The keyword `leftovers` removes the launch's folders, including those that can't be removed at once.
         """
@@ -470,7 +470,7 @@ def connection_info(socket_prefix: str) -> KernelConnectionInfo:
 
 
 def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> tuple[str, ...]:
-    """The kernelspec's argv with its placeholders filled in.
+    """Return the kernelspec's argv with its placeholders filled in.
 
     Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` would be
     whichever is first on a PATH.
@@ -485,13 +485,13 @@ def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> 
 
 
 def last_words(log_tail: str) -> str:
-    """The stderr of a failed kernel, as the end of a message; empty when it wrote nothing."""
+    """Return the stderr of a failed kernel, as the end of a message; empty when it wrote nothing."""
     words = log_tail[-_LAST_WORDS:].strip()
     return f" Its last words: {words}" if words else ""
 
 
 def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[str, str]:
-    """A kernel's environment before its kernelspec and its owner add to it; nothing is inherited."""
+    """Return a kernel's environment before its kernelspec and its owner add to it; nothing is inherited."""
     threads = str(math.ceil(limits.cpus))
     return {
         "HOME": home,
@@ -507,7 +507,7 @@ def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[
 
 
 def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which a kernel and its children find the contents of its folder of packages.
+    """Return the variables by which a kernel and its children find the contents of its folder of packages.
 
     pip in the kernel treats the packages there as installed, and asks no index for others.
     """

@@ -69,7 +69,7 @@ class Supervised(Protocol):
         """
 
     def log_tail(self) -> str:
-        """The last 8 KiB of its stderr so far."""
+        """Return the last 8 KiB of its stderr so far."""
 
 
 class Log:
@@ -83,7 +83,7 @@ class Log:
         self._reader: int | None = None
 
     def writer(self) -> int:
-        """A descriptor for the process to write to. The caller closes it once the process has it."""
+        """Return a descriptor for the process to write to. The caller closes it once the process has it."""
         self._reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(writer, True)
         return writer
@@ -261,7 +261,7 @@ class Child:
         self._insist = self._loop.call_later(_FOLLOW_TIMEOUT, self._guard(self.signal), signal.SIGKILL)
 
     def log_tail(self) -> str:
-        """The last 8 KiB of the process's stderr so far."""
+        """Return the last 8 KiB of the process's stderr so far."""
         return self._log.tail
 
     def _on_status(self) -> None:
@@ -356,7 +356,7 @@ class ChildProvisioner(CellgateProvisioner):
         """Start the child. Raises BackendUnavailable when a program it needs is not installed."""
 
     async def _begin(self, launch: Launch) -> Supervised:
-        """The kernel's process. Raises as `_spawn`; when it is cancelled, there is none."""
+        """Return the kernel's process. Raises as `_spawn`; when it is cancelled, there is none."""
         return self._spawn(launch)
 
     async def _start(self, launch: Launch) -> None:
@@ -405,7 +405,7 @@ def find_program(name: str, package: str) -> str:
 def rlimits(
     limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
 ) -> dict[str, int]:
-    """A kernel's limits by the names of prlimit(1).
+    """Return a kernel's limits by the names of prlimit(1).
 
     `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count address
     space that BLAS only reserves. Memory that V8 reserves for code counts, so `reserved` is added. Shared
@@ -427,7 +427,7 @@ def rlimits(
 def rlimit_arguments(
     limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
 ) -> list[str]:
-    """A prlimit(1) command line to which the kernel's command is appended; see `rlimits`."""
+    """Return a prlimit(1) command line to which the kernel's command is appended; see `rlimits`."""
     named = rlimits(limits, processes=processes, reserved=reserved, own_user=own_user)
     return [
         find_program("prlimit", "util-linux"),

@@ -46,7 +46,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def checked(result: int) -> int:
-    """The result of a call of the C library. Raises OSError where that says that it failed."""
+    """Return the result of a call of the C library. Raises OSError where that says that it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -110,7 +110,7 @@ def take_limits(process: int) -> None:
 
 
 def are_same(one: os.stat_result, other: os.stat_result) -> bool:
-    """Whether both are of one namespace: nobody enters one again."""
+    """Return whether both are of one namespace: nobody enters one again."""
     return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 

@@ -124,7 +124,7 @@ class NameMaking:
         self._was_refused = False
 
     async def make(self, wanted: NamesRequest) -> Names | None:
-        """The namespaces for one branch; None where there can be none, and then the log says why."""
+        """Return the namespaces for one branch; None where there can be none, and then the log says why."""
         try:
             async with self._turn:
                 return await asyncio.to_thread(_make, wanted)

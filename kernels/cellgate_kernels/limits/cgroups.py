@@ -232,7 +232,7 @@ class Cgroups:
                     _remove(folder)
 
     def make(self, name: str, limits: ResourceLimits, *, reserved: int = 0) -> Cgroup:
-        """A new cgroup with these limits; `reserved` is added to the memory. Raises OSError."""
+        """Return a new cgroup with these limits; `reserved` is added to the memory. Raises OSError."""
         made: list[tuple[Path, int]] = []
         try:
             for parent, hierarchy in self._parents:
@@ -279,7 +279,7 @@ class Cgroups:
 
 
 def groups_of(text: str) -> dict[str, str]:
-    """The paths of a process's cgroups by controller, from its /proc/PID/cgroup.
+    """Return the paths of a process's cgroups by controller, from its /proc/PID/cgroup.
 
     That of version 2 has the empty name.
     """
@@ -293,7 +293,7 @@ def groups_of(text: str) -> dict[str, str]:
 
 
 def hierarchies(own: str, mounts: str, controllers: Sequence[str] = CONTROLLERS) -> list[Hierarchy]:
-    """The hierarchies with these controllers, and that of version 2 in any case, which is the last.
+    """Return the hierarchies with these controllers, and that of version 2 in any case, which is the last.
 
     `own`: the text of the process's /proc/PID/cgroup; `mounts`: that of our mountinfo. With version 2 the
     controllers are not known from these files: all are named that version 1 does not have.
@@ -335,7 +335,7 @@ def _below(hierarchy: Hierarchy, root: Path) -> Hierarchy:
 
 
 def _settings(hierarchy: Hierarchy, limits: ResourceLimits, reserved: int) -> Iterator[tuple[str, str]]:
-    """The files of one cgroup with what is written to them, in order."""
+    """Yield the files of one cgroup with what is written to them, in order."""
     memory = str(limits.memory + reserved)
     quota = str(max(_LEAST_QUOTA, int(limits.cpus * _PERIOD)))
     one: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -390,7 +390,7 @@ def _enabled(controllers: Sequence[str]) -> str:
 
 
 def _processes(folder: Path) -> list[int]:
-    """The ids of a group's processes; none if it is gone."""
+    """Return the ids of a group's processes; none if it is gone."""
     try:
         return [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
     except OSError as error:

@@ -54,7 +54,7 @@ class ControlGroup:
 
     @classmethod
     def of(cls, process: int, root: Path = Path("/")) -> ControlGroup | None:
-        """The group of a process, if we are in another one and may write its files; None otherwise.
+        """Return the group of a process, if we are in another one and may write its files; None otherwise.
 
         Where both versions can freeze it, version 2 does: the processes can then be killed without being
         thawed. `root` is where the system's files are.
@@ -105,7 +105,7 @@ class ControlGroup:
         return self.memory.folder / names[self.memory.version]
 
     def processes(self) -> list[int]:
-        """The ids of its processes."""
+        """Return the ids of its processes."""
         return [int(line) for line in (self.memory.folder / "cgroup.procs").read_text().split()]
 
     def processor_seconds(self) -> float:

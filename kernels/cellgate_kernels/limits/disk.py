@@ -111,7 +111,7 @@ def may_look(process: int) -> bool:
 
 
 def all_parents() -> dict[int, int]:
-    """Every process's id with its parent's. They come in order of ids, so later forks are included."""
+    """Return every process's id with its parent's. They come in order of ids, so later forks are included."""
     found: dict[int, int] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdecimal():
@@ -121,13 +121,13 @@ def all_parents() -> dict[int, int]:
 
 
 def state_of(folder: str) -> list[str]:
-    """The fields of a process or thread from its state on. The name before it may contain anything."""
+    """Return the fields of a process or thread from its state on. The name before it may contain anything."""
     with open(f"{folder}/stat", "rb") as file:  # noqa: PTH123 - hundreds of times a second
         return file.read().rpartition(b")")[2].decode().split()
 
 
 def ticks_of(state: Sequence[str]) -> int:
-    """The processor time of a process with these fields, and of children that it has reaped.
+    """Return the processor time of a process with these fields, and of children that it has reaped.
 
     In `TICKS_PER_SECOND`.
     """
@@ -208,7 +208,7 @@ def _look(process: int, devices: set[int], parents: Parents) -> _Look:
 
 
 def children_of(parents: Parents) -> dict[int, list[int]]:
-    """The children of each process that has some."""
+    """Return the children of each process that has some."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
@@ -216,7 +216,7 @@ def children_of(parents: Parents) -> dict[int, list[int]]:
 
 
 def family(process: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
-    """A process and its descendants: the first process of a pid namespace inherits every orphan."""
+    """Yield a process and its descendants: the first process of a pid namespace inherits every orphan."""
     waiting = [process]
     while waiting:
         pid = waiting.pop()
@@ -234,7 +234,7 @@ class _Look:
         self._looked_at = 0
 
     def all_of(self, pids: Iterator[int]) -> bool:
-        """Whether all of them were still there. Raises Unmeasurable."""
+        """Return whether all of them were still there. Raises Unmeasurable."""
         all_there = True
         tables: list[str] = []
         for pid in pids:
@@ -319,7 +319,7 @@ def _living_threads(pid: int) -> list[str]:
 
 
 def _holds_descriptors(path: str) -> bool:
-    """Whether descriptors wait in a socket to be received."""
+    """Return whether descriptors wait in a socket to be received."""
     with suppress(FileNotFoundError), open(path, "rb") as file:  # noqa: PTH123
         for line in file:
             if line.startswith(b"scm_fds:"):

@@ -84,7 +84,7 @@ class Watched:
         return max(self.limits.disk, self.given_to_one)
 
     def is_over(self, found: Usage, share: float = 1.0) -> bool:
-        """Whether this is more than a share of what is allowed, in all or to one workspace."""
+        """Return whether this is more than a share of what is allowed, in all or to one workspace."""
         return found.used > share * self.allowed or found.largest > share * self.allowed_to_one
 
     @property
@@ -104,7 +104,7 @@ class Watched:
         self.given_to_one = found.largest if measured else 0
 
     def must_end_after(self, found: Usage) -> bool:
-        """Whether the kernel must end, after this check."""
+        """Return whether the kernel must end, after this check."""
         if found.on_the_way and self.passes_files:
             self.looks_on_the_way += 1
             # Files that were counted before may be the ones that are hidden now.
@@ -177,7 +177,7 @@ class DiskWatch:
             pause = self._pause(owed)
 
     def _pause(self, owed: float) -> float:
-        """The seconds until the next round, of one whose checks deserve a pause of so many."""
+        """Return the seconds until the next round, of one whose checks deserve a pause of so many."""
         return AGAIN if any(kernel.was_full for kernel in self._kernels) else max(INTERVAL, owed)
 
     async def _look(self, kernel: Watched, parents: Parents) -> float:
@@ -192,7 +192,7 @@ class DiskWatch:
         return now - began
 
     async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:
-        """The kernel's disk use; None when it can't be measured now, because no file can be opened."""
+        """Return the kernel's disk use; None when it can't be measured now, because no file can be opened."""
 
         # All of what the session brought along counts, however much it is.
         enough = MOST_BYTES if kernel.given is None else 2 * kernel.allowed
@@ -226,6 +226,6 @@ class DiskWatch:
 
 
 def disk_full(disk: int) -> KernelExit:
-    """The end of a kernel that used more than `disk` bytes."""
+    """Return the end of a kernel that used more than `disk` bytes."""
     said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
     return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")

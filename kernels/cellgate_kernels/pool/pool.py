@@ -221,7 +221,7 @@ class KernelPool:
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest.since)
 
     def processes(self) -> list[int]:
-        """The first processes of the kernels that are warm or in use, as far as they are known."""
+        """Return the first processes of the kernels that are warm or in use, as far as they are known."""
         warm = (kernel for shelf in self._shelves.values() for kernel in shelf.warm)
         kernels = [*self._in_use, *self._replaced, *warm]
         # Kernels that share a sandbox have the same.
@@ -235,7 +235,7 @@ class KernelPool:
         *,
         patience: float | None = None,
     ) -> Kernel:
-        """A ready kernel of this profile, which belongs to the caller until `release`.
+        """Return a ready kernel of this profile, which belongs to the caller until `release`.
 
         If there is none, the claim waits in line, where claimants take turns, until its kernel starts: at
         most `patience` and at most `claim_timeout` seconds. `moved` is told its position. Raises
@@ -369,13 +369,13 @@ class KernelPool:
             claim.timer.cancel()
 
     def _first(self) -> _Claim | None:
-        """The claim whose turn it is; those just cancelled leave the line."""
+        """Return the claim whose turn it is; those just cancelled leave the line."""
         while (claim := self._line.first()) is not None and claim.kernel.done():
             self._answer(claim)
         return claim
 
     def _first_of(self, profile: KernelProfile) -> _Claim | None:
-        """The first claim in line that a kernel of this profile can serve."""
+        """Return the first claim in line that a kernel of this profile can serve."""
         if profile not in self._in_line:
             return None
         fitting = (claim for claim in self._line.order() if claim.profile == profile)
@@ -414,7 +414,7 @@ class KernelPool:
         return kernel
 
     async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
-        """A claimed kernel as it is now, kept until the caller closes it or `close`.
+        """Return a claimed kernel as it is now, kept until the caller closes it or `close`.
 
         It has no place in the pool: how much memory such forks may take is the caller's to decide. Raises as
         `Kernel.checkpoint`, and PoolExhausted when the pool is closed.
@@ -436,7 +436,7 @@ class KernelPool:
         instead_of: Kernel | None = None,
         beside: asyncio.Future[None] | None = None,
     ) -> Kernel:
-        """A live kernel made of a held fork, which belongs to the caller until `release`.
+        """Return a live kernel made of a held fork, which belongs to the caller until `release`.
 
         It needs a place as a branch does, unless it is made instead of a claimed kernel of the same sandbox:
         then it takes over that one's place, so this works in a full pool too. That one may run a cell, or
@@ -535,7 +535,7 @@ class KernelPool:
             self._end(kernel, spared, has_place=False)
 
     def shares_workspaces(self) -> bool:
-        """Whether a kernel can be started in another's workspace; see ``KernelProfile.workspace``."""
+        """Return whether a kernel can be started in another's workspace; see ``KernelProfile.workspace``."""
         return self._launcher.shares_workspaces()
 
     def adopt(self, kernel: Kernel) -> None:

@@ -48,7 +48,7 @@ def with_plain_text(message: Message) -> Message:
 
 
 def content_of(message: Message) -> dict[str, Any]:
-    """The content, or an empty one when it can't be read."""
+    """Return the content, or an empty one when it can't be read."""
     try:
         return message.content()
     except MalformedMessage:
@@ -56,7 +56,7 @@ def content_of(message: Message) -> dict[str, Any]:
 
 
 def fields_of(message: Message) -> dict[str, Any] | None:
-    """The fields of the event for an output message; None when it says nothing.
+    """Return the fields of the event for an output message; None when it says nothing.
 
     Raises TooComplex when its content is too large or complex to be read.
     """
@@ -70,7 +70,7 @@ def fields_of(message: Message) -> dict[str, Any] | None:
 
 
 def text_of(value: Any) -> str:
-    """A string from whatever stands where the protocol has one, such as nbformat's list of lines."""
+    """Return a string from whatever stands where the protocol has one, such as nbformat's list of lines."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -81,7 +81,7 @@ def text_of(value: Any) -> str:
 
 
 def count_of(value: Any) -> int | None:
-    """An execution_count; None if it is not a valid one."""
+    """Return an execution_count; None if it is not a valid one."""
     return value if type(value) is int and 0 <= value < 2**53 else None
 
 
@@ -129,7 +129,7 @@ def error_of(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def pages_of(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """The fields of a display for each page of a reply: what ``obj?`` and ``%pdoc`` give to a pager.
+    """Return the fields of a display for each page of a reply: what ``obj?`` and ``%pdoc`` give to a pager.
 
     Source: "Messaging in Jupyter", section "Payloads". Raises TooComplex.
     """
@@ -158,7 +158,7 @@ def comm_event(message: Message) -> KernelEvent | None:
 
 
 def _comm(event_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """A comm's fields if it is a widget's: comm_open names the target, later messages have a state."""
+    """Return a comm's fields if it is a widget's: comm_open names the target, later messages have a state."""
     comm_id, data = content.get("comm_id"), content.get("data")
     if not isinstance(comm_id, str) or not comm_id:
         return None

@@ -43,12 +43,12 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def is_name(text: str) -> bool:
-    """Whether this is a valid package name that is not too long."""
+    """Return whether this is a valid package name that is not too long."""
     return len(text) <= MOST_NAME and _NAME.fullmatch(text) is not None
 
 
 def normal_version(text: str) -> str:
-    """The version in PEP 440's normal form. Raises ValueError."""
+    """Return the version in PEP 440's normal form. Raises ValueError."""
     # Version ignores surrounding white space, even line breaks, so the original text is never kept.
     if len(text) > MOST_VERSION:
         raise ValueError("this version is too long")

@@ -114,7 +114,7 @@ class Execution:
             self.phase = Phase.SENT
 
     def receive(self, message: Message) -> Events:
-        """The events that a kernel message makes for this execution; () for messages of others.
+        """Return the events that a kernel message makes for this execution; () for messages of others.
 
         After the end only output counts: a thread that the cell left running still prints in its name.
         Never raises: content that breaks the protocol is repaired where its meaning is clear, otherwise
@@ -239,7 +239,7 @@ class Execution:
         return ()
 
     def _ask(self) -> Events:
-        """The question that waits."""
+        """Return the question that waits."""
         question, self._question = self._question, None
         if question is None or not self._allow_stdin or self._asking or self.replied:
             return ()
@@ -385,7 +385,7 @@ def _only_display_failed(content: Mapping[str, Any]) -> bool:
 
 
 def _limit_reached(error: Mapping[str, Any]) -> str | None:
-    """The limit that a cell's error points to: ``disk_full``, ``pids_limit`` or none."""
+    """Return the limit that a cell's error points to: ``disk_full``, ``pids_limit`` or none."""
     if _DISK_FULL.match(error["evalue"]):
         return "disk_full"
     no_thread = error["evalue"].startswith("can't start new thread")

@@ -19,7 +19,7 @@ _LANGUAGE = ("name", "version", "mimetype", "file_extension", "pygments_lexer", 
 
 
 def known_info(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a kernel_info_reply that may be kept; in the reply's own form."""
+    """Return the parts of a kernel_info_reply that may be kept; in the reply's own form."""
     known: dict[str, Any] = _words(told, _WORDS)
     language = told.get("language_info")
     if isinstance(language, dict):
@@ -31,7 +31,7 @@ def known_info(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_word(value: object) -> bool:
-    """Whether this is short text on one line, without control characters."""
+    """Return whether this is short text on one line, without control characters."""
     return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
 
 

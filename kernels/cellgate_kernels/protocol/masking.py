@@ -63,14 +63,14 @@ class Masker:
         self._in_json = tuple(in_json | {json.dumps(form)[1:-1].encode() for form in marks})
 
     def text(self, text: str) -> str:
-        """The whole text without values."""
+        """Return the whole text without values."""
         if not any(form in text for form in self._forms):
             return text
         found, _ = self.find(text, is_whole=True)
         return render(text, found, 0, len(text))
 
     def find(self, text: str, *, is_whole: bool) -> tuple[list[Found], int]:
-        """The values, and where the text begins whose meaning depends on what follows.
+        """Return the values, and where the text begins whose meaning depends on what follows.
 
         `is_whole`: nothing follows.
         """
@@ -143,12 +143,12 @@ class Masker:
         return tuple(lengths), max(lengths, default=0), first
 
     def may_be_in(self, frame: bytes) -> bool:
-        """Whether JSON may hold a value; False is certain."""
+        """Return whether JSON may hold a value; False is certain."""
         # Without these, each character of a string has only one way to be written.
         return b"\\u" in frame or b"\\/" in frame or self.is_in(frame)
 
     def is_in(self, frame: bytes) -> bool:
-        """Whether JSON holds a value, written in one of the usual ways."""
+        """Return whether JSON holds a value, written in one of the usual ways."""
         return any(form in frame for form in self._in_json)
 
     def value(self, value: Any) -> Any:
@@ -210,7 +210,7 @@ class Beginnings:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """The value as it is, and as texts show it that quote it."""
+    """Yield the value as it is, and as texts show it that quote it."""
     yield value
     yield repr(value)[1:-1]
     yield json.dumps(value)[1:-1]
@@ -327,7 +327,7 @@ class MessageMasker:
         return [message for streams in self._cells.values() for message in _rest(streams)]
 
     def mask(self, message: Message) -> Message | None:
-        """The message as it may be shown; None if all of it is held back."""
+        """Return the message as it may be shown; None if all of it is held back."""
         if message.msg_type == "stream" and message.header.msg_id in self._passed:
             return None
         if message.left_out:
@@ -349,7 +349,7 @@ class MessageMasker:
 
     @staticmethod
     def nothing(message: Message) -> Message:
-        """A message of a stream without text."""
+        """Return a message of a stream without text."""
         return _with(message, {"name": "stdout", "text": ""})
 
     def _without_reading(self, message: Message) -> Message:

@@ -97,7 +97,7 @@ def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
 
 
 def read_string(inside: bytes) -> str:
-    """The text of a JSON string from what is between its quotes, possibly a piece of a longer one.
+    """Return the text of a JSON string from what is between its quotes, possibly a piece of a longer one.
 
     Repaired as in `read_content`. Raises MalformedMessage.
     """
@@ -186,7 +186,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
 
 def is_utf8(frame: bytes | bytearray) -> bool:
-    """Whether the bytes are UTF-8; checked in small steps, because other threads need their turns."""
+    """Return whether the bytes are UTF-8; checked in small steps, because other threads need their turns."""
     if frame.isascii():
         return True
     decoder = getincrementaldecoder("utf-8")()
@@ -219,7 +219,7 @@ def new_message(
     msg_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Message:
-    """A message of our own to a kernel; `session` is the client's session id of the protocol."""
+    """Return a message of our own to a kernel; `session` is the client's session id of the protocol."""
     header = Header(msg_id or uuid.uuid4().hex, msg_type)
     header_frame = _encode(
         {
@@ -266,7 +266,7 @@ class Signer:
         return Message(channel, header, parent, EMPTY, EMPTY, (), *ids, left_out=left_out)
 
     def parse(self, channel: Channel, frames: Sequence[bytes]) -> Message:
-        """The message in `frames`. Raises MalformedMessage for wrong shapes, JSON or signatures."""
+        """Return the message in `frames`. Raises MalformedMessage for wrong shapes, JSON or signatures."""
         try:
             start = frames.index(DELIMITER)
         except ValueError:

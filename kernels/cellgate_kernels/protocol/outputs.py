@@ -100,7 +100,7 @@ def _without_pairs(text: str) -> str:
 
 
 def _erase_backwards(line: str) -> str:
-    """One piece at a time, dropping erased pieces: ten million of them would take gigabytes."""
+    """Return one piece at a time, dropping erased pieces: ten million of them would take gigabytes."""
     pieces: list[str] = []
     left: list[int] = []  # how many characters of each piece are left
     texts: list[int] = []  # indices of pieces of text, not of escape sequences, with characters left
@@ -127,12 +127,12 @@ def _erase_backwards(line: str) -> str:
 
 
 def stdout(outputs: Iterable[Mapping[str, Any]]) -> str:
-    """All text of the stdout streams."""
+    """Return all text of the stdout streams."""
     return _stream_text(outputs, "stdout")
 
 
 def stderr(outputs: Iterable[Mapping[str, Any]]) -> str:
-    """All text of the stderr streams."""
+    """Return all text of the stderr streams."""
     return _stream_text(outputs, "stderr")
 
 
@@ -167,7 +167,7 @@ def _output_text(output: Mapping[str, Any], reader: HtmlReader) -> str:
 
 
 def plain(outputs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A copy of `outputs` with ANSI codes stripped from every string in them."""
+    """Return a copy of `outputs` with ANSI codes stripped from every string in them."""
     return [{key: _strip(value) for key, value in output.items()} for output in outputs]
 
 
@@ -261,7 +261,7 @@ class OutputArea:
         return True
 
     def copy(self) -> OutputArea:
-        """The outputs as they are now, for reading; quick. Text and displays may still change."""
+        """Return the outputs as they are now, for reading; quick. Text and displays may still change."""
         made = OutputArea()
         made._shown = list(self._shown)
         made._last = dict(self._last)
@@ -272,7 +272,7 @@ class OutputArea:
         return [dict(shown) if isinstance(shown, dict) else shown.output() for shown in self._shown]
 
     def display_ids(self) -> list[str | None]:
-        """The display id of each output, in their order; None of those that have none."""
+        """Return the display id of each output, in their order; None of those that have none."""
         return [shown.display_id if isinstance(shown, _Display) else None for shown in self._shown]
 
     def last_shown(self) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -363,7 +363,7 @@ class OutputLimiter:
         return self._data.dropped
 
     def wants(self, event_type: str) -> bool:
-        """Whether an event of this type could still pass; if not, `drop` it without decoding it."""
+        """Return whether an event of this type could still pass; if not, `drop` it without decoding it."""
         budget = self._budgets.get(event_type)
         return budget is None or budget.open
 
@@ -448,7 +448,7 @@ class OutputLimiter:
         return known + 1
 
     def _cut(self, event: KernelEvent, size: int, room: int) -> tuple[tuple[KernelEvent, ...], int]:
-        """The events that replace one that crosses a cap, and how many of its bytes they keep."""
+        """Return the events that replace one that crosses a cap, and how many of its bytes they keep."""
         reached = f"the cap of {_amount(self._budgets[event.type].cap)}"
         content = event.content
         match event.type:
@@ -470,14 +470,14 @@ class OutputLimiter:
 
 
 def _mark(event_type: str, kinds: Iterable[str], size: int, why: str) -> KernelEvent:
-    """A display that replaces one that is left out."""
+    """Return a display that replaces one that is left out."""
     shown = ["widget state"] if event_type in COMM_EVENTS else [kind[:80] for kind in islice(kinds, 8)]
     text = f"[cellgate: {', '.join(shown) or 'output'} left out ({_amount(size)}), {why}]"
     return KernelEvent("display_data", {"data": {"text/plain": text}, "metadata": {}})
 
 
 def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[KernelEvent, ...], int]:
-    """The error with its name, its value and as much of the end of its traceback as fits."""
+    """Return the error with its name, its value and as much of the end of its traceback as fits."""
     ename = _head(content["ename"], room)
     evalue = _head(content["evalue"], room - byte_size(ename))
     kept = byte_size(ename) + byte_size(evalue)
@@ -498,10 +498,10 @@ def byte_size(text: str) -> int:
 
 
 def _head(text: str, room: int) -> str:
-    """The longest start of `text` with at most `room` bytes as UTF-8."""
+    """Return the longest start of `text` with at most `room` bytes as UTF-8."""
     return text[:room].encode()[:room].decode(errors="ignore")
 
 
 def _amount(size: int) -> str:
-    """A number of bytes for people: ``10 MiB``."""
+    """Return a number of bytes for people: ``10 MiB``."""
     return f"{size / MIB:.4g} MiB" if size >= MIB else f"{size} bytes"

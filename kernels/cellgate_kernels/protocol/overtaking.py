@@ -50,7 +50,7 @@ class WaitingQuestions:
         self._timer: asyncio.TimerHandle | None = None
 
     def takes(self, question: Message, received: Container[str]) -> bool:
-        """Whether the question waits here now. `received`: the ids of the latest messages on iopub."""
+        """Return whether the question waits here now. `received`: the ids of the latest messages on iopub."""
         after = _after(question)
         if not after or after in received or len(self.waiting) == _MOST:
             return False

@@ -35,7 +35,7 @@ class MessageLimit:
     buffers: int = 0
 
     def holds(self, metadata: int, content: int, buffers: Sequence[bytes]) -> bool:
-        """Whether these sizes and buffers are within it."""
+        """Return whether these sizes and buffers are within it."""
         return (
             content <= self.content
             and metadata <= self.metadata
@@ -81,7 +81,7 @@ class MessagePolicy:
         return self._limits[channel].get(msg_type) or self._default[channel]
 
     def most_bytes(self, channel: Channel) -> int:
-        """The most bytes of a whole message on `channel`, whatever its type."""
+        """Return the most bytes of a whole message on `channel`, whatever its type."""
         limits = (self._default[channel], *self._limits[channel].values())
         return max(b.content + b.metadata + b.buffers for b in limits) + 2 * MOST_HEADER + SMALL_BYTES
 

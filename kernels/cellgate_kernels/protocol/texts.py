@@ -44,7 +44,7 @@ class Stream(NamedTuple):
 
 
 def read_text(frame: bytes, room: int) -> Stream:
-    """The content of a stream message; a text longer than `room` bytes is cut a little after that.
+    """Return the content of a stream message; a text longer than `room` bytes is cut a little after that.
 
     Raises MalformedMessage, and TooComplex for content that is neither small nor of the usual shape.
     """
@@ -110,7 +110,7 @@ def _character_size(lead: int) -> int:
 
 
 def _is_escape(before: bytes) -> bool:
-    """Whether the backslash at the end of `before` is not escaped itself."""
+    """Return whether the backslash at the end of `before` is not escaped itself."""
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
 
 

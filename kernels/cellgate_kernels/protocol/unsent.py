@@ -101,7 +101,7 @@ class _Half:
             at += size
 
     def _take(self, kind: int, data: bytes) -> bool:
-        """Whether the record makes sense."""
+        """Return whether the record makes sense."""
         if kind == _PARENT:
             try:
                 self._parent_id = read_header(data).msg_id
@@ -157,7 +157,7 @@ def _rest(path: Path) -> tuple[list[tuple[str, bytes]], bool]:
 
 
 def _joined(pieces: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Unsent]:
-    """One text for all pieces in a row that are of one stream and one request."""
+    """Yield one text for all pieces in a row that are of one stream and one request."""
     for (name, parent), found in groupby(pieces, key=lambda piece: piece[:2]):
         yield Unsent(name, parent, b"".join(data for _, _, data in found).decode(errors="replace"))
 

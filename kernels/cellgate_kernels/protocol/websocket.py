@@ -272,7 +272,7 @@ def _object(raw: msgspec.Raw, name: str) -> bytes:
 
 
 def _mended(frame: bytes, header: _ClientHeader) -> bytes:
-    """The header as it came, or with a `version` or `date` that jupyter_client in the kernel can use.
+    """Return the header as it came, or with a `version` or `date` that jupyter_client in the kernel can use.
 
     A kernel drops a message silently, so that its sender waits forever, when the version is missing, below 5
     or not a number (ipykernel 7 adapts old versions before it has unpacked the content), when the date is

@@ -16,7 +16,7 @@ _AROUND = "`'\")],.;:"
 
 
 def without_secrets(text: str) -> str:
-    """The text, with the credentials and the queries of all addresses in it masked."""
+    """Return the text, with the credentials and the queries of all addresses in it masked."""
     return _WORD.sub(_without_query, _CREDENTIALS.sub(rf"\1{MASK}@", text))
 
 

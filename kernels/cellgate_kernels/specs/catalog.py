@@ -87,7 +87,7 @@ class KernelspecCatalog(KernelSpecManager):
         self.log.error("The kernelspec in %s can't be used: %s", folder, why)
 
     def _read(self, folder: str) -> KernelSpec:
-        """The kernelspec in a folder, with our provisioner.
+        """Return the kernelspec in a folder, with our provisioner.
 
         Raises OSError, ValueError, TypeError and TraitError.
         """
@@ -116,7 +116,7 @@ class KernelspecCatalog(KernelSpecManager):
             self._manifests[name] = manifest
 
     def in_images(self) -> dict[tuple[str, str], list[str]]:
-        """The names of kernelspecs by image, and path in it, where their manifest would be."""
+        """Return the names of kernelspecs by image, and path in it, where their manifest would be."""
         found: dict[tuple[str, str], list[str]] = {}
         for name, spec in self._specs.items():
             image = _image_of(spec)
@@ -148,7 +148,7 @@ class KernelspecCatalog(KernelSpecManager):
         return {name: spec.resource_dir for name, spec in self._specs.items()}
 
     def resolve(self, name: str) -> str:
-        """The catalog's name of a kernelspec: case does not matter, and ``python`` is ``python3``.
+        """Return the catalog's name of a kernelspec: case does not matter, and ``python`` is ``python3``.
 
         Raises KernelspecNotFound, listing the available names.
         """
@@ -161,7 +161,7 @@ class KernelspecCatalog(KernelSpecManager):
         return wanted
 
     def choose(self, kernel: str | None, language: str | None, preferred: str) -> str:
-        """The kernelspec requested by name, by language or by both; `preferred` if by neither.
+        """Return the kernelspec requested by name, by language or by both; `preferred` if by neither.
 
         A language alone also gives `preferred` if it has that language. Raises KernelspecNotFound;
         InvalidInput for a language that is unknown, or that is not the named kernelspec's.
@@ -179,7 +179,7 @@ class KernelspecCatalog(KernelSpecManager):
         raise KernelspecNotFound(f"There is no kernel of {wanted} here. Available: {offered or 'none'}")
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        """The kernelspec of this name, shared by all callers. Raises KernelspecNotFound."""
+        """Return the kernelspec of this name, shared by all callers. Raises KernelspecNotFound."""
         return self._specs[self.resolve(kernel_name)]
 
 

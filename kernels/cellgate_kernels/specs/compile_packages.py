@@ -19,7 +19,7 @@ _TESTS = "tests"
 
 
 def compiled_files(folder: Path) -> list[Path]:
-    """The files below a folder of packages that are compiled."""
+    """Return the files below a folder of packages that are compiled."""
     return sorted(path for path in folder.rglob("*.py") if _TESTS not in path.relative_to(folder).parts)
 
 

@@ -44,7 +44,7 @@ def start_up_files() -> list[Path]:
 
 
 def environment_of(requirements: Path) -> Environment | None:
-    """The environment that a list belongs to; None for an operator's own list."""
+    """Return the environment that a list belongs to; None for an operator's own list."""
     return next((each for each in Environment if each.lock == requirements), None)
 
 
@@ -56,7 +56,7 @@ class _Choice(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 def chosen_requirements(prefix: Path) -> Path | None:
-    """The list that the environment below `prefix` was made from; None if none was made there.
+    """Return the list that the environment below `prefix` was made from; None if none was made there.
 
     Raises InvalidInput if the file of the choice is damaged; OSError.
     """
@@ -73,7 +73,7 @@ def chosen_requirements(prefix: Path) -> Path | None:
 
 
 def choice_of(requirements: Path) -> tuple[str, bytes]:
-    """The name and the content of the file that keeps the choice of this list."""
+    """Return the name and the content of the file that keeps the choice of this list."""
     environment = environment_of(requirements)
     choice: dict[str, Any] = (
         {"requirements": str(requirements)} if environment is None else {"environment": environment.value}

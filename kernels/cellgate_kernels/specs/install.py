@@ -225,7 +225,7 @@ def readable_paths(environment: Path) -> list[str]:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """The files along a chain of symbolic links."""
+    """Yield the files along a chain of symbolic links."""
     while path.is_symlink():
         path = path.parent / path.readlink()
         yield path
@@ -237,7 +237,7 @@ def _ask(python: Path, code: str) -> str:
 
 
 def _run(python: Path, *words: str) -> str:
-    """The output of the environment's interpreter. Raises BackendUnavailable if it fails."""
+    """Return the output of the environment's interpreter. Raises BackendUnavailable if it fails."""
     done = subprocess.run(
         [str(python), "-I", *words], capture_output=True, text=True, check=False, timeout=300
     )

@@ -38,12 +38,12 @@ LANGUAGE_NAMES = ", ".join(("python", "bash", "sh", "javascript", "js", "typescr
 
 
 def find_language(name: str) -> Language | None:
-    """The language of this name, whatever its case; None when it is not known."""
+    """Return the language of this name, whatever its case; None when it is not known."""
     return _LANGUAGES.get(name.lower())
 
 
 def parse_language(name: str) -> Language:
-    """The language of this name. Raises InvalidInput, naming those that are known."""
+    """Return the language of this name. Raises InvalidInput, naming those that are known."""
     if (language := find_language(name)) is None:
         raise InvalidInput(f"The language {name[:40]!r} is not known; the languages are {LANGUAGE_NAMES}")
     return language

@@ -42,7 +42,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest in this file; None if there is none. Raises OSError and ValueError."""
+    """Return the manifest in this file; None if there is none. Raises OSError and ValueError."""
     try:
         return decode_manifest(read_regular(path, MOST_BYTES + 1))
     except (FileNotFoundError, NotADirectoryError):

@@ -105,7 +105,7 @@ def _has_pip(python: str) -> bool:
 
 
 def _seconds(text: str) -> int | None:
-    """A timeout in whole seconds, as uv takes only those; None for an invalid one."""
+    """Return a timeout in whole seconds, as uv takes only those; None for an invalid one."""
     try:
         seconds = float(text)
     except ValueError:
@@ -114,7 +114,7 @@ def _seconds(text: str) -> int | None:
 
 
 def _has_places_of_its_own(environ: Mapping[str, str]) -> bool:
-    """Whether one of uv's files of this user or machine names an index or links.
+    """Return whether one of uv's files of this user or machine names an index or links.
 
     uv's variables, which pip's settings become, would come before them.
     """
@@ -142,12 +142,12 @@ def _names_places(file: Path) -> bool:
 
 
 def is_hashed(requirements: Path) -> bool:
-    """Whether the list has hashes: then it is complete, and every entry must have one."""
+    """Return whether the list has hashes: then it is complete, and every entry must have one."""
     return b"--hash=" in requirements.read_bytes()
 
 
 def venv_command(environment: Path, requirements: Path) -> list[str]:
-    """The command line that makes an environment for `requirements`, on this interpreter's base.
+    """Return the command line that makes an environment for `requirements`, on this interpreter's base.
 
     Cells use pip (``%pip``): the list's own if it has hashes, otherwise the one that comes with Python.
     """
@@ -168,7 +168,7 @@ def install_words(environment: Path, requirements: Path) -> list[str]:
 
 
 def compile_command(environment: Path) -> list[str]:
-    """The command line that compiles an environment's packages."""
+    """Return the command line that compiles an environment's packages."""
     script = Path(__file__).with_name("compile_packages.py")
     return [str(environment / "bin" / "python"), "-I", str(script)]
 

@@ -101,7 +101,7 @@ class Cell:
         raise Interrupted
 
     async def ask(self, prompt: str = "") -> str:
-        """The answer to an input_request. Raises Interrupted when the kernel is interrupted."""
+        """Return the answer to an input_request. Raises Interrupted when the kernel is interrupted."""
         self.answer = asyncio.get_running_loop().create_future()
         self.say(Channel.STDIN, "input_request", {"prompt": prompt, "password": False})
         return await self.answer

@@ -56,11 +56,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._owner = threading.get_ident()
 
     def time(self) -> float:
-        """The virtual time, in seconds."""
+        """Return the virtual time, in seconds."""
         return self._virtual.now
 
     def after_work(self, done: Future[Any]) -> Future[Any]:
-        """The outcome of finished work, available once its latency has passed."""
+        """Return the outcome of finished work, available once its latency has passed."""
         seconds = self.latency() if threading.get_ident() == self._owner else 0.0
         if seconds <= 0:
             return done

@@ -58,7 +58,7 @@ def starts_after(seconds: float) -> Start:
 
 
 def fails_to_start(times: float = float("inf"), error: type[Exception] = KernelStartFailed) -> Start:
-    """The first `times` starts fail with this error; later ones succeed."""
+    """Return the first `times` starts fail with this error; later ones succeed."""
 
     async def start(attempt: Attempt) -> None:
         await asyncio.sleep(0)
@@ -192,7 +192,7 @@ class FakeLauncher(KernelLauncher):
         self._ready(kernel)
 
     def _chosen(self, code: str) -> Behaviour:
-        """The current program's choice: a test may replace `program` at any time."""
+        """Return the current program's choice: a test may replace `program` at any time."""
         return self.program(code)
 
     async def _ended(self, kernel: FakeKernel) -> None:

@@ -31,7 +31,7 @@ class Files:
         self._stack.close()
 
     def add(self, content: bytes) -> int:
-        """The descriptor of a file with this content."""
+        """Return the descriptor of a file with this content."""
         descriptor = os.memfd_create("cellgate")
         self._stack.callback(os.close, descriptor)
         os.write(descriptor, content)
@@ -40,7 +40,7 @@ class Files:
         return descriptor
 
     def own(self, descriptor: int) -> int:
-        """A descriptor to close with the others; bwrap does not inherit it."""
+        """Return a descriptor to close with the others; bwrap does not inherit it."""
         self._stack.callback(os.close, descriptor)
         return descriptor
 

@@ -62,7 +62,7 @@ class KernelUid:
     namespace: int
 
     def mount(self, source: str, *, writable: bool) -> int:
-        """A detached mount of a folder or file, on which what root owns is this user's; a descriptor.
+        """Return a detached mount of a folder or file, on which what root owns is this user's; a descriptor.
 
         A link is not followed. Blocking. Raises OSError where the file system can't do that.
         """
@@ -117,7 +117,7 @@ class KernelUids:
         _map(process, f"0 0 1\n1 {self._first} {BLOCK}\n")
 
     async def take(self) -> KernelUid:
-        """One that no other kernel has, until `give_back`. Raises OSError, BackendUnavailable."""
+        """Return one that no other kernel has, until `give_back`. Raises OSError, BackendUnavailable."""
         if not self._free:
             raise BackendUnavailable("all uids for kernels are in use")
         slot = heapq.heappop(self._free)
@@ -167,7 +167,7 @@ class Mounts:
 
 
 async def _namespace(uid: int) -> int:
-    """A user namespace that maps root to a uid; a descriptor. Raises OSError, BackendUnavailable."""
+    """Return a user namespace that maps root to a uid; a descriptor. Raises OSError, BackendUnavailable."""
     opened: list[int] = []
     failed: list[OSError] = []
 
@@ -204,7 +204,7 @@ def _map(process: int, lines: str) -> None:
 
 
 def _checked(result: int) -> int:
-    """The result of a system call. Raises OSError where that says that it failed."""
+    """Return the result of a system call. Raises OSError where that says that it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

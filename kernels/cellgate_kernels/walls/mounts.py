@@ -128,7 +128,7 @@ _RUN_BYTES = 64 * 1024
 
 
 def system_part(readable: Sequence[str]) -> Iterator[Step]:
-    """The system's folders, and those of `readable` that no session's own mount would cover."""
+    """Yield the system's folders, and those of `readable` that no session's own mount would cover."""
     yield Bind("/usr", "/usr")
     for name in _SYSTEM_FOLDERS:
         folder = Path("/", name)
@@ -188,7 +188,7 @@ NOTHING = "/tmp/nothing"  # noqa: S108
 def zygote_words(
     readable: Sequence[str], sessions: Sequence[tuple[str, bool]], descriptors: Mapping[str, int]
 ) -> Iterator[str]:
-    """The sandbox of a zygote as arguments of bwrap: the system's part, and all that a child mounts.
+    """Yield the sandbox of a zygote as arguments of bwrap: the system's part, and all that a child mounts.
 
     `sessions`: the folders in which sessions' folders are, and whether kernels may write there. `descriptors`
     are open on what `files` has, and on an empty file for `NOTHING`.
@@ -212,7 +212,7 @@ def zygote_words(
 
 
 def _above(steps: Iterable[Step]) -> list[str]:
-    """The folders above what is mounted.
+    """Return the folders above what is mounted.
 
     bwrap would make them for root alone, and forked kernels may have uids of their own.
     """
@@ -248,12 +248,12 @@ def _within(path: str, folders: Iterable[str]) -> bool:
 
 
 def files(steps: Iterable[Step]) -> dict[str, bytes]:
-    """The contents of files that only sandboxes have, by path."""
+    """Return the contents of files that only sandboxes have, by path."""
     return {step.path: step.content for step in steps if isinstance(step, File)}
 
 
 def bwrap_words(steps: Iterable[Step], descriptors: Mapping[str, int]) -> Iterator[str]:
-    """The steps as arguments of bwrap. `descriptors` are open on what `files` has for these paths."""
+    """Yield the steps as arguments of bwrap. `descriptors` are open on what `files` has for these paths."""
     for step in steps:
         if isinstance(step, File):
             yield from ("--perms", "0444", "--file", str(descriptors[step.path]), step.path)

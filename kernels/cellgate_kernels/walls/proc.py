@@ -28,7 +28,7 @@ _KNOWN = """
 
 
 def hidden_names(listed: Iterable[str]) -> list[str]:
-    """The names in /proc to cover, of those that may exist where kernels run.
+    """Return the names in /proc to cover, of those that may exist where kernels run.
 
     `listed` is a listing of that machine's /proc, processes included; empty if there is none.
     """
@@ -37,7 +37,7 @@ def hidden_names(listed: Iterable[str]) -> list[str]:
 
 
 def hidden_here() -> list[str]:
-    """The names in this machine's /proc that kernels on it must not see."""
+    """Return the names in this machine's /proc that kernels on it must not see."""
     listed = os.listdir("/proc")  # noqa: PTH208 - names are all that is asked for
     there = set(listed)
     return [name for name in hidden_names(listed) if name in there]

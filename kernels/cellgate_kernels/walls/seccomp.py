@@ -201,7 +201,7 @@ def _rest() -> Iterator[_Step | str]:
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The runs of consecutive numbers, each as its first and last."""
+    """Yield the runs of consecutive numbers, each as its first and last."""
     first = last = numbers[0]
     for number in numbers[1:]:
         if number != last + 1:

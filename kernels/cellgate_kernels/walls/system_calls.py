@@ -314,7 +314,7 @@ writev 20 66
 
 
 def allowed_calls() -> dict[str, dict[str, int]]:
-    """The numbers of the allowed calls by name, for each architecture as of ``uname -m``."""
+    """Return the numbers of the allowed calls by name, for each architecture as of ``uname -m``."""
     found: dict[str, dict[str, int]] = {"x86_64": {}, "aarch64": {}}
     for line in _TABLE.split("\n"):
         if line:

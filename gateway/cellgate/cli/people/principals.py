@@ -45,7 +45,7 @@ class PrincipalsApp(BaseApp):
         raise NotImplementedError
 
     def store(self, *, create: bool = False) -> AbstractContextManager[PrincipalStore]:
-        """The data folder's file. Raises NotFound if there is none and it is not to be made."""
+        """Return the data folder's file. Raises NotFound if there is none and it is not to be made."""
         from cellgate.identity.store import PRINCIPALS, opened  # noqa: PLC0415 - keeps --help quick
 
         if create:

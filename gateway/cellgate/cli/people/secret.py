@@ -92,7 +92,7 @@ class SecretApp(PrincipalsApp):
 
 
 def _read_value() -> str:
-    """The value on stdin. Raises UsageError for bytes that are no text."""
+    """Return the value on stdin. Raises UsageError for bytes that are no text."""
     if sys.stdin.isatty():
         sys.stderr.write("The value, then Ctrl-D:\n")
     try:

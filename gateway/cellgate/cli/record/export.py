@@ -158,5 +158,5 @@ def _new(path: Path) -> Path:
 
 
 def _new_script(path: Path, told: str) -> Path:
-    """The file of a script without a name from the user; `told` is the gateway's name for it."""
+    """Return the file of a script without a name from the user; `told` is the gateway's name for it."""
     return _new(path.with_name(path.name + (Path(told).suffix or ".txt")))

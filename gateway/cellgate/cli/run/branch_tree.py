@@ -12,7 +12,7 @@ LEFT_OUT = {"purged": "it has been purged", "out_of_reach": "your token does not
 
 
 def tree_lines(tree: SessionTree, own: SessionModel) -> Iterator[str]:
-    """The lines of a tree. `own`: the session that it is the tree of."""
+    """Yield the lines of a tree. `own`: the session that it is the tree of."""
     if isinstance(tree.ancestor_left_out, str):
         yield f"(continues a session that is not named: {LEFT_OUT[tree.ancestor_left_out]})"
     for depth, node in enumerate(tree.ancestors):

@@ -146,7 +146,7 @@ class Run:
         raise GatewayError(0, "connection_lost", "The gateway ended the stream before the cell was finished")
 
     def _leaves(self, event: Event) -> bool:
-        """Whether a script leaves by this event, which is no error to show."""
+        """Return whether a script leaves by this event, which is no error to show."""
         return self._options.is_script and isinstance(event, ErrorRaised) and event.ename == "SystemExit"
 
     async def reports(self) -> list[CellReport]:

@@ -110,7 +110,7 @@ def _local(name: str) -> Path:
 
 
 def _named(path: str, own: str) -> str:
-    """A path in a session; one that is empty or ends with a slash gets the file's own name."""
+    """Return a path in a session; one that is empty or ends with a slash gets the file's own name."""
     return path if path.rpartition("/")[2] else f"{path}{own}"
 
 

@@ -34,7 +34,7 @@ class Lines:
         self._ended = False
 
     async def next(self) -> str | None:
-        """The next line, without its end; None after the last one. Raises InvalidInput.
+        """Return the next line, without its end; None after the last one. Raises InvalidInput.
 
         Cancelling it leaves what has been read for the next call.
         """

@@ -109,7 +109,7 @@ def _fits_cell(cell: NotebookNode, metadata: Mapping[str, Any], **more: Any) -> 
 
 
 def _fits(found: Mapping[str, Any], definition: str | None = None) -> bool:
-    """Whether the schema allows a notebook, or a part of one by the name of its definition."""
+    """Return whether the schema allows a notebook, or a part of one by the name of its definition."""
     return bool(_validator.isvalid(found, ref=definition, version=_MAJOR, version_minor=_MINOR))
 
 

@@ -40,7 +40,7 @@ MOST_CELLS = 100_000
 
 
 def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool = False) -> CellFile:
-    """The cells of an .ipynb, .py or .md file. Raises InvalidInput with the file and what is wrong.
+    """Return the cells of an .ipynb, .py or .md file. Raises InvalidInput with the file and what is wrong.
 
     `language` is the kernel's: Markdown blocks in it are cells, and with `mixed` those in others too.
     """
@@ -96,7 +96,7 @@ def _is_undone(cell: NotebookNode) -> bool:
 
 
 def _with_ids(notebook: NotebookNode) -> NotebookNode:
-    """The notebook as nbformat 4.5, in which every cell has a unique id."""
+    """Return the notebook as nbformat 4.5, in which every cell has a unique id."""
     seen: set[str] = set()
     for cell in notebook.cells:
         if not is_id(cell.get("id")) or cell.id in seen:
@@ -157,7 +157,7 @@ def _skip_notices(skipped: Mapping[str, Sequence[int]], wanted: Language) -> Ite
 
 
 def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | None]) -> NotebookNode:
-    """The notebook of a run: `source`'s cells in order, the code cells with their recorded outputs.
+    """Return the notebook of a run: `source`'s cells in order, the code cells with their recorded outputs.
 
     `exported` is the gateway's notebook of the session. `executions` has for each cell of `source` the
     execution that ran it, or None for a cell that did not run. The result is not the file that the gateway

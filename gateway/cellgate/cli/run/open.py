@@ -66,7 +66,7 @@ class OpenApp(CommandApp):
 
 
 def has_browser(platform: str, environment: Mapping[str, str]) -> bool:
-    """Whether somebody sits at this machine who can see a browser, as far as the environment tells."""
+    """Return whether somebody sits at this machine who can see a browser, as far as the environment tells."""
     if platform in {"win32", "darwin"}:
         return True
     return any(environment.get(name) for name in _DISPLAYS)

@@ -152,7 +152,7 @@ class ProcessApp(CommandApp):
         return await show_events(gateway.follow_program(session, process), json=self.json)
 
     def _variables(self) -> Mapping[str, str]:
-        """The variables of `--env`. Raises UsageError for one that is not set here."""
+        """Return the variables of `--env`. Raises UsageError for one that is not set here."""
         found = {}
         for word in self.env:
             name, equals, value = word.partition("=")
@@ -175,7 +175,7 @@ class ProcessApp(CommandApp):
 
 
 def _state(model: ProcessModel) -> str:
-    """Whether it runs, or else how it ended."""
+    """Return whether it runs, or else how it ended."""
     if model.exit_code is not None:
         return f"exited {model.exit_code}"
     return model.signal or model.cause or model.state

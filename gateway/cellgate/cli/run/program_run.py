@@ -52,7 +52,7 @@ async def show_events(events: AsyncGenerator[Event], *, json: bool = False, show
 
 
 def exit_code(event: ProcessExited) -> int:
-    """The program's exit code as a shell would give it; 1 if it ended with its kernel."""
+    """Return the program's exit code as a shell would give it; 1 if it ended with its kernel."""
     if event.exit_code is not None:
         return event.exit_code
     number = getattr(signal, event.signal or "", None)

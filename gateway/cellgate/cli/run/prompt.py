@@ -51,7 +51,7 @@ class Prompt:
         self._answers: PromptSession[str] = PromptSession()
 
     async def cell(self) -> str | None:
-        """The next entry; None when the user leaves."""
+        """Return the next entry; None when the user leaves."""
         while True:
             try:
                 return await self._lines.prompt_async(handle_sigint=False)
@@ -61,7 +61,7 @@ class Prompt:
                 return None
 
     async def answer(self, prompt: str, *, password: bool) -> str | None:
-        """A line for a cell, hidden if it is a password; None for Ctrl-C and Ctrl-D."""
+        """Return a line for a cell, hidden if it is a password; None for Ctrl-C and Ctrl-D."""
         try:
             return await self._answers.prompt_async(ANSI(prompt), is_password=password, handle_sigint=False)
         except (KeyboardInterrupt, EOFError):
@@ -142,7 +142,7 @@ class _KernelCompleter(Completer):
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        """The kernel's matches; positions are in characters."""
+        """Yield the kernel's matches; positions are in characters."""
         place = document.cursor_position
         question = {"code": document.text, "cursor_pos": place}
         answer = await self._questions.ask("complete_request", question, timeout=_COMPLETION) or {}
@@ -152,7 +152,7 @@ class _KernelCompleter(Completer):
 
 
 def _lexer(language: dict[str, Any]) -> Lexer:
-    """The lexer that highlights an entry, by the kernel's language_info."""
+    """Return the lexer that highlights an entry, by the kernel's language_info."""
     name = str(language.get("pygments_lexer") or language.get("name") or "text")
     try:
         return PygmentsLexer(type(get_lexer_by_name(name)))

@@ -59,7 +59,7 @@ _CODE = re.compile(r"[\s()=]")
 
 
 def session_name(path: Path) -> str:
-    """A new session's name, ``run-<stem>-<8 hex digits>``, of characters allowed in a session key."""
+    """Return a new session's name, ``run-<stem>-<8 hex digits>``, of characters allowed in a session key."""
     stem = re.sub(r"[^A-Za-z0-9._~-]+", "-", path.stem)[:80].strip("-")
     return "-".join(filter(None, ("run", stem, secrets.token_hex(4))))
 
@@ -168,7 +168,7 @@ class RunApp(SessionOptions):
         return f"; put -- before what is for {scripts[0]} itself" if scripts else ""
 
     def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
-        """One that stands behind the script is probably the script's."""
+        """Return one that stands behind the script is probably the script's."""
         before = argv[: argv.index(option)] if option in argv else argv
         return (
             ""

@@ -61,7 +61,7 @@ class Brought:
 
 
 def files_to_send(beside: Path, single: Iterable[str], folders: Iterable[str]) -> list[Sent]:
-    """The files that the user names, and those in the folders; hidden ones and links only if named.
+    """Return the files that the user names, and those in the folders; hidden ones and links only if named.
 
     What is in the folder `beside` keeps its path relative to it, as the file that is run expects; anything
     else goes under its own name. Raises UsageError.
@@ -116,14 +116,14 @@ def _add(found: dict[str, Sent], file: Sent) -> None:
 
 
 def _place(path: Path, beside: Path) -> str:
-    """A file's or folder's path in the session; "." for the folder `beside` itself."""
+    """Return a file's or folder's path in the session; "." for the folder `beside` itself."""
     whole = _whole(path)
     root = beside.resolve()
     return whole.relative_to(root).as_posix() if whole.is_relative_to(root) else whole.name or "."
 
 
 def _whole(path: Path) -> Path:
-    """The absolute path; if it is that of a link, of the link itself."""
+    """Return the absolute path; if it is that of a link, of the link itself."""
     return path.parent.resolve() / path.name if path.name not in {"", ".."} else path.resolve()
 
 
@@ -159,7 +159,7 @@ async def send(files: Files, sent: Sequence[Sent]) -> dict[str, str]:
 
 
 async def listed(files: Files) -> dict[str, FileModel]:
-    """The session's files by path."""
+    """Return the session's files by path."""
     return {model.path: model async for model in files.list()}
 
 
@@ -239,7 +239,7 @@ async def _bring(files: Files, model: FileModel, target: Target) -> None:
 
 
 def safe_parts(path: str) -> list[str]:
-    """The parts of a path that the session gave. Raises Refused for one that could lead elsewhere."""
+    """Return the parts of a path that the session gave. Raises Refused for one that could lead elsewhere."""
     parts = path.split("/")
     for part in parts:
         if part in {"", ".", ".."} or "\x00" in part or len(os.fsencode(part)) > _LONGEST_NAME:
@@ -294,7 +294,7 @@ def _opened_parent(root: Path, parts: Sequence[str]) -> Iterator[int]:
 
 
 def _hash_of(name: str, parent: int) -> str:
-    """The SHA-256 of a file in a folder."""
+    """Return the SHA-256 of a file in a folder."""
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=parent), "rb") as file:
         return _hash(file)
 
@@ -313,7 +313,7 @@ def _mark(whole: Path) -> None:
 
 
 def _was_made(name: str, parent: int) -> bool:
-    """Whether an earlier run has made this file, and nobody has changed it since."""
+    """Return whether an earlier run has made this file, and nobody has changed it since."""
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=parent), "rb") as file:
         try:
             made = os.getxattr(file.fileno(), MADE)

@@ -20,7 +20,7 @@ _BY_WORD = {"": 0, "None": 0, "False": 0, "True": 1}
 
 
 def asks(code: str) -> bool:
-    """Whether a script's code may look at its arguments or its own path, or leave with an exit code.
+    """Return whether a script's code may look at its arguments or its own path, or leave with an exit code.
 
     Only then is it prepared: the preparation is in the record, and in the notebook of a session that stays.
     """

@@ -369,7 +369,7 @@ class SessionApp(ListOptions):
 
 
 async def unfinished_cells(gateway: Gateway, model: SessionModel) -> list[ExecutionModel]:
-    """The session's executions that run or wait, in their order."""
+    """Return the session's executions that run or wait, in their order."""
     if model.state == ENDED:
         return []
     return [each async for each in gateway.executions(model.session) if each.status in UNFINISHED]
@@ -391,7 +391,7 @@ async def _cancel_all(gateway: Gateway, name: str) -> list[str]:
 
 
 async def _live(gateway: Gateway, name: str) -> SessionModel:
-    """The model of a session. Raises UsageError for one that has ended."""
+    """Return the model of a session. Raises UsageError for one that has ended."""
     model = await gateway.get_session(name)
     if model.state == ENDED:
         raise UsageError(f"{name} has ended; a cell, such as cellgate exec 1 --session {name}, resumes it")
@@ -399,7 +399,7 @@ async def _live(gateway: Gateway, name: str) -> SessionModel:
 
 
 async def _agreed(models: list[SessionModel]) -> bool:
-    """Whether the user says yes. Raises InvalidInput for input that is not text."""
+    """Return whether the user says yes. Raises InvalidInput for input that is not text."""
     names = ", ".join(printed(model.session) for model in models)
     sys.stderr.write(f"End {names}? Variables and files are removed, the record stays. [y/N] ")
     sys.stderr.flush()
@@ -441,7 +441,7 @@ def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
 
 
 def _amount(name: str, value: object) -> str:
-    """A limit with its unit."""
+    """Return a limit with its unit."""
     if not isinstance(value, int | float):
         return str(value)
     if name in _OF_BYTES:

@@ -19,7 +19,7 @@ def undone_text(model: SessionModel) -> str:
 
 
 def checkpoint_lines(found: Sequence[CheckpointModel]) -> Iterator[str]:
-    """A line for each checkpoint, the oldest first."""
+    """Yield a line for each checkpoint, the oldest first."""
     width = max((len(each.name) for each in found), default=0)
     for each in found:
         memory = f", keeps {each.memory / _MIB:.0f} MiB" if each.memory else ""

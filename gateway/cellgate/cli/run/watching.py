@@ -67,7 +67,7 @@ def _tell(text: str) -> None:
 
 
 async def _running_since(gateway: Gateway, model: SessionModel) -> int:
-    """The event before the running cell's first; without one, the newest event."""
+    """Return the event before the running cell's first; without one, the newest event."""
     if model.state == "busy":
         async for execution in gateway.executions(model.session):
             if execution.status == "running":
@@ -166,7 +166,7 @@ class Transcript:
 
 
 def _cell(event: Started) -> str:
-    """A cell's code, with Jupyter's prompt."""
+    """Return a cell's code, with Jupyter's prompt."""
     prompt = f"In [{_count(event.execution_count)}]: "
     below = "...: ".rjust(len(prompt))
     first, *rest = printed(event.code).splitlines() or [""]

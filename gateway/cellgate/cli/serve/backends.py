@@ -30,7 +30,7 @@ class Backend:
 
 
 async def choose_backend(wanted: str, container: ContainerSettings, docker_url: str) -> Backend:
-    """The backend called `wanted`; for ``auto`` the first of docker, sandbox and process that works.
+    """Return the backend called `wanted`; for ``auto`` the first of docker, sandbox and process that works.
 
     Raises BackendUnavailable, which says what to install or create.
     """

@@ -101,7 +101,7 @@ class IdentityOptions(BaseApp):
         return absolute(file)
 
     def hub_settings(self) -> HubSettings | None:
-        """The settings of the Hub, if this is a service of one. Raises InvalidInput."""
+        """Return the settings of the Hub, if this is a service of one. Raises InvalidInput."""
         from cellgate.identity.hub import hub_settings  # noqa: PLC0415
 
         return hub_settings(self.environment) if self.vouchers.jupyterhub else None

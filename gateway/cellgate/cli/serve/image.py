@@ -117,7 +117,7 @@ class ImageApp(BaseApp):
         console.print(f"image   {self.image}\ndigest  {made}\n\nTry it: cellgate image check")
 
     def _packages(self) -> Path:
-        """The list of packages that was asked for, or that the image of this name was built of."""
+        """Return the list of packages that was asked for, or that the image of this name was built of."""
         from cellgate_kernels.engine.image import built_of  # noqa: PLC0415 - keeps --help quick
 
         if self.kernel_environment and self.requirements:
@@ -162,7 +162,7 @@ def _report(isolation: str, image: str, digest: str, versions: dict[str, str]) -
 
 
 async def _versions(engine: Any, settings: Any) -> dict[str, str]:
-    """The versions of Python and all packages, as reported by a kernel of the image."""
+    """Return the versions of Python and all packages, as reported by a kernel of the image."""
     from dataclasses import asdict  # noqa: PLC0415
 
     from jupyter_client.manager import AsyncKernelManager  # noqa: PLC0415

@@ -68,7 +68,7 @@ class SetupApp(BaseApp):
         raise SystemExit(set_up(prefix, self._wanted(prefix)))
 
     def _wanted(self, prefix: Path) -> Path:
-        """The list of packages that was asked for, or that the environment was made from before."""
+        """Return the list of packages that was asked for, or that the environment was made from before."""
         if self.kernel_environment and self.requirements:
             raise UsageError("--environment, or --requirements: not both")
         if self.kernel_environment:

@@ -15,7 +15,7 @@ def printed(text: str) -> str:
 
 
 def printed_line(text: str) -> str:
-    """The same for text that must stay on its line, such as the name of a file."""
+    """Return the same for text that must stay on its line, such as the name of a file."""
     return printed(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -34,7 +34,7 @@ class Guard:
         self._below = 0  # lines between the cell's first and the cursor
 
     def feed(self, text: str) -> str:
-        """The part of `text` that may go to the terminal."""
+        """Return the part of `text` that may go to the terminal."""
         text = self._rest + text
         cut = _UNFINISHED.search(text, max(0, len(text) - _LONGEST))
         end = len(text) if cut is None else cut.start()

@@ -198,7 +198,7 @@ def _answer(descriptor: int) -> bytes:
 
 
 def understood(answer: bytes) -> Protocol | None:
-    """The protocol that a terminal's answer tells of."""
+    """Return the protocol that a terminal's answer tells of."""
     if _KITTY_ANSWER.search(answer):
         return Protocol.KITTY
     found = _ATTRIBUTES.search(answer)
@@ -213,7 +213,7 @@ def _readable(descriptor: int, seconds: float) -> bool:
 
 
 def draw(data: bytes, protocol: Protocol) -> str:
-    """The control sequences that show a picture; empty if it can't be read, or is too large."""
+    """Return the control sequences that show a picture; empty if it can't be read, or is too large."""
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - slow to import, for pictures only
 
     try:
@@ -282,7 +282,7 @@ def _sixel(image: Image) -> str:
 
 
 def _sixel_bands(pixels: bytes, width: int, height: int) -> Iterator[str]:
-    """Each six rows as text: for each of their colours, which of the six pixels of a column have it."""
+    """Yield each six rows as text: for each of their colours, which of the six pixels of a column have it."""
     for top in range(0, height, 6):
         rows = [pixels[row * width : (row + 1) * width] for row in range(top, min(top + 6, height))]
         parts = []
@@ -305,7 +305,7 @@ def _run(found: re.Match[str]) -> str:
 
 
 def _screen() -> tuple[int, int]:
-    """The terminal's columns, and its width in pixels; 0 if it does not say."""
+    """Return the terminal's columns, and its width in pixels; 0 if it does not say."""
     for descriptor in (1, 2):
         try:
             _, columns, width, _ = struct.unpack(

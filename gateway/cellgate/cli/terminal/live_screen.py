@@ -40,7 +40,7 @@ _LONG_LINE = 16 * 1024  # characters of an unfinished line that are held back
 
 
 def make_screen(total: int, pictures: Pictures, places: Sequence[int] = ()) -> Screen:
-    """A live screen if stdout and stderr are terminals that can move the cursor, else plain lines.
+    """Return a live screen if stdout and stderr are terminals that can move the cursor, else plain lines.
 
     `places`: those of the cells in their notebook, if they are named by them.
     """
@@ -145,7 +145,7 @@ class Live:
 
 
 def _last_overwrite(line: str) -> str:
-    """The part of a line with carriage returns that a terminal would show."""
+    """Return the part of a line with carriage returns that a terminal would show."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 

@@ -198,7 +198,7 @@ def without_colours(text: str) -> str:
 
 
 def present(event: Event, pictures: Pictures, count: int | None) -> Picture | None:
-    """An output as text or as a picture that is shown; None for an event that shows nothing.
+    """Return an output as text or as a picture that is shown; None for an event that shows nothing.
 
     `count` is the prompt number of its cell.
     """
@@ -209,7 +209,7 @@ def present(event: Event, pictures: Pictures, count: int | None) -> Picture | No
 
 
 def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None) -> Picture | None:
-    """A MIME bundle as text, or as a picture that is shown; None for an empty one."""
+    """Return a MIME bundle as text, or as a picture that is shown; None for an empty one."""
     mime = next((mime for mime in SUFFIXES if isinstance(data.get(mime), str)), None)
     if mime is None:
         text = describe_data(data)
@@ -229,7 +229,7 @@ def describe(event: Event) -> str:
 
 
 def describe_data(data: Mapping[str, Any]) -> str:
-    """A MIME bundle as text: ``[image/png 640x480]``, anything else as results tell it."""
+    """Return a MIME bundle as text: ``[image/png 640x480]``, anything else as results tell it."""
     images = [mime for mime in data if mime.startswith("image/")]
     # A chart with its still is a chart.
     if images and chart_of(data) is None:

@@ -22,7 +22,7 @@ PIPE_WIDTH = 10_000
 
 
 def make_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table; the columns in `right` are for numbers."""
+    """Return an empty table; the columns in `right` are for numbers."""
     from rich.table import Table  # noqa: PLC0415 - see above
 
     table = Table(box=None, pad_edge=False, header_style="bold")

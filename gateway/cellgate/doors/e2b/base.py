@@ -149,7 +149,7 @@ class SandboxHandler(E2bHandler):
         return session
 
     def _authenticate(self) -> Login | Ask:
-        """The login that the sandbox's token was made for, or that of a token of the gateway."""
+        """Return the login that the sandbox's token was made for, or that of a token of the gateway."""
         headers = self.request.headers
         given = headers.get("X-Access-Token") or headers.get("E2B-Traffic-Access-Token")
         if not given:

@@ -110,7 +110,7 @@ def context_key(login: Login, identifier: str, context: str) -> str:
 
 
 def _context_of(session: Session) -> Context:
-    """The context that a session is, as its metadata says."""
+    """Return the context that a session is, as its metadata says."""
     told = session.row.metadata or {}
     return Context(str(told.get("context")), str(told.get("language")), str(told.get("cwd")), session)
 

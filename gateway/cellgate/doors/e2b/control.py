@@ -198,7 +198,7 @@ class SandboxesHandler(ControlHandler):
         self.answer([_detail(session, domain) for session in page])
 
     def _all(self) -> list[Session]:
-        """The login's sandboxes that run."""
+        """Return the login's sandboxes that run."""
         live = self.services.manager.all_live(self.owner)
         return [session for session in live if find(self.services, self.login, _facts(session)[0]) is session]
 
@@ -261,7 +261,7 @@ class TimeoutHandler(ControlHandler):
 
 
 def _facts(session: Session) -> tuple[str, str, Mapping[str, object]]:
-    """The id, the template and the client's metadata of a session that may be a sandbox."""
+    """Return the id, the template and the client's metadata of a session that may be a sandbox."""
     told = session.row.metadata or {}
     if told.get("door") != DOOR:
         return "", "", {}

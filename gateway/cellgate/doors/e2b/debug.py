@@ -54,7 +54,7 @@ class DebugHandler(E2bHandler):
             self._refuse_request(error)
 
     def _authenticate(self) -> Login:
-        """The administrator's login, for programs of this machine. Raises Forbidden."""
+        """Return the administrator's login, for programs of this machine. Raises Forbidden."""
         headers, authentication = self.request.headers, self.services.access.authentication
         for name in FROM_BROWSERS:
             if name in headers:
@@ -86,7 +86,7 @@ class DebugSandboxesHandler(DebugHandler, SandboxesHandler):
 
 
 def _debug(handler: type[E2bHandler]) -> type[E2bHandler]:
-    """The same handler for requests without a token."""
+    """Return the same handler for requests without a token."""
     if handler is SandboxesHandler:
         return DebugSandboxesHandler
     return cast(type[E2bHandler], type(f"Debug{handler.__name__}", (DebugHandler, handler), {}))
@@ -96,10 +96,10 @@ _ROUTES: Final = MappingProxyType({path.removeprefix(PREFIX): _debug(handler) fo
 
 
 def debug_routes(services: Services) -> list[Route]:
-    """The routes at the three ports, all of which serve the same."""
+    """Return the routes at the three ports, all of which serve the same."""
     return [(pattern(path), handler, {"services": services}) for path, handler in _ROUTES.items()]
 
 
 def debug_paths() -> dict[type[BaseHandler], str]:
-    """The path of each handler, as the audit trail and logs call it."""
+    """Return the path of each handler, as the audit trail and logs call it."""
     return {handler: path for path, handler in _ROUTES.items()}

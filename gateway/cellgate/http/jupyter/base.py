@@ -41,7 +41,7 @@ _STATES = {
 
 
 def kernel_id(session: Session) -> str:
-    """The id of a session's kernel for Jupyter clients; restarts don't change it.
+    """Return the id of a session's kernel for Jupyter clients; restarts don't change it.
 
     It is the session's key if that is a UUID, else a UUID derived from it: Jupyter's clients expect UUIDs.
     """
@@ -98,33 +98,33 @@ class JupyterHandler(BaseHandler):
         return {} if empty else await self.body(dict[str, Any])
 
     def text(self, fields: dict[str, Any], name: str) -> str | None:
-        """A field that is a string or absent. Raises InvalidInput."""
+        """Return a field that is a string or absent. Raises InvalidInput."""
         value = fields.get(name)
         if value is not None and not isinstance(value, str):
             raise InvalidInput(f"{name} must be a string")
         return value or None
 
     def strings(self, fields: dict[str, Any], name: str) -> dict[str, str]:
-        """A field that maps strings to strings, or is absent. Raises InvalidInput."""
+        """Return a field that maps strings to strings, or is absent. Raises InvalidInput."""
         try:
             return msgspec.convert(fields.get(name) or {}, dict[str, str])
         except msgspec.ValidationError as error:
             raise InvalidInput(f"{name} does not fit: {error}") from error
 
     def live_sessions(self) -> list[Session]:
-        """The owner's live sessions that the login reaches."""
+        """Return the owner's live sessions that the login reaches."""
         covers = self.login.reach.covers
         return [each for each in self.services.manager.all_live(self.owner) if covers(each.row.key)]
 
     def session_of(self, wanted: str) -> Session:
-        """The principal's live session with this key or kernel id. Raises NotFound."""
+        """Return the principal's live session with this key or kernel id. Raises NotFound."""
         for session in self.live_sessions():
             if wanted in {session.row.key, kernel_id(session)}:
                 return session
         raise NotFound(f"Kernel does not exist: {wanted[:100]}")
 
     async def start(self, name: str | None, env: dict[str, str], path: str | None = None) -> Session:
-        """A session with a fresh kernel; `path`: the document that it is for, its title."""
+        """Return a session with a fresh kernel; `path`: the document that it is for, its title."""
         kept = {key: value for key, value in env.items() if key not in OF_THE_CLIENT and key != NOTEBOOK}
         title = path or env.get(NOTEBOOK, "")
         key = self.login.reach.new_key() if self.login.reach.prefix else None

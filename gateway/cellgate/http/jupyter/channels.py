@@ -52,7 +52,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         return True
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
-        """The v1 protocol if offered, else none: clients without it expect JSON."""
+        """Return the v1 protocol if offered, else none: clients without it expect JSON."""
         self._subprotocol = negotiate(subprotocols)
         return self._subprotocol or None
 

@@ -19,7 +19,7 @@ class NotebookSessionsBase(JupyterHandler):
     """Shared by the collection and the single session."""
 
     def entries(self) -> list[NotebookSession]:
-        """The owner's sessions that the login reaches, oldest first."""
+        """Return the owner's sessions that the login reaches, oldest first."""
         live = {kernel_id(session) for session in self.services.manager.all_live(self.owner)}
         # Entries of kernels that are gone are forgotten here, so `live` must not be limited by the login.
         known = self.services.notebook_sessions.of(self.owner, live)
@@ -43,7 +43,7 @@ class NotebookSessionsBase(JupyterHandler):
         return model
 
     async def wanted_kernel(self, fields: dict[str, Any], path: str) -> str | None:
-        """The id of the kernel that the body names, or starts by naming a kernelspec; None if neither.
+        """Return the id of the kernel that the body names, or starts by naming a kernelspec; None if neither.
 
         `path` is the document that it is for.
         """
@@ -57,7 +57,7 @@ class NotebookSessionsBase(JupyterHandler):
         return None
 
     def path(self, fields: dict[str, Any]) -> str | None:
-        """The document's path. Raises InvalidInput."""
+        """Return the document's path. Raises InvalidInput."""
         notebook = fields.get("notebook")
         path = self.text(fields, "path")
         if path is None and isinstance(notebook, dict):
@@ -100,7 +100,7 @@ class NotebookSessionHandler(NotebookSessionsBase):
     """One session."""
 
     def entry(self, wanted: str) -> NotebookSession:
-        """The principal's session with this id. Raises NotFound."""
+        """Return the principal's session with this id. Raises NotFound."""
         for entry in self.entries():
             if entry.id == wanted:
                 return entry

@@ -50,7 +50,7 @@ class KernelspecsBase(JupyterHandler):
         }
 
     def known(self, name: str) -> str:
-        """The catalog's name for it. Raises NotFound."""
+        """Return the catalog's name for it. Raises NotFound."""
         try:
             return self.services.catalog.resolve(name)
         except KernelspecNotFound as error:

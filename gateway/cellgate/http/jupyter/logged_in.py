@@ -33,7 +33,7 @@ def new_word(at: float) -> str:
 
 
 def is_recent(word: str, at: float, seconds: float) -> bool:
-    """Whether a word may be one of ours that is no older than so many seconds."""
+    """Return whether a word may be one of ours that is no older than so many seconds."""
     found = _WORD.fullmatch(word)
     return found is not None and 0 <= at - int(found[1], 16) < seconds
 

@@ -71,7 +71,7 @@ class LoginHandler(Entrance, JupyterHandler):
         self._lead()
 
     def _form(self) -> dict[str, str]:
-        """The fields of the form. Raises InvalidInput."""
+        """Return the fields of the form. Raises InvalidInput."""
         try:
             given = parse_qs(self.raw_body().decode(errors="replace"), max_num_fields=MOST_FIELDS)
         except ValueError:

@@ -62,7 +62,7 @@ class Certificate:
 
     @classmethod
     async def open(cls, files: TlsFiles, lane: Lane) -> Certificate:
-        """The certificate of these files. Raises InvalidInput if they can't be used."""
+        """Return the certificate of these files. Raises InvalidInput if they can't be used."""
         marks = await lane.run(_marks, files)
         return cls(files, lane, marks, await lane.run(_load, files))
 
@@ -91,7 +91,7 @@ class Certificate:
         await self._tasks.cancel()
 
     async def _look(self) -> bool:
-        """Whether there is a new certificate."""
+        """Return whether there is a new certificate."""
         marks = await self._lane.run(_marks, self._files)
         settled = marks == self._seen
         self._seen = marks
@@ -123,7 +123,7 @@ def _mark(path: Path) -> Mark:
 
 
 def _load(files: TlsFiles) -> _Loaded:
-    """A server's context with the certificate of these files. Blocks. Raises InvalidInput."""
+    """Return a server's context with the certificate of these files. Blocks. Raises InvalidInput."""
     certificate = _pem(files.certificate)
     _pem(files.key)
     leaf = _FIRST.search(certificate)

@@ -42,7 +42,7 @@ class TrustedProxies:
     networks: tuple[Network, ...] = ()
 
     def trusts(self, peer: str) -> bool:
-        """Whether this address of a connection is a trusted proxy's."""
+        """Return whether this address of a connection is a trusted proxy's."""
         address = _address(peer) if self.networks else None
         return address is not None and self._has(address)
 
@@ -73,7 +73,7 @@ class TrustedProxies:
 
 
 def parse_proxies(given: Iterable[str]) -> TrustedProxies:
-    """The proxies of these addresses and networks, which commas may separate. Raises InvalidInput."""
+    """Return the proxies of these addresses and networks, which commas may separate. Raises InvalidInput."""
     networks = []
     for text in ",".join(given).split(","):
         if not (text := text.strip()):
@@ -88,7 +88,7 @@ def parse_proxies(given: Iterable[str]) -> TrustedProxies:
 
 
 def _last(value: str | None) -> str:
-    """The last item of a header's list, which is of the nearest proxy."""
+    """Return the last item of a header's list, which is of the nearest proxy."""
     return (value or "").rpartition(",")[2].strip()
 
 

@@ -209,7 +209,7 @@ class Listener(HTTPServer):
         return None if origin == LOOPBACK else max(1, self._limits.connections // 2)
 
     def _has_too_many(self, origin: str, more: int) -> bool:
-        """Whether an address may not have so many more connections.
+        """Return whether an address may not have so many more connections.
 
         By default that is for strangers alone: many users may have one address.
         """
@@ -259,7 +259,7 @@ class Listener(HTTPServer):
                 (stream.evict or stream.drop)()
 
     def open_logins(self) -> Iterator[Login]:
-        """The logins of all connections that one has let in."""
+        """Return the logins of all connections that one has let in."""
         return (stream.login for stream in tuple(self._streams) if stream.login is not None)
 
     # Checking them
@@ -318,7 +318,7 @@ class Listener(HTTPServer):
         return not self._has_too_many(origin, 0)
 
     def connections(self) -> Mapping[str, float]:
-        """The number of connections, by phase."""
+        """Return the number of connections, by phase."""
         counts = Counter(stream.phase for stream in self._streams)
         return {phase: float(counts[phase]) for phase in Phase}
 
@@ -453,12 +453,12 @@ PROXY = "proxy"
 
 
 def _ip(address: Any) -> str:
-    """The address of the connection's other side; empty for a Unix socket."""
+    """Return the address of the connection's other side; empty for a Unix socket."""
     return str(address[0]) if isinstance(address, tuple) else ""
 
 
 def origin_of(address: Any) -> str:
-    """The key under which connections count as one remote address.
+    """Return the key under which connections count as one remote address.
 
     It is an IPv4 address, a /64 of IPv6, or `LOOPBACK` for loopback and Unix sockets.
     """

@@ -89,7 +89,7 @@ def raise_open_files() -> int:
 
 
 def too_few(open_files: int, kernels: int, connections: int) -> str | None:
-    """A warning if so many kernels and connections may reach the limit of open files; else None."""
+    """Return a warning if so many kernels and connections may reach the limit of open files; else None."""
     left = open_files - FILES_OF_OUR_OWN - FILES_OF_A_KERNEL * kernels
     if connections <= left:
         return None

@@ -167,7 +167,7 @@ class ClientStream(IOStream):
         """
 
     def has_ended(self, is_valid: Callable[[Login], bool]) -> bool:
-        """Whether the login that let its request in is not valid any more, or the sign-in is over."""
+        """Return whether the login that let its request in is not valid any more, or the sign-in is over."""
         if self.login is None:
             return False
         return not is_valid(self.login) or (self.signed_in is not None and not self.signed_in())
@@ -519,7 +519,7 @@ def silence(connection: socket.socket) -> float:
 
 
 def answer_of(status: int, reason: str, detail: str, gateway: str | None = None) -> bytes:
-    """A whole answer with a problem, after which the connection is closed. `gateway`: the id in it."""
+    """Return a whole answer with a problem, after which the connection is closed. `gateway`: the id in it."""
     named = "" if gateway is None else f"{OWNER}: {gateway}\r\n"
     retry = f"Retry-After: {RETRY_SECONDS}\r\n" if status in WAITING_HELPS else ""
     title = reason.replace("_", " ").capitalize()

@@ -73,5 +73,5 @@ class TlsStream(ClientStream, SSLIOStream):
 
 
 def wrap(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """The accepted connection as a TLS socket. Raises OSError if the client has gone."""
+    """Return the accepted connection as a TLS socket. Raises OSError if the client has gone."""
     return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)

@@ -80,7 +80,7 @@ _REASON = "Reason"
 
 
 def build_document(table: Table, version: str, base_url: str = "") -> dict[str, Any]:
-    """The whole document. `base_url`: the path below which the gateway serves; empty for the root."""
+    """Return the whole document. `base_url`: the path below which the gateway serves; empty for the root."""
     table = list(table)
     named: Schema = {}
     schemas = _with_names(_schemas(table), named)
@@ -185,7 +185,7 @@ def _described(parameter: Schema, description: str | None) -> Schema:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """The schema without null: a parameter is left out instead."""
+    """Return the schema without null: a parameter is left out instead."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != _NULL]
     if len(kinds) == 1:
         schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **kinds[0]}
@@ -227,7 +227,7 @@ def _answer(answer: Answer) -> Schema:
 
 
 def _is_widely_known(media_type: str) -> bool:
-    """Whether generators know how to read such an answer; _DESCRIPTION says what becomes of others."""
+    """Return whether generators know how to read such an answer; _DESCRIPTION says what becomes of others."""
     return media_type == BYTES or media_type.startswith("text/") or _is_json(media_type)
 
 
@@ -247,7 +247,7 @@ def _media(media_type: str, body: Any) -> Schema:
 
 
 def _reasons(errors: Iterable[type[CellgateError]]) -> dict[int, list[str]]:
-    """The reasons of these errors, by status."""
+    """Return the reasons of these errors, by status."""
     found: dict[int, set[str]] = defaultdict(set)
     for kind in errors:
         found[status_of_kind(kind)].add(kind.reason)
@@ -318,7 +318,7 @@ def _has_known_reasons(problem: Schema) -> None:
 
 
 def _with_names(value: Any, named: Schema) -> Any:
-    """The value with references to the enums in it, which get into `named` under their titles.
+    """Return the value with references to the enums in it, which get into `named` under their titles.
 
     Objects of any content say so. A field's title is the name of its enum. Raises ValueError if there are two
     of one name.
@@ -357,7 +357,7 @@ def _with_its_bounds(schema: Schema) -> Schema:
 
 
 def _words(schema: Schema) -> list[Any]:
-    """The values of an enum, without null; empty if it is none."""
+    """Return the values of an enum, without null; empty if it is none."""
     enums = [each["enum"] for each in (schema, *_kinds(schema)) if isinstance(each.get("enum"), list)]
     return [word for word in enums[0] if word is not None] if len(enums) == 1 else []
 
@@ -405,7 +405,7 @@ def _tells_defaults(schema: Schema) -> None:
 
 
 def _all_structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """These structs and all structs in their fields, each once."""
+    """Yield these structs and all structs in their fields, each once."""
     seen: set[Any] = set()
     waiting = list(kinds)
     while waiting:
@@ -419,7 +419,7 @@ def _all_structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
 
 
 def _flat(kind: Any) -> Iterator[Any]:
-    """A type and all its type arguments, recursively."""
+    """Yield a type and all its type arguments, recursively."""
     yield kind
     for part in get_args(kind):
         yield from _flat(part)

@@ -79,7 +79,7 @@ _OPTIONAL = ' <span class="soft">may be left out</span>'
 
 
 def reference_page(described: Values) -> str:
-    """The page of our OpenAPI document, with `ORIGIN` for the gateway's own address."""
+    """Return the page of our OpenAPI document, with `ORIGIN` for the gateway's own address."""
     info = described["info"]
     base = str(described["servers"][0]["url"]).rstrip("/")
     tasks = load_examples().tasks
@@ -100,7 +100,7 @@ def reference_page(described: Values) -> str:
 
 
 def command_of(method: str, path: str, operation: Values) -> str:
-    """The example of an operation as a line for a shell, in which `URL` and `TOKEN` are set."""
+    """Return the example of an operation as a line for a shell, in which `URL` and `TOKEN` are set."""
     examples = load_examples()
     example = examples.of(operation["operationId"])
     if example.command:
@@ -116,7 +116,7 @@ def command_of(method: str, path: str, operation: Values) -> str:
 
 
 def _as(method: str, operation: Values, example: Example) -> str:
-    """The option for a method that curl would not take by itself."""
+    """Return the option for a method that curl would not take by itself."""
     if method == "HEAD":
         return "I"
     sends = example.body is not None or FORM in operation.get("requestBody", {}).get("content", {})
@@ -250,7 +250,7 @@ def _schema(name: str, schema: Values) -> str:
 
 
 def _type(schema: Values) -> str:
-    """A schema's type in a few words."""
+    """Return a schema's type in a few words."""
     if "$ref" in schema:
         return _link(str(schema["$ref"]).rpartition("/")[2])
     for kinds in ("anyOf", "allOf"):

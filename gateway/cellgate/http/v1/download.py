@@ -28,7 +28,7 @@ NOT_MODIFIED = Answer(304, "It is what the client has.", headers={"ETag": "As th
 
 
 def notebook_tag(moment: Moment, query: NotebookQuery) -> str:
-    """The ETag of a session's notebook, in Jupyter's own format."""
+    """Return the ETag of a session's notebook, in Jupyter's own format."""
     left_out = {"-own": query.inherited, "-done": query.undone, "-code": query.outputs}
     return moment.tag + "".join(mark for mark, shown in left_out.items() if not shown)
 

@@ -66,7 +66,7 @@ class ExecutionAnswers(StreamingHandler):
     """Answers an execution with its result, a stream of events, or at once with what there is."""
 
     def view(self) -> dict[str, Any]:
-        """The query's options for the result, as keyword arguments."""
+        """Return the query's options for the result, as keyword arguments."""
         if not self.request.query:
             return {"size": DEFAULT_SIZE, "base_url": self.services.base_url}
         query = self.query(OneShotQuery)
@@ -78,7 +78,7 @@ class ExecutionAnswers(StreamingHandler):
         }
 
     def idempotency_key(self) -> str | None:
-        """The key that its sender gave the request, if any. Raises InvalidInput."""
+        """Return the key that its sender gave the request, if any. Raises InvalidInput."""
         key = self.request.headers.get("Idempotency-Key")
         if key is None:
             return None
@@ -127,7 +127,7 @@ class ExecutionAnswers(StreamingHandler):
         self._gone.add_done_callback(stop)
 
     async def result(self, session: Session, execution: str, view: dict[str, Any]) -> list[bytes]:
-        """The result so far of an execution of a live session, as JSON."""
+        """Return the result so far of an execution of a live session, as JSON."""
         row = session.row
         return await self.services.archive.result(row.principal, row.key, execution, encoded_result, view)
 

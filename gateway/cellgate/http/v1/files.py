@@ -108,7 +108,7 @@ class UploadHandler(BaseHandler):
         """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
 
     def target(self) -> Parts | None:
-        """The path of the uploaded file, if there is only one and its path is known."""
+        """Return the path of the uploaded file, if there is only one and its path is known."""
         return None
 
     async def receive(self, chunk: bytes | memoryview) -> None:
@@ -116,7 +116,7 @@ class UploadHandler(BaseHandler):
         raise NotImplementedError
 
     def new_upload(self) -> Upload:
-        """A new upload, discarded with this request unless it is placed."""
+        """Return a new upload, discarded with this request unless it is placed."""
         assert self._incoming is not None
         return self.services.files.begin(self._incoming)
 
@@ -187,7 +187,7 @@ class FolderHandler(UploadHandler):
         return await self.place(list(self._staged.values()))
 
     async def page(self, key: str, *, limit: int, after: str, folders: bool = False) -> FilePage:
-        """Some of the files, by path; see `Listings.page`."""
+        """Return some of the files, by path; see `Listings.page`."""
         return await self.services.files.page(
             self.owner, key, limit=limit, after=after, stop=self._stop, folders=folders
         )
@@ -277,7 +277,7 @@ class FileAnswers(BaseHandler):
             await self.flush()
 
     def _range(self, size: int) -> tuple[int, int]:
-        """The first byte and the one after the last, from the Range header (RFC 9110, section 14)."""
+        """Return the first byte and the one after the last, from the Range header (RFC 9110, section 14)."""
         wanted = _RANGE.fullmatch(self.request.headers.get("Range", ""))
         if wanted is None or wanted[0] == "bytes=-":
             return 0, size

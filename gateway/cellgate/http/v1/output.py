@@ -56,7 +56,7 @@ class OutputHandler(BaseHandler):
 
 
 def _output(builder: ResultBuilder, index: int, wanted: str | None, *, plain: bool) -> tuple[str, bytes]:
-    """The media type and the bytes of one output. Raises NotFound."""
+    """Return the media type and the bytes of one output. Raises NotFound."""
     outputs = builder.result(plain=plain).outputs
     if index >= len(outputs):
         count = "1 output" if len(outputs) == 1 else f"{len(outputs)} outputs"

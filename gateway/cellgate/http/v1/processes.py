@@ -22,7 +22,7 @@ class ProcessAnswers(StreamingHandler):
     """Answers with a process, or with its events."""
 
     def find(self, key: str, process: str) -> ProcessRun:
-        """The process of a live session. Raises NotFound."""
+        """Return the process of a live session. Raises NotFound."""
         session = self.services.manager.live(self.owner, check_session_key(key))
         return session.processes.find(process)
 

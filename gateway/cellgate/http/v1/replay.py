@@ -84,7 +84,7 @@ class ReplayHandler(StreamingHandler):
         return Format.JSON if form == "html" else self.accepted()
 
     async def _report(self, replay: asyncio.Task[bytes], *, keep_alive: bool) -> bytes | None:
-        """The report; None if the client has gone by then."""
+        """Return the report; None if the client has gone by then."""
         while not self.disconnected:
             waiting: set[asyncio.Future[Any]] = {replay, self._gone}
             await asyncio.wait(waiting, timeout=self.services.keep_alive, return_when=asyncio.FIRST_COMPLETED)

@@ -100,7 +100,7 @@ class _Sink(io.RawIOBase):
         return len(self._parts[-1])
 
     def take(self, *, but: int = 0) -> bytes:
-        """All bytes written since the last call, without the last `but`, which are dropped."""
+        """Return all bytes written since the last call, without the last `but`, which are dropped."""
         taken = b"".join(self._parts)
         taken = taken[: len(taken) - but]
         self._parts.clear()
@@ -130,7 +130,7 @@ class _Writer:
 
 
 def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
-    """The archive's bytes, some of them empty."""
+    """Yield the archive's bytes, some of them empty."""
     sink = _Sink()
     moment = datetime.fromisoformat(contents.exported_at).timetuple()[:6]
     left_out: list[str] = []
@@ -162,7 +162,7 @@ def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
 
 
 def rows_of_ancestor(number: int) -> str:
-    """The name of the file with an ancestor's rows; the oldest has number 1."""
+    """Return the name of the file with an ancestor's rows; the oldest has number 1."""
     return f"{ANCESTORS}/{number}.ndjson"
 
 
@@ -176,7 +176,7 @@ def _notebook_name(contents: Contents) -> str:
 
 
 def _files(root: Path, most_bytes: int, left_out: list[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The regular files below `root` by relative name; others are noted in `left_out`, up to a limit.
+    """Yield the regular files below `root` by relative name; others are noted in `left_out`, up to a limit.
 
     Folders are entered by descriptor, so that nobody can replace one with a link in between.
     """
@@ -227,7 +227,7 @@ def _fits(path: str) -> bool:
 
 
 def _content(file: int, size: int) -> Iterator[bytes]:
-    """The file's content, but no more than its size when it was opened."""
+    """Yield the file's content, but no more than its size when it was opened."""
     with os.fdopen(file, "rb", buffering=0) as opened:
         while size > 0 and (part := opened.read(min(size, _CHUNK))):
             size -= len(part)
@@ -249,7 +249,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9./:@_-]{0,300}", re.ASCII)
 
 
 def lock(environment: Mapping[str, Any]) -> str:
-    """The environment's packages as a requirements file for pip.
+    """Return the environment's packages as a requirements file for pip.
 
     Records hold what kernels reported, old ones without checks: entries that are not packages are left out.
     """
@@ -278,13 +278,13 @@ def _python(environment: Mapping[str, Any]) -> str:
 
 
 def _words(kernel_info: Any) -> dict[str, str]:
-    """The texts of a kernel_info that are safe to repeat."""
+    """Return the texts of a kernel_info that are safe to repeat."""
     known = known_info(kernel_info) if isinstance(kernel_info, dict) else {}
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def _image(environment: Mapping[str, Any]) -> str:
-    """The README's line about the image; empty without one."""
+    """Return the README's line about the image; empty without one."""
     words = [environment.get(name, "") for name in ("image", "image_digest")]
     if not words[0] or not all(isinstance(word, str) and _IMAGE.fullmatch(word) for word in words):
         return ""

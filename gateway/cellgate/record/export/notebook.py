@@ -104,7 +104,7 @@ class Notebook:
         self._export = export
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """The cells, made one at a time on demand."""
+        """Yield the cells, made one at a time on demand."""
         for part in self._parts:
             for place in part.survey.in_order():
                 if not self._export.undone and part.survey.undoing(place) is not None:
@@ -130,12 +130,12 @@ class Notebook:
         return cell
 
     def metadata(self) -> dict[str, Any]:
-        """The notebook's metadata, without a seal."""
+        """Return the notebook's metadata, without a seal."""
         kernel = _kernel_metadata(self._session.kernel, self.environment)
         return {**kernel, "cellgate": self._provenance(), **self._widgets()}
 
     def _widgets(self) -> dict[str, Any]:
-        """The widgets' last states: outputs that a notebook keeps in one place."""
+        """Return the widgets' last states: outputs that a notebook keeps in one place."""
         if not self._export.outputs:
             return {}
         states = WidgetStates()
@@ -207,7 +207,7 @@ class Notebook:
         return told
 
     def whole(self) -> dict[str, Any]:
-        """The notebook as one value, without a seal."""
+        """Return the notebook as one value, without a seal."""
         cells = list(self.cells())
         return {"nbformat": 4, "nbformat_minor": 5, "metadata": self.metadata(), "cells": cells}
 
@@ -334,7 +334,7 @@ class _Cell:
 
 
 def _gave_up(ended: Finished) -> bool:
-    """Whether its kernel was killed before it could answer.
+    """Return whether its kernel was killed before it could answer.
 
     Records from before losses were described don't tell that from a kernel that was replaced before the cell.
     """
@@ -346,7 +346,7 @@ def _changed_packages(event: PackagesChanged) -> dict[str, Any]:
 
 
 def _capped(output: dict[str, Any], cap: int) -> dict[str, Any]:
-    """The output without values longer than `cap`: texts keep both ends, other values are left out."""
+    """Return the output without values longer than `cap`: texts keep both ends, other values are left out."""
     match output["output_type"]:
         case "stream":
             return {**output, "text": _both_ends(output["text"], cap)}
@@ -395,7 +395,7 @@ def _language_info(reported: Any) -> dict[str, Any] | None:
 
 
 def _environment(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of the environment that Jupyter's own metadata does not hold."""
+    """Return the parts of the environment that Jupyter's own metadata does not hold."""
     known = {key: value for key, value in environment.items() if key not in {"kernel_info", "display_name"}}
     kernel_info = environment.get("kernel_info", {})
     for key in ("implementation", "implementation_version"):

@@ -32,7 +32,7 @@ _COMMENT = re.compile(r"[A-Za-z0-9 .,:;()+_'-]*", re.ASCII)
 
 
 def requirement_line(requirement: Requirement) -> Line:
-    """A requirement by name, with its extras, versions and marker. Raises InvalidInput."""
+    """Return a requirement by name, with its extras, versions and marker. Raises InvalidInput."""
     if requirement.url is not None:
         raise InvalidInput("A requirement may not name an address")
     names = [requirement.name, *requirement.extras]
@@ -53,7 +53,7 @@ def requirement_line(requirement: Requirement) -> Line:
 
 
 def pin_line(package: Distribution) -> Line:
-    """The requirement of exactly this version of a package, under its own name."""
+    """Return the requirement of exactly this version of a package, under its own name."""
     text = f"{package.name}=={package.version}"
     return _checked(text, Requirement(text))
 
@@ -66,24 +66,24 @@ def hashed_line(package: Distribution, sha256: str) -> Line:
 
 
 def comment_line(text: str) -> Line:
-    """A comment for people. Raises InvalidInput when it is not plain text."""
+    """Return a comment for people. Raises InvalidInput when it is not plain text."""
     if not _COMMENT.fullmatch(text) or len(text) > MOST_LINE:
         raise InvalidInput("A comment holds characters that it may not have")
     return Line(f"# {text}")
 
 
 def document(lines: Iterable[Line]) -> str:
-    """A file of these lines."""
+    """Return a file of these lines."""
     return "".join(f"{line}\n" for line in lines)
 
 
 def is_sha256(text: str) -> bool:
-    """Whether this is a SHA-256 in lower-case hexadecimal digits."""
+    """Return whether this is a SHA-256 in lower-case hexadecimal digits."""
     return _SHA256.fullmatch(text) is not None
 
 
 def _marker(requirement: Requirement) -> str:
-    """The marker as text; empty without one."""
+    """Return the marker as text; empty without one."""
     try:
         return "" if requirement.marker is None else str(requirement.marker)
     except (ValueError, RecursionError):
@@ -92,7 +92,7 @@ def _marker(requirement: Requirement) -> str:
 
 
 def _checked(text: str, meant: Requirement | None) -> Line:
-    """The text as a line, if it is a valid one and is parsed as what is meant."""
+    """Return the text as a line, if it is a valid one and is parsed as what is meant."""
     if not _TEXT.fullmatch(text) or _OPTION.search(text) or len(text) > MOST_LINE:
         raise InvalidInput("A requirement has characters that no requirement needs")
     try:

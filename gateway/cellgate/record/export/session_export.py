@@ -61,7 +61,7 @@ class Moment:
         return f"{self.head.hex()}{shown}"
 
     def reading(self, steps: Steps) -> Reading:
-        """The rows up to here."""
+        """Return the rows up to here."""
         ancestors = [
             Reading(steps, each.row, each.until.seq, bytes.fromhex(each.until.head))
             for each in self.lineage.ancestors
@@ -88,7 +88,7 @@ class Exports:
         await self._spills.finished()
 
     async def moment(self, session: SessionRow, covers: Callable[[str], bool] | None = None) -> Moment:
-        """The record of a session as it is now. Raises RecordGone.
+        """Return the record of a session as it is now. Raises RecordGone.
 
         `covers`: which ancestors may be shown, by key; by default all.
         """
@@ -103,7 +103,7 @@ class Exports:
     def notebook(
         self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
     ) -> Parts:
-        """The notebook's bytes. `inherited`: whether a branch's shows the cells before it too.
+        """Return the notebook's bytes. `inherited`: whether a branch's shows the cells before it too.
 
         `undone`: whether it shows cells that a rollback undid.
         """
@@ -113,7 +113,7 @@ class Exports:
         return self._parts(shown, lambda reading: export.notebook_parts(reading, options, self._key))
 
     def bundle(self, moment: Moment, workspace: Path | None) -> Parts:
-        """The archive's bytes. Workspace files are as they are when the archive gets to them."""
+        """Return the archive's bytes. Workspace files are as they are when the archive gets to them."""
         options = self._told(moment, outputs=True, cap=None)
         return self._parts(moment, lambda reading: self._bundle(reading, options, workspace))
 
@@ -133,11 +133,11 @@ class Exports:
         yield from export.in_parts(bundle_parts(contents, self._key), reading.steps.go_on)
 
     def audit(self, moment: Moment) -> Parts:
-        """The rows as NDJSON."""
+        """Return the rows as NDJSON."""
         return self._parts(moment, export.audit_parts)
 
     async def verify(self, moment: Moment) -> ChainCheck:
-        """Whether the chain holds, as the wire's answer; its head is signed if there is a key."""
+        """Return whether the chain holds, as the wire's answer; its head is signed if there is a key."""
         async with self._turns.turn(moment.session.principal):
             found = await self._journal.reads.in_steps(lambda steps: export.check(moment.reading(steps)))
         answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
@@ -161,7 +161,7 @@ class Exports:
         )
 
     async def _parts(self, moment: Moment, make: Making) -> Parts:
-        """The parts that `make` yields. A reader that leaves early cancels the export."""
+        """Yield the parts that `make` yields. A reader that leaves early cancels the export."""
         spill = self._spills.open(moment.session.principal)
         making = self._makers.start(self._make(moment, make, spill), f"export {moment.session.key}")
         try:

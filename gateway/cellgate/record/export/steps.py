@@ -58,7 +58,7 @@ class Reading:
             )
 
     def all(self) -> Iterator[EventRow]:
-        """All rows, complete as by `read`. Raises StorageError when the last one is not as it was."""
+        """Yield all rows, complete as by `read`. Raises StorageError when the last one is not as it was."""
         head = chain.GENESIS
         for row in self.read(1, self.until):
             head = row.hash
@@ -67,7 +67,7 @@ class Reading:
             raise StorageError("The record of this session changed while it was read")
 
     def as_found(self) -> Iterator[EventRow]:
-        """The rows that are there, for callers that look for gaps themselves."""
+        """Return the rows that are there, for callers that look for gaps themselves."""
         return self._steps(1, self.until)
 
     def _steps(self, first: int, last: int) -> Iterator[EventRow]:
@@ -86,7 +86,7 @@ class Reading:
 
 
 def read_notebook(reading: Reading, export: Export) -> Notebook:
-    """The notebook of all rows. Raises RecordGone and StorageError when some are no longer there."""
+    """Return the notebook of all rows. Raises RecordGone and StorageError when some are no longer there."""
     parts: list[Part] = []
     before: Survey | None = None
     for each in (*reading.ancestors, reading):
@@ -99,13 +99,13 @@ def read_notebook(reading: Reading, export: Export) -> Notebook:
 
 
 def notebook_parts(reading: Reading, export: Export, key: SigningKey | None) -> Iterator[bytes]:
-    """The sealed notebook as a file's bytes."""
+    """Return the sealed notebook as a file's bytes."""
     pieces = (part.encode() for part in read_notebook(reading, export).write(key))
     return in_parts(pieces, reading.steps.go_on)
 
 
 def audit_parts(reading: Reading) -> Iterator[bytes]:
-    """The rows as NDJSON: each line has a row's hash and its exact bytes, see `audit_line`."""
+    """Return the rows as NDJSON: each line has a row's hash and its exact bytes, see `audit_line`."""
     return in_parts(map(audit_line, reading.all()), reading.steps.go_on)
 
 
@@ -115,7 +115,7 @@ def audit_line(row: EventRow) -> bytes:
 
 
 def check(reading: Reading) -> chain.Verification:
-    """Whether the chain holds up to its head. Raises RecordGone: a purge is no damage."""
+    """Return whether the chain holds up to its head. Raises RecordGone: a purge is no damage."""
     rows = ((row.seq, row.body, row.hash) for row in reading.as_found())
     found = chain.verify(rows, head=reading.head)
     if not found.valid:
@@ -127,7 +127,7 @@ def check(reading: Reading) -> chain.Verification:
 
 
 def in_parts(pieces: Iterator[bytes], going_on: Callable[[], None]) -> Iterator[bytes]:
-    """The same bytes in parts of at least `PART`; stops when `going_on` raises."""
+    """Yield the same bytes in parts of at least `PART`; stops when `going_on` raises."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -143,7 +143,7 @@ def _texts(data: Mapping[str, Any], mime: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str | None:
-    """A text, also one that is a list of its lines or a number; None for anything else."""
+    """Return a text, also one that is a list of its lines or a number; None for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, (int, float)):
@@ -154,7 +154,7 @@ def _text(value: object) -> str | None:
 
 
 def _is_seen(markup: str) -> bool:
-    """Whether something of it is left to see in a page without scripts."""
+    """Return whether something of it is left to see in a page without scripts."""
     if not markup.strip():
         return False
     kept, _ = sanitise.split_styles(markup)
@@ -173,7 +173,7 @@ def _left_out(markup: str) -> str:
 
 
 def _active(markup: str) -> set[str]:
-    """The names of its elements that run, play or load something: a page shows none of them."""
+    """Return the names of its elements that run, play or load something: a page shows none of them."""
     return {
         name
         for found in _ACTIVE.finditer(markup)
@@ -193,7 +193,7 @@ def _drawing(text: str) -> str | None:
 
 
 def _linked(mime: str, encoded: str) -> str:
-    """A picture in Markdown, in a paragraph of its own."""
+    """Return a picture in Markdown, in a paragraph of its own."""
     name = mime.removeprefix("image/").removesuffix("+xml")
     return f"\n![{name}](data:{mime};base64,{encoded})\n"
 
@@ -211,7 +211,7 @@ def _size(metadata: object, mime: str) -> dict[str, int]:
 
 
 def _has_more(mime: str, value: Any) -> bool:
-    """Whether another program might show more of it than a page does, which shows nothing."""
+    """Return whether another program might show more of it than a page does, which shows nothing."""
     if mime == PLAIN or value is None:
         return False
     text = _text(value)

@@ -45,7 +45,7 @@ class Rows(Protocol):
     """A session's rows, which can be read repeatedly."""
 
     def read(self, first: int, last: int) -> Iterable[EventRow]:
-        """The rows from seq `first` to `last`, in order."""
+        """Yield the rows from seq `first` to `last`, in order."""
 
 
 class ListedRows:

@@ -73,7 +73,7 @@ class ShownWidgets:
         return True
 
     def last(self) -> dict[str, str]:
-        """The texts of those that have changed since they were shown first."""
+        """Return the texts of those that have changed since they were shown first."""
         teller = _Teller(self._states.get)
         now = {model: teller.told(model, 0) for model in self._first}
         return {model: told for model, told in now.items() if told and told != self._first[model]}
@@ -159,7 +159,7 @@ def _bar(state: State) -> str:
 
 
 def _number(value: object) -> float:
-    """A number as a float; 0 for what is none, or larger than any float."""
+    """Return a number as a float; 0 for what is none, or larger than any float."""
     try:
         return float(value) if isinstance(value, (int, float)) else 0.0
     except OverflowError:

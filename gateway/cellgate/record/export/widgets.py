@@ -68,7 +68,7 @@ class WidgetStates:
         area.apply(event["type"], {name: value for name, value in event.items() if name != "widget"})
 
     def metadata(self) -> dict[str, Any]:
-        """The notebook's metadata for widgets; empty when there are none."""
+        """Return the notebook's metadata for widgets; empty when there are none."""
         shown = {
             comm_id: self._model(comm_id, state)
             for comm_id, state in self._states.items()

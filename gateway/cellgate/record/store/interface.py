@@ -84,7 +84,7 @@ class Steps(Protocol):
         """Return the next events with `after` < seq <= `last`, in order: at least one, if there is one."""
 
     def is_there(self, session_id: int) -> bool:
-        """Whether there is such a session, and it has not been purged."""
+        """Return whether there is such a session, and it has not been purged."""
 
     def origin_problem(self, session: SessionRow) -> str | None:
         """Return why a session does not continue what it names as its origin; None if it does."""
@@ -128,7 +128,7 @@ class EventStore(Protocol):
         """Return why the session is no longer recorded, None while it is."""
 
     def full_for(self, principal: str = "") -> bool:
-        """Whether so much waits to be written that the sessions of a principal are to slow down."""
+        """Return whether so much waits to be written that the sessions of a principal are to slow down."""
 
     async def room(self, principal: str = "") -> None:
         """Return when the store is no longer `full_for` a principal."""
@@ -190,7 +190,7 @@ class Reads(Protocol):
         """Return the folder of each session, as its row has it."""
 
     async def holds_folder(self, folder: str, *, but: int) -> bool:
-        """Whether another session than `but` has its files in this folder, and was not deleted."""
+        """Return whether another session than `but` has its files in this folder, and was not deleted."""
 
     async def lineage(self, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
         """Return the ancestors of a branch that are recorded, up to the first whose key is not covered."""
@@ -231,7 +231,7 @@ class Reads(Protocol):
         """Return programs and ports whose end is not recorded. Looks through all the session's events."""
 
     async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
-        """Whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""
+        """Return whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""
 
     def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None

@@ -53,7 +53,7 @@ _told = msgspec.json.Decoder(Told).decode
 
 
 def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
-    """The rows one by one, each after it was checked against the rows before it. Raises Broken."""
+    """Yield the rows one by one, each after it was checked against the rows before it. Raises Broken."""
     head = GENESIS
     for number, row in enumerate(rows, 1):
         if row.seq != number:

@@ -55,7 +55,7 @@ def _values(content: bytes) -> int:
 
 
 def too_large(what: str, most: int) -> InvalidInput:
-    """The error for content of more than `most` bytes."""
+    """Return the error for content of more than `most` bytes."""
     return InvalidInput(f"{what} is larger than {most // MIB} MiB: that is too large to read at once")
 
 
@@ -71,7 +71,7 @@ def decode_notebook(content: bytes, what: str) -> dict[str, Any]:
 
 
 def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
-    """A file's bytes. Raises InvalidInput when there are more than `most`, and OSError. Blocks."""
+    """Return a file's bytes. Raises InvalidInput when there are more than `most`, and OSError. Blocks."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -80,7 +80,7 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
-    """A bundle, open for reading. Raises one of `UNREADABLE` for a file that no gateway would write.
+    """Return a bundle, open for reading. Raises one of `UNREADABLE` for a file that no gateway would write.
 
     The number of its entries is limited, and no two of them share bytes.
     """
@@ -124,7 +124,7 @@ class _Reader(io.BufferedReader):
 
 
 def entry_parts(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
-    """An entry's content, in parts of 1 MiB. Raises KeyError, and `UNREADABLE` for a damaged one."""
+    """Yield an entry's content, in parts of 1 MiB. Raises KeyError, and `UNREADABLE` for a damaged one."""
     if archive.getinfo(name).compress_type not in _COMPRESSIONS:
         raise zipfile.BadZipFile(f"{name} is compressed in another way than bundles are")
     with archive.open(name) as entry:

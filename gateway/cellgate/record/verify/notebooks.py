@@ -76,7 +76,7 @@ def check_notebook(data: bytes, name: str) -> Finding:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
-    """The notebook and its seal. Raises Broken, and NoSeal for a notebook that has none."""
+    """Return the notebook and its seal. Raises Broken, and NoSeal for a notebook that has none."""
     try:
         check_size(data, "the file")
         notebook = json.loads(data, parse_constant=_no_number)
@@ -284,7 +284,7 @@ def _rows(data: bytes) -> list[EventRow]:
 
 
 def _session(metadata: dict[str, Any]) -> SessionRow:
-    """The session's row according to the notebook; facts from the rows replace its fields."""
+    """Return the session's row according to the notebook; facts from the rows replace its fields."""
     known = metadata["cellgate"]
     return SessionRow(
         id=0,

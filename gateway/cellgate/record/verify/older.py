@@ -46,7 +46,7 @@ def malformed(what: str, error: BaseException) -> InvalidInput:
 
 
 def _levels(decoded: Mapping[str, Any]) -> Iterator[object]:
-    """The levels of the headings of a notebook of format 3; nbformat makes as many `#` of each."""
+    """Yield the levels of the headings of a notebook of format 3; nbformat makes as many `#` of each."""
     sheets = decoded.get("worksheets")
     for sheet in sheets if isinstance(sheets, list) else ():
         cells = sheet.get("cells") if isinstance(sheet, dict) else None

@@ -56,12 +56,12 @@ class Group:
         return not (self.events or self.executions or self.sessions)
 
     def session_ids(self) -> set[int]:
-        """The sessions whose rows are in it."""
+        """Return the sessions whose rows are in it."""
         events = {row.session_id for row in self.events}
         return events | self.sessions.keys() | {session_id for session_id, _ in self.executions}
 
     def concerns(self, sessions: Mapping[int, str]) -> bool:
-        """Whether rows of one of these sessions are in it."""
+        """Return whether rows of one of these sessions are in it."""
         return bool(sessions) and not self.session_ids().isdisjoint(sessions)
 
     def drop(self, session_id: int) -> int:
@@ -83,7 +83,7 @@ class Group:
         self.number = max(self.number, later.number)
 
     def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """The newest of these executions that was requested under the idempotency key."""
+        """Return the newest of these executions that was requested under the idempotency key."""
         found = (
             row
             for row in self.executions.values()
@@ -92,7 +92,7 @@ class Group:
         return max(found, key=attrgetter("number"), default=None)
 
     def by_session(self) -> dict[int, Group]:
-        """The same rows as one group per session, without waiters."""
+        """Return the same rows as one group per session, without waiters."""
         parts: defaultdict[int, Group] = defaultdict(Group)
         for session in self.sessions.values():
             parts[session.id].sessions[session.id] = session
@@ -158,7 +158,7 @@ class Backlog:
             del self.sizes[principal]
 
     def uncommitted(self, session_id: int | None = None) -> Group | None:
-        """The last group with uncommitted rows, of one session or of any; None when there is none.
+        """Return the last group with uncommitted rows, of one session or of any; None when there is none.
 
         Rows that are still `enqueued` don't count.
         """
@@ -233,7 +233,7 @@ class Backlog:
         return self.writing
 
     def land(self) -> Group:
-        """The group that was being written is in the tables; returns it."""
+        """Return the group that was being written is in the tables; returns it."""
         group = self.writing
         self.writing = Group()
         self._written = set()
@@ -269,7 +269,7 @@ class Backlog:
             group.settle(error)
 
     def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """The newest of these executions that was requested under the idempotency key."""
+        """Return the newest of these executions that was requested under the idempotency key."""
         for group in (self.enqueued, self.held, self.logged, self.writing):
             if (row := group.execution_by_key(session_id, idempotency_key)) is not None:
                 return row

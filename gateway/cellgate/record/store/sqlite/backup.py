@@ -81,7 +81,7 @@ def _check_target(record: Path, target: Path, *, replace: bool) -> None:
 
 
 def named_by_time(folder: Path) -> Path:
-    """The name of a copy that is made now in a folder of copies; they sort by time."""
+    """Return the name of a copy that is made now in a folder of copies; they sort by time."""
     return folder / f"record-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}.sqlite3"
 
 
@@ -236,6 +236,6 @@ def _set_aside(record: Path) -> Iterator[None]:
 
 
 def _unused(name: str) -> Path:
-    """A path of this name that nothing has; with a number if need be."""
+    """Return a path of this name that nothing has; with a number if need be."""
     names = (Path(f"{name}{more}") for more in ("", *(f"-{number}" for number in range(2, _MOST_NAMES))))
     return next(path for path in names if not os.path.lexists(path))

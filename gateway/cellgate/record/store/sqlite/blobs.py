@@ -99,7 +99,7 @@ def _store(db: sqlite3.Connection, session_id: int, run: bytes) -> int:
 
 
 def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
-    """The sizes of the runs that belong into a body."""
+    """Yield the sizes of the runs that belong into a body."""
     query = "SELECT LENGTH(body) FROM blobs WHERE id = ?"
     for at in range(0, len(uses) - _USE.size + 1, _USE.size):
         _, blob = _USE.unpack_from(uses, at)
@@ -107,13 +107,13 @@ def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
 
 
 def size_of(uses: bytes, sizes: Mapping[int, int]) -> int:
-    """The size of all runs that belong into a body; `sizes`: those of the stored runs, by id."""
+    """Return the size of all runs that belong into a body; `sizes`: those of the stored runs, by id."""
     whole = len(uses) - len(uses) % _USE.size
     return sum(sizes.get(blob & _INTEGER, 0) for _, blob in _USE.iter_unpack(uses[:whole]))
 
 
 def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:
-    """The original body. Raises ValueError when a run that belongs into it is gone."""
+    """Return the original body. Raises ValueError when a run that belongs into it is gone."""
     if uses is None:
         return kept
     if len(uses) % _USE.size:
@@ -133,7 +133,7 @@ def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:
 
 
 def damaged(db: sqlite3.Connection) -> Iterator[int]:
-    """The ids of the stored runs that have changed."""
+    """Yield the ids of the stored runs that have changed."""
     for blob, digest, body in db.execute("SELECT id, hash, body FROM blobs"):
         if sha256(body).digest() != digest:
             yield blob

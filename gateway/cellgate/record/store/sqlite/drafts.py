@@ -43,7 +43,7 @@ def draft_folder(parent: Path) -> Iterator[Path]:
 
 
 def _drafts(parent: Path) -> list[Path]:
-    """The drafts in a folder that are this user's."""
+    """Return the drafts in a folder that are this user's."""
     with suppress(OSError):
         found = [Path(entry) for entry in os.scandir(parent) if _NAME.fullmatch(entry.name)]
         return [path for path in found if path.lstat().st_uid == os.geteuid()]
@@ -73,7 +73,7 @@ def _lock(folder: Path) -> int:
 
 
 def _make(parent: Path) -> tuple[Path, int | None]:
-    """A new folder and the descriptor of its lock, if it can have one.
+    """Return a new folder and the descriptor of its lock, if it can have one.
 
     Until it is locked, another copy may take it for an abandoned one.
     """

@@ -223,7 +223,7 @@ class Journal:
         self._less = asyncio.Event()
 
     def full_for(self, principal: str = "") -> bool:
-        """Whether so much waits that the sessions of a principal are to slow down.
+        """Return whether so much waits that the sessions of a principal are to slow down.
 
         That is half of the limit, if the principal has most of it, or the others have half of their part.
         """
@@ -318,7 +318,7 @@ class Journal:
             await self._landing_of(self._backlog.committed)
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """The newest execution requested under the idempotency key, however old.
+        """Return the newest execution requested under the idempotency key, however old.
 
         Some clients cause this query before each cell, so it does not wait for rows to reach the tables.
         """

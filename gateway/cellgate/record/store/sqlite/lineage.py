@@ -27,7 +27,7 @@ _decode = json_decoder(dict[str, Any]).decode
 
 
 def lineage(db: sqlite3.Connection, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
-    """The ancestors that are recorded, up to the first whose key is not covered."""
+    """Return the ancestors that are recorded, up to the first whose key is not covered."""
     found: list[Ancestor] = []
     absence: Absence | None = None
     with snapshot(db):
@@ -78,7 +78,7 @@ def check_origin(db: sqlite3.Connection, session: SessionRow) -> Origin:
 
 
 def _has_tombstone(db: sqlite3.Connection, session: SessionRow, origin: BranchedFrom) -> bool:
-    """Whether the audit trail says that the parent was purged, and that it had the named event."""
+    """Return whether the audit trail says that the parent was purged, and that it had the named event."""
     for stone in trail.tombstones(db, session.parent):
         same = (stone["principal"], stone["session"]) == (session.principal, origin.session)
         longer = stone["rows"] > origin.seq

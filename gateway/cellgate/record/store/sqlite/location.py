@@ -24,7 +24,7 @@ def wal_beside(record: Path) -> Path:
 
 
 def resolved(record: Path) -> Path:
-    """The record's own file, also where there is a link at its path.
+    """Return the record's own file, also where there is a link at its path.
 
     Raises StorageError for a dangling link, because a new record would replace one whose disk is missing, and
     for files that were left beside the link when the record was moved.
@@ -63,7 +63,7 @@ def existing(record: Path, what: str = "record at") -> Path:
 
 
 def mode_of(path: Path) -> int:
-    """The kind and permissions of what is at a path, 0 if nothing is.
+    """Return the kind and permissions of what is at a path, 0 if nothing is.
 
     Raises StorageError if nobody may look.
     """

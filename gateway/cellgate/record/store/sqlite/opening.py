@@ -122,7 +122,7 @@ def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
 
 
 def open_copy(path: Path) -> sqlite3.Connection:
-    """A record that nobody else has open, brought up to date, in a single file without any log."""
+    """Return a record that nobody else has open, brought up to date, in a single file without any log."""
     with closing(open_writer(path, "full")):
         pass
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

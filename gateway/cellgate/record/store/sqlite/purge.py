@@ -52,7 +52,7 @@ def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> b
 
 
 def begun(db: sqlite3.Connection) -> list[int]:
-    """The sessions whose purge has begun but not finished."""
+    """Return the sessions whose purge has begun but not finished."""
     return [session_id for (session_id,) in db.execute("SELECT session_id FROM purges ORDER BY session_id")]
 
 

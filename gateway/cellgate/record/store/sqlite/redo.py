@@ -94,12 +94,12 @@ class Frames:
 
 
 def encode_rows(group: Group) -> bytes:
-    """The group's rows as MessagePack. Raises one of `UNENCODABLE`."""
+    """Return the group's rows as MessagePack. Raises one of `UNENCODABLE`."""
     return _encode((list(group.sessions.values()), list(group.executions.values()), group.events))
 
 
 def seed_check(seed: bytes) -> int:
-    """The start value of the checksums of a log with this seed."""
+    """Return the start value of the checksums of a log with this seed."""
     return zlib.crc32(seed)
 
 
@@ -134,7 +134,7 @@ def find_frames(data: bytes, seeds: Collection[bytes]) -> Frames:
 
 
 def _whole(data: bytes, position: int, starts: Collection[int]) -> int | None:
-    """The end of the frame at this position, None when there is no whole one."""
+    """Return the end of the frame at this position, None when there is no whole one."""
     if position + _FRONT > len(data):
         return None
     magic, _, length = _HEAD.unpack_from(data, position)
@@ -182,7 +182,7 @@ def last_beside(record: Path) -> Path:
 
 
 def read_beside(path: Path, most: int = LOG_BYTES) -> bytes | None:
-    """The first `most` bytes of a file beside a record, None when there is none. Raises OSError."""
+    """Return the first `most` bytes of a file beside a record, None when there is none. Raises OSError."""
     try:
         return read_regular(path, most)
     except FileNotFoundError:
@@ -190,7 +190,7 @@ def read_beside(path: Path, most: int = LOG_BYTES) -> bytes | None:
 
 
 def read_last(path: Path) -> tuple[bytes, int] | None:
-    """The log's seed and last number, from the file at `path`; None for a missing or damaged file."""
+    """Return the log's seed and last number, from the file at `path`; None for a missing or damaged file."""
     data = read_beside(path, _LAST_BYTES)
     if data is None or len(data) < _LAST_BYTES or not data.startswith(_LAST_MAGIC):
         return None
@@ -253,7 +253,7 @@ class RedoLog:
 
     @classmethod
     def without(cls, record: Path, number: int) -> RedoLog:
-        """A log that takes nothing."""
+        """Return a log that takes nothing."""
         return cls(record, number, b"", None)
 
     @property
@@ -333,7 +333,7 @@ class RedoLog:
                 half.used = half.dirty = half.first = half.last = 0
 
     def holds(self, number: int) -> bool:
-        """Whether bytes of commits up to `number` may be in the file."""
+        """Return whether bytes of commits up to `number` may be in the file."""
         return any(half.dirty > half.used or 0 < half.first <= number for half in self._halves)
 
     def _write(self, data: bytes, half: _Half) -> bool:

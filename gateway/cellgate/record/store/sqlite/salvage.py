@@ -102,7 +102,7 @@ def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
 
 
 def runs(found: Found, applied: int) -> Iterator[Group]:
-    """The commits that are not in the tables, consecutive ones together."""
+    """Yield the commits that are not in the tables, consecutive ones together."""
     run = Group(number=applied)
     for number in sorted(number for number in found.frames.groups if number > applied):
         if number != run.number + 1:

@@ -88,7 +88,7 @@ _decode = json_decoder(dict[str, Any]).decode
 def storage_error(
     error: sqlite3.Error, record: Path | None = None, *, verified: bool = False
 ) -> StorageError:
-    """A database error as the rest of the gateway sees it; see `RecordDamaged` for `verified`."""
+    """Return a database error as the rest of the gateway sees it; see `RecordDamaged` for `verified`."""
     code = getattr(error, "sqlite_errorcode", None)
     # SHMSIZE: the index of the log could not grow, for which SQLite has a separate code.
     if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}:
@@ -181,7 +181,7 @@ def put_apart(
 
 
 def not_following(db: sqlite3.Connection, group: Group) -> dict[int, str]:
-    """The sessions of the group whose rows can't directly follow those in the tables, and why.
+    """Return the sessions of the group whose rows can't directly follow those in the tables, and why.
 
     For rows that were committed after lost ones: if none of them is an event, whose hash would prove it,
     nothing shows that no row of the session is missing before them.
@@ -312,7 +312,7 @@ def set_applied(db: sqlite3.Connection, number: int) -> None:
 
 
 def expected_log(db: sqlite3.Connection) -> bytes | None:
-    """The seed of the redo log that must exist, None when the last gateway ended in order."""
+    """Return the seed of the redo log that must exist, None when the last gateway ended in order."""
     found = db.execute("SELECT log FROM applied").fetchone()
     return found[0] if found and isinstance(found[0], bytes) else None
 
@@ -340,17 +340,17 @@ def last_session_id(db: sqlite3.Connection) -> int:
 
 
 def session(db: sqlite3.Connection, principal: str, key: str) -> SessionRow | None:
-    """The session that the principal calls `key`."""
+    """Return the session that the principal calls `key`."""
     return next(_sessions(db, "WHERE principal = ? AND key = ?", principal, key), None)
 
 
 def session_by_id(db: sqlite3.Connection, session_id: int) -> SessionRow | None:
-    """The session with this id."""
+    """Return the session with this id."""
     return next(_sessions(db, "WHERE id = ?", session_id), None)
 
 
 def descendants(db: sqlite3.Connection, session_id: int, limit: int) -> list[SessionRow]:
-    """The branches of a session, theirs and so on, by id; the first `limit` that are found."""
+    """Return the branches of a session, theirs and so on, by id; the first `limit` that are found."""
     return list(_sessions(db, f"WHERE id IN ({_DESCENDANTS}) ORDER BY id", session_id, limit))
 
 
@@ -395,14 +395,14 @@ def session_folders(db: sqlite3.Connection) -> list[str]:
 
 
 def holds_folder(db: sqlite3.Connection, folder: str, but: int) -> bool:
-    """Whether another session than this one has its files in this folder, and was not deleted."""
+    """Return whether another session than this one has its files in this folder, and was not deleted."""
     query = """SELECT 1 FROM sessions WHERE folder = ? AND id <> ?
         AND NOT (state = 'ended' AND cause IS 'deleted') LIMIT 1"""
     return db.execute(query, (folder, but)).fetchone() is not None
 
 
 def last_activity(db: sqlite3.Connection) -> str | None:
-    """The time at which any session was last used, as rows have it; None if there is no session."""
+    """Return the time at which any session was last used, as rows have it; None if there is no session."""
     (found,) = db.execute("SELECT max(last_activity) FROM sessions").fetchone()
     return None if found is None else str(found)
 
@@ -426,17 +426,17 @@ def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Itera
 
 
 def execution(db: sqlite3.Connection, session_id: int, execution_id: str) -> ExecutionRow | None:
-    """One execution of a session."""
+    """Return one execution of a session."""
     return _execution(db, "id = ?", session_id, execution_id)
 
 
 def execution_by_key(db: sqlite3.Connection, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-    """The newest execution that was requested under the key."""
+    """Return the newest execution that was requested under the key."""
     return _execution(db, "idempotency_key = ? ORDER BY number DESC", session_id, idempotency_key)
 
 
 def last_execution(db: sqlite3.Connection, session_id: int) -> ExecutionRow | None:
-    """The session's newest execution."""
+    """Return the session's newest execution."""
     return _execution(db, "number > 0 ORDER BY number DESC", session_id)
 
 
@@ -472,7 +472,7 @@ def _executions(db: sqlite3.Connection, clause: str, *parameters: object) -> lis
 
 
 def is_there(db: sqlite3.Connection, session_id: int) -> bool:
-    """Whether there is a session with this id; a purge removes its row before all others."""
+    """Return whether there is a session with this id; a purge removes its row before all others."""
     return db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None
 
 
@@ -487,7 +487,7 @@ def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | N
 
 
 def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
-    """The event of a stored row's columns. Raises sqlite3.DatabaseError when a part of it is gone."""
+    """Return the event of a stored row's columns. Raises sqlite3.DatabaseError when a part of it is gone."""
     session_id, seq, event_type, execution, body, digest, uses = values
     try:
         whole = blobs.put_back(db, body, uses)
@@ -499,7 +499,7 @@ def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
 def events_of_types(
     db: sqlite3.Connection, session_id: int, types: Collection[str], after: int = 0
 ) -> Iterator[EventRow]:
-    """A session's events of these types with a seq above `after`, in order."""
+    """Yield a session's events of these types with a seq above `after`, in order."""
     query = f"""SELECT {_EVENT} FROM events WHERE session_id = ? AND seq > ?
         AND type IN ({", ".join("?" * len(types))}) ORDER BY seq"""  # noqa: S608
     with closing(db.execute(query, (session_id, after, *types))) as cursor:
@@ -515,7 +515,7 @@ class StoredRows:
         self._session_id = session_id
 
     def read(self, first: int, last: int) -> Iterator[EventRow]:
-        """The rows from seq `first` to `last`, in order."""
+        """Yield the rows from seq `first` to `last`, in order."""
         query = f"SELECT {_EVENT} FROM events WHERE session_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"  # noqa: S608
         with closing(self._db.execute(query, (self._session_id, first, last))) as cursor:
             for values in cursor:
@@ -523,7 +523,7 @@ class StoredRows:
 
 
 def are_larger(db: sqlite3.Connection, session_id: int, size: int, after: int, until: int | None) -> bool:
-    """Whether these events take more than `size` bytes in memory."""
+    """Return whether these events take more than `size` bytes in memory."""
     where = "session_id = ? AND seq > ? AND seq <= ?"
     values = (session_id, after, LAST if until is None else until)
     query = f"SELECT TOTAL(LENGTH(body)) + {ROW_COST} * COUNT(*) FROM events WHERE {where}"  # noqa: S608

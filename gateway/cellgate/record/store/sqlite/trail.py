@@ -47,7 +47,7 @@ def add(db: sqlite3.Connection, entries: Iterable[Entry]) -> None:
 
 
 def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:
-    """All entries, in order."""
+    """Yield all entries, in order."""
     for values in db.execute("SELECT seq, type, body, hash FROM trail ORDER BY seq"):
         yield TrailRow(*values)
 

@@ -94,7 +94,7 @@ def record_size(db: sqlite3.Connection, session_id: int) -> int:
 def overdue(
     db: sqlite3.Connection, before: str | None, most_bytes: int | None
 ) -> tuple[SessionRow, str] | None:
-    """The ended session whose record should go first, and why; None when all may stay.
+    """Return the ended session whose record should go first, and why; None when all may stay.
 
     That is the session unused for longest, if it was last used `before` a time, or if the record uses more
     than `most_bytes` of the file.
@@ -132,7 +132,7 @@ def statistics_of(path: Path) -> Statistics:
 
 
 def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
-    """The entries after this number of a record's audit trail, which a gateway may be using.
+    """Yield the entries after this number of a record's audit trail, which a gateway may be using.
 
     Raises StorageError.
     """
