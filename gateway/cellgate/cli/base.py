@@ -406,7 +406,7 @@ class BaseApp(Application):
                 raise UsageError(f"{called(class_name, name)} {problem}")
 
     def classes_of_settings(self) -> frozenset[str]:
-        """The names of the classes that other commands have settings of; empty if they are not known."""
+        """Return names of the classes that other commands have settings of; empty if they are not known."""
         return self.parent.classes_of_settings() if isinstance(self.parent, BaseApp) else frozenset()
 
     def option(self, name: str, class_name: str = "") -> str:

@@ -69,7 +69,7 @@ def _arguments(forms: Mapping[str, list[str]]) -> Completer:
 
 
 def forms_of(usage: str, forms: Iterable[str]) -> Mapping[str, list[str]]:
-    """The placeholders of a command's arguments, by the action that precedes them, or by "" without one.
+    """Return placeholders of a command's arguments, by the action that precedes them, or by "" without one.
 
     Options that a form needs are no arguments.
     """

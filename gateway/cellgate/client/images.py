@@ -31,7 +31,7 @@ class Image:
 
 
 def images_in(outputs: Iterable[Mapping[str, Any]]) -> list[Image]:
-    """The pictures of the outputs, one of each output that has any; what can't be decoded is left out."""
+    """Return pictures of the outputs, one of each output that has any; what can't be decoded is left out."""
     found = (_image(output.get("data")) for output in outputs)
     return [image for image in found if image is not None]
 

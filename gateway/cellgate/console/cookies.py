@@ -83,7 +83,7 @@ class CookiePlace:
         return f"{self.name}={secret}; Path={self.path}; HttpOnly; SameSite={site}{secure}{over}"
 
     def secrets(self, cookies: Iterable[str]) -> list[str]:
-        """The secrets in a request's Cookie fields: all of them, as pages of neighbours can add others."""
+        """Return secrets in a request's Cookie fields: all of them, as pages of neighbours can add others."""
         return values_of(cookies, self.name)
 
 

@@ -19,7 +19,7 @@ ATTEMPT_SECONDS = 5.0
 
 
 def in_turns(addresses: Sequence[Address]) -> list[Address]:
-    """The addresses with both families in turns, the first one's first: one family may lead nowhere."""
+    """Return addresses with both families in turns, the first one's first: one family may lead nowhere."""
     first = [each for each in addresses if each.version == addresses[0].version]
     second = [each for each in addresses if each.version != addresses[0].version]
     return [each for each in chain.from_iterable(zip_longest(first, second)) if each is not None]

@@ -33,7 +33,7 @@ GetAddresses = Callable[[str], list[str]]
 
 
 def system_addresses(name: str) -> list[str]:
-    """The addresses of a name, in the order in which the system prefers them. Raises OSError. Blocking."""
+    """Return addresses of a name, in the order in which the system prefers them. Raises OSError. Blocking."""
     found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
 
@@ -48,7 +48,7 @@ class Lookups:
         self._tasks = Supervisor()
 
     async def texts(self, principal: str, host: str) -> list[str]:
-        """The addresses of a name as texts; none when it is not known, or when too many are asked for."""
+        """Return addresses of a name as texts; none when it is not known, or when too many are asked for."""
         answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         # A task of its own: a thread can't be stopped, so it keeps its principal's turn until it is done,
         # even if the session that asked has ended.

@@ -361,7 +361,7 @@ class WorkspaceStore:
         return KeptFolder(self._root, name, self._leftovers, self._tasks, home, self.patience)
 
     async def snapshots(self, name: str, most_bytes: int) -> Snapshots:
-        """The snapshots that a session made of its files, by its `snapshots_of`. Raises StorageError."""
+        """Return snapshots that a session made of its files, by its `snapshots_of`. Raises StorageError."""
         folder = self._root / f"{name}{SNAPSHOTS}"
         return await self._tasks.complete(
             patiently(Snapshots, folder, most_bytes, reserve=self._reserve, stop=self.patience.is_over),

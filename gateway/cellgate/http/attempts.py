@@ -47,7 +47,7 @@ class LoginAttempts:
         return excess if excess > 0 else None
 
     def waiting(self, origin: str) -> float | None:
-        """The seconds that this address has to wait because of too many failures; None if it need not."""
+        """Return seconds that this address has to wait because of too many failures; None if it need not."""
         excess = self._clear_at.get(origin, 0.0) - self._clock() - (self._burst - 1) * EVERY_SECONDS
         return excess if self._burst and excess > 0 else None
 

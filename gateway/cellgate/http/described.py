@@ -68,7 +68,7 @@ def path_of(request: HTTPServerRequest, is_token: IsToken = nothing_known) -> st
 
 
 def _without_key(words: list[str]) -> list[str]:
-    """The words of a path without what a client of LibreChat's door has put before what it asks for."""
+    """Return words of a path without what a client of LibreChat's door has put before what it asks for."""
     doors = (at for at, word in enumerate(words[:_FURTHEST]) if _unquoted(word).lower() == _DOOR)
     if (door := next(doors, None)) is None:
         return words

@@ -242,7 +242,7 @@ def _claim(claims: dict[str, Any], path: str) -> Any:
 
 
 def _scopes(scope: str | None) -> frozenset[Permission] | None:
-    """The permissions that a token is limited to; None if its scopes say nothing about this gateway."""
+    """Return permissions that a token is limited to; None if its scopes say nothing about this gateway."""
     ours = [word.removeprefix(SCOPE) for word in (scope or "").split() if word.startswith(SCOPE)]
     if not ours:
         return None

@@ -289,8 +289,8 @@ def storage_error(error: OSError) -> StorageError:
 
 
 def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[str, str]) -> list[Wanted]:
-    """The requirements that are not met yet. Raises PackageConflict for one that would replace a part of the
-    kernel's environment.
+    """Return the requirements that are not met yet. Raises PackageConflict for one that would replace a part
+    of the kernel's environment.
     """
     unmet = []
     for wanted in change.install:

@@ -28,7 +28,7 @@ class Displays:
         self._known: set[str] = set()
 
     def end_cell(self, area: OutputArea) -> tuple[list[str | None], dict[str, NewDisplay]]:
-        """The names of the places of a cell's outputs, and what it last showed in earlier cells' places.
+        """Return names of the places of a cell's outputs, and what it last showed in earlier cells' places.
 
         An output in no place that has a name has None.
         """

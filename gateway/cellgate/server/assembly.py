@@ -515,7 +515,7 @@ def why_unshared(container: ContainerSettings, *, fork_server: bool) -> str:
 def _shared_containers(
     settings: KernelSettings, folders: KernelFolders, engine: Engine | None, stack: AsyncExitStack
 ) -> SharedContainers | None:
-    """The containers of one principal each; None where each session has one, by the settings or because
+    """Return containers of one principal each; None where each session has one, by the settings or because
     kernels can't share any here.
     """
     container = settings.container
@@ -830,8 +830,8 @@ def _staging(settings: GatewaySettings) -> Path:
 def _servers(
     services: Services, settings: GatewaySettings, certificate: Certificate | None
 ) -> tuple[Listener, ...]:
-    """The gateway's own listener and, if they are served, those of programs' ports and of E2B's on this
-    machine, which have nothing in common.
+    """Return the gateway's own listener and, if they are served, those of programs' ports and of E2B's on
+    this machine, which have nothing in common.
     """
     limits = settings.front.listener
     own = Application(

@@ -53,7 +53,7 @@ def nearest(folder: Path) -> Path:
 
 
 def _folders(groups: Path | None, controller: str) -> Iterator[Path]:
-    """The folders of this process's control group and its parents, for a controller; in both versions."""
+    """Yield folders of this process's control group and its parents, for a controller; in both versions."""
     if groups is None:
         return
     # In a container the path may be the host's, while the files of the group are at the root.

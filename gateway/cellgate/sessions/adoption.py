@@ -265,7 +265,7 @@ def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:
 
 
 def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
-    """The ids of requests that have started but not ended, according to the kernel's status messages."""
+    """Return ids of requests that have started but not ended, according to the kernel's status messages."""
     unfinished: set[str] = set()
     for message in (entry.message for entry in spool if entry.message.msg_type == "status"):
         if content_of(message).get("execution_state") == "busy":

@@ -34,7 +34,7 @@ class NotebookSessions:
         self._entries: dict[str, dict[str, NotebookSession]] = {}
 
     def of(self, principal: str, kernel_ids: Collection[str]) -> list[NotebookSession]:
-        """The principal's entries whose kernels are alive; the principal's other entries are removed."""
+        """Return a principal's entries with live kernels; the principal's other entries are removed."""
         known = self._entries.get(principal, {})
         for entry in tuple(known.values()):
             if entry.kernel_id not in kernel_ids:

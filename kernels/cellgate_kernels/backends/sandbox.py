@@ -131,8 +131,8 @@ class SandboxProvisioner(ChildProvisioner):
         return VIEW
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """The launch's keywords. `disk_watch` is the watch that a gateway's kernels share, `fork_server` what
-        forks those that can be forked.
+        """Return the launch's keywords. `disk_watch` is the watch that a gateway's kernels share,
+        `fork_server` what forks those that can be forked.
         """
         self._forks = kwargs.pop("fork_server", None) or self._forks
         self._disks = kwargs.pop("disk_watch", None) or self._disks or DiskWatch()

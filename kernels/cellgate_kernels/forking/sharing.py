@@ -193,8 +193,8 @@ class SharedSandbox:
         return tuple(each.kept.pid for each in tenants if each.kept is not None)
 
     def process_of(self, kernel_id: str) -> int:
-        """A process that is where this kernel's is, numbered as in the sandbox: its own, if that is known, or
-        the first of all.
+        """Return a process that is where this kernel's is, numbered as in the sandbox: its own, if that is
+        known, or the first of all.
         """
         kept = self._tenants[kernel_id].kept
         return _FIRST if kept is None else kept.pid

@@ -733,7 +733,7 @@ class WithoutModules:
 
 @cache
 def files_of_modules():
-    """The files of the modules that a kernel has when it starts; the debugger does not step into them."""
+    """Return files of the modules that a kernel has when it starts; the debugger does not step into them."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     return [file for file in files if file]
 

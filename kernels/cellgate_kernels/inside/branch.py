@@ -888,8 +888,8 @@ def loky_threads():
 
 
 def missing_names(app):
-    """The names that this file needs and that are not where they were, each with its owner; and that of what
-    the system does not have.
+    """Return the names that this file needs and that are not where they were, each with its owner; and that
+    of what the system does not have.
 
     A kernel where this finds something can't branch, and works as ever.
     """

@@ -120,7 +120,7 @@ def found(kind, namespace):
 
 
 def owners(mapped, pause=lambda: time.sleep(PAUSE)):
-    """The names of those of `LIBRARIES` that have threads here, and of threads that nothing is known of.
+    """Return names of those of `LIBRARIES` that have threads here, and of threads that nothing is known of.
 
     Where a running thread's stack is nobody says, so each is looked at until it waits, with a `pause` before
     each further look. One that never waits may be any library's. `mapped`: as `areas` tells it.

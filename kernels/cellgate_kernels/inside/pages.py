@@ -75,7 +75,7 @@ class Pages:
 
 
 def private_areas():
-    """The areas of memory that this process can write to and that belong to it alone, by their addresses.
+    """Return areas of memory that this process can write to and that belong to it alone, by their addresses.
 
     Each as its first address and the one after its end. Writing in advance to what is shared, as with a file,
     would be seen by others. Raises OSError.

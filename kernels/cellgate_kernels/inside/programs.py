@@ -569,7 +569,7 @@ def places(program, environment):
 
 
 def pipe(opened):
-    """The ends of a pipe, for reading and for writing; added to `opened`, above the standard streams."""
+    """Return ends of a pipe, for reading and for writing; added to `opened`, above the standard streams."""
     ends = os.pipe2(os.O_CLOEXEC)
     opened += ends
     return ends

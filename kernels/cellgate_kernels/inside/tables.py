@@ -111,7 +111,7 @@ def tag_of(value):
 
 
 def settled(found, is_object):
-    """The encoded values of a column, and what its field says of them: one kind and one sort of nothing.
+    """Return encoded values of a column, and what its field says of them: one kind and one sort of nothing.
 
     Other columns than those of objects know their own sort.
     """

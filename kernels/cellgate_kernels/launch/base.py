@@ -520,7 +520,7 @@ def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def egress_environment(folder: str) -> dict[str, str]:
-    """The variables by which programs find a proxy, and the kernel's start-up file what to start for it.
+    """Return variables by which programs find a proxy, and the kernel's start-up file what to start for it.
 
     Raises InvalidInput for a kernel that is not kept from a network anyway.
     """

@@ -325,7 +325,7 @@ def _folder(point: str, root: str, path: str) -> Path:
 
 
 def _below(hierarchy: Hierarchy, root: Path) -> Hierarchy:
-    """The hierarchy as it is found below `root`; with version 2, with the controllers that there are."""
+    """Return hierarchy as it is found below `root`; with version 2, with the controllers that there are."""
     folder = root / hierarchy.folder.relative_to("/")
     names = hierarchy.controllers
     if hierarchy.version == 2 and names:

@@ -229,8 +229,8 @@ class Execution:
         return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
 
     def _on_input_request(self, message: Message) -> Events:
-        """A cell that asks. If its execute_input, on another socket, is not here yet, the question waits for
-        it, so that the cell's beginning is told with its count.
+        """Return a cell that asks. If its execute_input, on another socket, is not here yet, the question
+        waits for it, so that the cell's beginning is told with its count.
 
         A cell that may not ask, or still waits for an answer, can't ask: such a message is forged.
         """

@@ -382,7 +382,7 @@ class OutputLimiter:
         self._budgets[event_type].dropped += size
 
     def leave_out(self, event_type: str, size: int, kinds: Iterable[str] = ()) -> tuple[KernelEvent, ...]:
-        """The events that replace an output of `size` bytes that was too large or too complex to be read.
+        """Return events that replace an output of `size` bytes that was too large or too complex to be read.
 
         `kinds`: what it would have shown. It counts as if it had passed, so the marks are limited too.
         """

@@ -86,7 +86,7 @@ class MessagePolicy:
         return max(b.content + b.metadata + b.buffers for b in limits) + 2 * MOST_HEADER + SMALL_BYTES
 
     def most_next(self, channel: Channel, frames: Sequence[bytes]) -> int:
-        """The most bytes of the frame that follows these of one message; by the type that they name."""
+        """Return most bytes of the frame that follows these of one message; by the type that they name."""
         if DELIMITER not in frames:
             return MOST_HEADER
         place = len(frames) - frames.index(DELIMITER) - 1

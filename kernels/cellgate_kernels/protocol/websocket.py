@@ -187,7 +187,7 @@ def _decode_v1(data: bytes | bytearray) -> Message:
 
 
 def _split(data: bytes | bytearray, word: str, *, minimum: int) -> list[bytes]:
-    """The parts of a binary frame that starts with a count and offsets, each of them one struct `word`.
+    """Return parts of a binary frame that starts with a count and offsets, each of them one struct `word`.
 
     Legacy offsets (`>I`) are the starts of the parts; in v1 (`<Q`) the end of the frame comes last.
     """

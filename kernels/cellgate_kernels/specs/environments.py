@@ -39,7 +39,7 @@ class Environment(StrEnum):
 
 
 def start_up_files() -> list[Path]:
-    """The files that start an environment's kernels; they stand there as they do here, below `INSIDE`."""
+    """Return files that start an environment's kernels; they stand there as they do here, below `INSIDE`."""
     return sorted((*INSIDE.glob("*.py"), *INSIDE.glob("*.js"), *INSIDE.glob("drawing/*.js")))
 
 

@@ -212,8 +212,8 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def readable_paths(environment: Path) -> list[str]:
-    """The paths that a kernel must be able to read: the environment, the interpreter that it was made from,
-    and links between the two.
+    """Return the paths that a kernel must be able to read: the environment, the interpreter that it was made
+    from, and links between the two.
     """
     python = environment / "bin" / "python"
     base = Path(_ask(python, "import sys; print(sys.base_prefix)"))

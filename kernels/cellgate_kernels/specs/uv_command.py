@@ -75,7 +75,7 @@ def uv_command(
 def pip_settings(
     python: str = sys.executable, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The settings of this interpreter's pip, from files and the variables of `environment`, or of this
+    """Return settings of this interpreter's pip, from files and the variables of `environment`, or of this
     process; empty if it has no pip. Raises UnreadableSettings.
     """
     done = subprocess.run(

@@ -237,7 +237,7 @@ def _bare_devices() -> Iterator[str]:
 
 
 def within_own(readable: Sequence[str]) -> Iterator[Bind]:
-    """The paths that are where each sandbox has something of its own, such as an environment in /tmp."""
+    """Yield paths that are where each sandbox has something of its own, such as an environment in /tmp."""
     for path in readable:
         if _within(path, _OWN):
             yield Bind(path, path)

@@ -297,7 +297,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         return parse_ports_url(url)
 
     def _quotas(self) -> QuotaSettings:
-        """The quotas in their file. Raises UsageError that names the file and what is wrong with it."""
+        """Read the file of quotas. Raises UsageError that names the file and what is wrong with it."""
         from cellgate.quotas.quotas_file import QuotaSettings, read_quotas  # noqa: PLC0415
 
         if not self.given.quotas:

@@ -44,7 +44,7 @@ class Reading:
         self.steps = steps
 
     def read(self, first: int, last: int) -> Iterator[EventRow]:
-        """The rows from seq `first` to `last`, in order. Raises RecordGone or StorageError for a gap."""
+        """Yield rows from seq `first` to `last`, in order. Raises RecordGone or StorageError for a gap."""
         due = first
         for row in self._steps(first, last):
             if row.seq != due:

@@ -187,8 +187,8 @@ class Backlog:
         return bool(self.held.waiters or self.logged.waiters)
 
     def take_enqueued(self, most: int) -> list[Group]:
-        """The enqueued rows in groups of at most `most` bytes, unless one session alone has more. Rows that
-        follow uncommitted rows of their session are held instead.
+        """Return the enqueued rows in groups of at most `most` bytes, unless one session alone has more. Rows
+        that follow uncommitted rows of their session are held instead.
         """
         group = self.enqueued
         self.enqueued = Group()
@@ -215,8 +215,8 @@ class Backlog:
         self.held.absorb(group)
 
     def take(self) -> Group:
-        """The group to be written next, `writing` from now on. The two kinds take turns, but held rows wait
-        for the logged rows of their sessions.
+        """Return the group to be written next, `writing` from now on. The two kinds take turns, but held rows
+        wait for the logged rows of their sessions.
         """
         follows = not self._held.isdisjoint(self._logged)
         logged_again = self.writing_logged and not self.held.empty
