@@ -191,7 +191,7 @@ def _skip(status: str, known: Mapping[str, Any], started: datetime | None) -> st
 
 
 def _timeout(status: str, duration_ms: Any, timeout: float) -> float:
-    """Return a stopped cell runs for as long as it ran before; any other may be slower than it was."""
+    """Return the time for a replay: a stopped cell gets as long as it ran before, others get more."""
     if not isinstance(duration_ms, (int, float)):
         return timeout
     seconds = min(max(duration_ms, 0), 1000 * LONGEST) / 1000

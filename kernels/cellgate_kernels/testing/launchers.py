@@ -58,7 +58,7 @@ def starts_after(seconds: float) -> Start:
 
 
 def fails_to_start(times: float = float("inf"), error: type[Exception] = KernelStartFailed) -> Start:
-    """Return the first `times` starts fail with this error; later ones succeed."""
+    """Return a start that fails `times` times with this error; later ones succeed."""
 
     async def start(attempt: Attempt) -> None:
         await asyncio.sleep(0)

@@ -168,7 +168,7 @@ class RunApp(SessionOptions):
         return f"; put -- before what is for {scripts[0]} itself" if scripts else ""
 
     def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
-        """Return one that stands behind the script is probably the script's."""
+        """Return a hint for an option behind the script: it is probably the script's."""
         before = argv[: argv.index(option)] if option in argv else argv
         return (
             ""
