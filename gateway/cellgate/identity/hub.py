@@ -48,8 +48,8 @@ MOST_OF_ONE = 1000
 """Tokens of one user whose logins are remembered. With any number, they would have others' be forgotten."""
 MOST_REFUSED = 1000
 MOST_ASKING = 100
-"""Tokens that the Hub is asked about at once, of those that it knew and of others, three quarters of them from
-one address at the most; a request with one more is to come again."""
+"""Tokens that the Hub is asked about at once, of those that it knew and of others, three quarters of them by
+one address at most; a request with one more is to come again."""
 MOST_ANSWER = 256 * 1024
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
@@ -120,7 +120,7 @@ class _Questions:
     def ask(
         self, given: bytes, origin: str, begin: Callable[[], asyncio.Task[HubLogin]]
     ) -> asyncio.Task[HubLogin]:
-        """Return the question about a token; begin it unless it is being asked. Raises IdentityUnavailable."""
+        """Return the question about a token, begun unless it is being asked. Raises IdentityUnavailable."""
         task = self._asking.get(given)
         if task is None:
             if (place := self._places.take(origin)) is None:
@@ -181,7 +181,7 @@ class HubAuthenticator(Authenticator):
             return entry.login
 
     async def _ask(self, token: str, given: bytes, origin: str = "") -> HubLogin:
-        """Ask the Hub, together with others that ask about this token. `origin`: an address, if it has asked."""
+        """Ask the Hub, once for all that ask about this token. `origin`: the address that asks, if any."""
         questions = self._of_known if given in self._known else self._of_others
 
         def begin() -> asyncio.Task[HubLogin]:

@@ -183,5 +183,5 @@ class Ask:
     known: bool = False
 
     def __call__(self, origin: str) -> Awaitable[Login]:
-        """Ask for the login. `origin`: the sender's address. The errors are those of `Authentication.login`."""
+        """Ask for the login. `origin`: the sender's address. Raises what `Authentication.login` raises."""
         return self.question(origin)
