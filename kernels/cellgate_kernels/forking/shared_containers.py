@@ -824,7 +824,6 @@ class _SharedForker(Forker):
             raise NotForked("the zygote sent a process that is not of its container")
 
     def _doubt(self, why: str) -> None:
-        """Somebody else speaks for it."""
         super()._doubt(why)
         self.kill()
 
@@ -859,7 +858,6 @@ class SharedChild(ForkedChild):
         self._loop.call_later(_INSIST_AFTER, self._guard(lambda: self.signal(signal.SIGKILL)))
 
     async def explain_kill(self) -> KernelExit | None:
-        """Return the cause that the kernel's own cgroup shows, or else its container's."""
         if self._cgroup is not None:
             return await super().explain_kill()
         return await Engine.explain_kill(self._container)

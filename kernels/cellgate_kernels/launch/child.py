@@ -374,7 +374,6 @@ class ChildProvisioner(CellgateProvisioner):
 
     @property
     def process(self) -> int | None:
-        """The child, or the first process of its pid namespace; None once it has ended."""
         child = self._child
         if child is None or child.exited.done():
             return None

@@ -121,7 +121,6 @@ class UploadHandler(BaseHandler):
         return self.services.files.begin(self._incoming)
 
     async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
-        """Pass the chunk on, unless the request has been refused; tornado waits for it."""
         if self.request.method in self.uploads:
             self.count_body(len(chunk))
         if self._refused is None and self.request.method in self.uploads:
