@@ -290,9 +290,7 @@ class FakeKernel(Kernel):
 
     @property
     def egress(self) -> Path | None:
-        """A folder beside that of all workspaces; its launcher makes it, and branches have their first
-        kernel's.
-        """
+        """A folder beside all workspaces, which the launcher makes; branches have their first kernel's."""
         if not self.profile.egress:
             return None
         first = self.sandbox.kernels[0]

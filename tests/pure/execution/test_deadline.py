@@ -35,8 +35,6 @@ def in_virtual_time(work: Coroutine[Any, Any, Watch]) -> Watch:
 
 
 def after(seconds: float, make: Callable[[], Watch], act: Callable[[CellDeadline], None]) -> Watch:
-    """Return the watch after it was acted on at once and time has passed."""
-
     async def play() -> Watch:
         watch = make()
         act(watch.deadline)
