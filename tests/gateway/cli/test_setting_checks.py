@@ -12,10 +12,10 @@ import pytest
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.main import CellgateApp, main
 from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, traits_of
+from cellgate.cli.serve.removed import REMOVED
 from cellgate_kernels.base.options import BYTES, SECONDS, option, options_of
 from cellgate_kernels.base.resources import MIB, parse_size, size_in_units
 from tests.gateway.server.test_lifecycle import refusal
-from tests.support.constants import CONSTANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ SIZE = "must be a size such as 512m or 1.5g"
             "--log-level must be one of debug, info, warn, warning, error, critical, not 'loud'",
         ),
         ("--memory=" + "9" * 200, f"--memory {SIZE}, not '{'9' * 59}…"),
-        ("--DemoApp.prot=1", "there is no setting --DemoApp.prot"),
+        ("--DemoApp.prot=1", "there is no setting --DemoApp.prot; did you mean port?"),
     ],
 )
 def test_an_option_says_what_is_wrong(word: str, line: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -232,9 +232,10 @@ def test_what_is_given_is_the_value_of_its_field(word: str, given: dict[str, Any
     assert read(DemoSettings, demo(word)) == DemoSettings(**given)
 
 
-@pytest.mark.parametrize("name", ["space", "pause", "own_pause"])
-def test_neither_fields_nor_constants_are_settings(name: str) -> None:
-    assert said(f"--DemoApp.{name}=1") == f"there is no setting --DemoApp.{name}"
+@pytest.mark.parametrize(("name", "near"), [("space", "share"), ("pause", None), ("own_pause", "own_path")])
+def test_neither_fields_nor_constants_are_settings(name: str, near: str | None) -> None:
+    hint = "" if near is None else f"; did you mean {near}?"
+    assert said(f"--DemoApp.{name}=1") == f"there is no setting --DemoApp.{name}{hint}"
 
 
 def test_a_field_that_is_none_is_refused() -> None:
@@ -259,15 +260,13 @@ def test_sizes_are_shown_in_the_largest_unit_that_fits() -> None:
     assert size_in_units(0) == "0"
 
 
-GONE = ("channel_cell_timeout", "channel_compression", "package_lock_life")
-
-
-@pytest.mark.parametrize("name", [*GONE, *CONSTANTS])
+@pytest.mark.parametrize("name", sorted(REMOVED))
 def test_what_became_a_constant_is_no_setting(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["serve", f"--ServeApp.{name}=1"]) == 2
-    assert capsys.readouterr().err == f"cellgate: there is no setting --ServeApp.{name}\n"
+    gone = f"there is no setting --ServeApp.{name}; it was removed: {REMOVED[name]}"
+    assert capsys.readouterr().err == f"cellgate: {gone}\n"
     monkeypatch.setenv(f"CELLGATE__ServeApp__{name}", "1")
     assert main(["serve"]) == 2
     assert f"CELLGATE__ServeApp__{name}: no such setting" in capsys.readouterr().err
