@@ -161,7 +161,7 @@ class Entrance(BaseHandler):
         if isinstance(found, Login):
             return found
         self._check_attempts(found)
-        return await found()
+        return await found(self.client_origin)
 
     async def refuse(self, error: NotAuthenticated) -> CellgateError:
         """Return the refusal of a wrong token or ticket; it may have to wait, as anywhere else."""

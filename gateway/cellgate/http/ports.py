@@ -224,7 +224,7 @@ class ProgramHandler(BaseHandler):
             login = found
         else:
             self._check_attempts(found)
-            login = await found()
+            login = await found(self.client_origin)
         path = None if self._at_own_name else parse_path(self._uri)
         if path is None:
             raise NotFound("A path begins with /SESSION/PORT/")
