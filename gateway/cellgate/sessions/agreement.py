@@ -23,12 +23,7 @@ MOST_LENGTH = 64
 
 
 def check_agreement(
-    session: Session,
-    body: SessionBody,
-    kernels: KernelspecCatalog,
-    sharer: SessionRow | None,
-    *,
-    exact: bool,
+    session: Session, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None, *, exact: bool
 ) -> None:
     """Raise Conflict unless the session is what `body` asks for. The message says what differs, no values.
 
@@ -64,7 +59,7 @@ def _of_another_kind(
     kernel = session.row.kernel
     if names_kernel(body) and kernels.choose(body.kernel, body.language, kernel) != kernel:
         return f"kernel {kernel!r}"
-    network = "allow" if session.has_network else "none"
+    network = "allow" if session.slot.has_network else "none"
     if body.network not in (None, network):
         return f"network {network!r}"
     if body.checkpoint not in (None, AUTO if session.undo.automatic else "none"):
