@@ -31,8 +31,9 @@ from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
+from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionSpec
 from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.channels.connection import Listener

@@ -124,7 +124,7 @@ class Sessions(RuleBasedStateMachine):
         session = self.world.live(asked.key)
         if session is not None and asked.run is not None:
             with suppress(CellgateError):
-                self.world.do(session.answer, asked.run.id, "a line")
+                self.world.do(session.runs.answer, asked.run.id, "a line")
         self.turns(turns)
 
     @rule(key=KEYS, turns=TURNS)

@@ -16,7 +16,8 @@ from cellgate.errors import NotFound, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.verify.stores import check_record
-from cellgate.sessions.session import MOST_FAULTS, Session
+from cellgate.sessions.session import Session
+from cellgate.sessions.worker import MOST_FAULTS
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.protocol.execution import Status
@@ -331,7 +332,7 @@ async def test_a_cell_whose_end_is_being_recorded_at_the_end_is_recorded_once(ho
     house.journal.commit = slow  # type: ignore[method-assign]
     run = session.submit(ExecuteRequest(code="ok"))
     await soon(begun.wait())
-    worker = session._worker
+    worker = session.worker.task
     assert worker is not None
     ending = asyncio.ensure_future(session.end("lifetime"))
     async with asyncio.timeout(DEADLINE):
@@ -376,7 +377,7 @@ async def test_the_culler_outlives_what_it_can_t_judge(
     assert "Task 'culler' failed" in caplog.text
     del house.manager._live["ada", "bad"]
     session = await opened(house)
-    session.started -= 10 * session.limits.lifetime
+    session.record.started -= 10 * session.limits.lifetime
     await soon(asyncio.wait_for(session.over, DEADLINE))
     row = await house.journal.reads.session("ada", "s")
     assert row is not None

@@ -13,7 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.events import EventLog
 from cellgate.sessions.queue import ExecutionQueue
-from cellgate.sessions.session import Session
+from cellgate.sessions.replacement import KernelReplacement
+from cellgate.sessions.worker import SessionWorker
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.execution import Execution
 from tests.core.machine import Sessions
@@ -81,12 +82,12 @@ async def no_deadline(run: ExecutionRun, kernel: Any) -> None:
     await run._finished(kernel)
 
 
-async def nobody_told(session: Session, wish: Any) -> None:
+async def nobody_told(worker: SessionWorker, wish: Any) -> None:
     """Who waits for a restart is forgotten."""
-    await session._replace_kernel(wish.cause)
+    await worker._replacement.replace(wish.cause)
 
 
-def nothing_lost(session: Session) -> None:
+def nothing_lost(replacement: KernelReplacement) -> None:
     """Variables are lost, and no cell says so."""
 
 
@@ -114,8 +115,8 @@ MISTAKES: list[tuple[type, str, Callable[..., Any], list[Step]]] = [
     (KernelPool, "release", kept, [submit("hello"), DELETE]),
     (EventLog, "_chained_to", broken_chain, [submit("hello")]),
     (ExecutionRun, "_escalate", no_deadline, [submit("never", timeout=0.1)]),
-    (Session, "_do_restart", nobody_told, [submit("hello"), RESTART]),
-    (Session, "take_loss", nothing_lost, [submit("hello"), RESTART, submit("hello")]),
+    (SessionWorker, "_do_restart", nobody_told, [submit("hello"), RESTART]),
+    (KernelReplacement, "take_loss", nothing_lost, [submit("hello"), RESTART, submit("hello")]),
 ]
 """Whose method each takes the place of, and steps that show it."""
 NAMES = [mistake.__name__ for _, _, mistake, _ in MISTAKES]

@@ -41,7 +41,7 @@ from cellgate.replay.packages import RecordedPackage, installed_packages, pins
 from cellgate.replay.report import NewRun
 from cellgate.replay.run import Listener, refuse_other_environment, run_cells
 from cellgate.sessions.files import SessionFiles
-from cellgate.sessions.kernel_slot import environment_of
+from cellgate.sessions.model import environment_of
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session

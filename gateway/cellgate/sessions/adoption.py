@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -28,14 +28,13 @@ from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.model import makes_checkpoints
-from cellgate.sessions.parts import SessionSpec
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
-from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionSpec
 from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.base.places import Places
 from cellgate_kernels.channels.spool import Spooled, read_spool
 from cellgate_kernels.codec.decoding import json_decoder
-from cellgate_kernels.kernel.kernel import KernelLauncher
+from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
 from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.launch.folders import SOCKETS
 from cellgate_kernels.protocol.contents import content_of
@@ -74,10 +73,20 @@ PROGRAM_LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
 )
 PORT_LOST_WITH_THE_GATEWAY: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
 
-MakeSession = Callable[[SessionSpec], Session]
+
+class Adopting(Protocol):
+    """A session that can continue with a kernel of a previous gateway: ``Session``."""
+
+    async def open(
+        self, executions_made: int, adopted: Kernel | None = None, running: ExecutionRun | None = None
+    ) -> None:
+        """Continue with the kernel; see ``Session.open``."""
 
 
-class Recovery:
+S = TypeVar("S", bound=Adopting)
+
+
+class Recovery(Generic[S]):
     """Recovers the sessions of a previous gateway. `kernels`: the kernels it stored, by id."""
 
     def __init__(
@@ -86,7 +95,7 @@ class Recovery:
         launcher: KernelLauncher,
         kernels: Mapping[str, StoredKernel],
         settings: ExecutionSettings,
-        make: MakeSession,
+        make: Callable[[SessionSpec], S],
         secrets: SecretSource | None,
     ) -> None:
         self._journal = journal
@@ -98,7 +107,7 @@ class Recovery:
         self._at_once = asyncio.Semaphore(ADOPTED_AT_ONCE)
         self._places = Places(MESSAGES_A_TURN)
 
-    async def adopt(self, row: SessionRow, log: EventLog) -> Session | None:
+    async def adopt(self, row: SessionRow, log: EventLog) -> S | None:
         """The session, continuing with its kernel; None if the kernel is gone, and the session must `end`."""
         stored = self._kernels.get(str(row.environment.get("kernel_id")))
         if stored is not None:
@@ -122,7 +131,7 @@ class Recovery:
         log.close()
         log.save_session(structs.replace(row, state="ended", cause="gateway_restart"))
 
-    async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
+    async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> S:
         backlog = Backlog()
         secrets, values = self._secrets(row, stored)
 

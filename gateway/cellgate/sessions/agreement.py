@@ -14,7 +14,7 @@ from cellgate.errors import Conflict
 from cellgate.execution.limits import SessionLimits, named_limits
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.model import AUTO
-from cellgate.sessions.session import Session
+from cellgate.sessions.parts import SessionCore
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
@@ -23,7 +23,12 @@ MOST_LENGTH = 64
 
 
 def check_agreement(
-    session: Session, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None, *, exact: bool
+    session: SessionCore,
+    body: SessionBody,
+    kernels: KernelspecCatalog,
+    sharer: SessionRow | None,
+    *,
+    exact: bool,
 ) -> None:
     """Raise Conflict unless the session is what `body` asks for. The message says what differs, no values.
 
@@ -51,7 +56,7 @@ def names_kernel(body: SessionBody) -> bool:
 
 
 def _of_another_kind(
-    session: Session, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None
+    session: SessionCore, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None
 ) -> str | None:
     """Name the property of a session that contradicts the request; None if there is none."""
     if sharer is not None and sharer.folder != session.row.folder:
@@ -67,7 +72,7 @@ def _of_another_kind(
     return None
 
 
-def _differences(session: Session, body: SessionBody) -> Iterator[tuple[str, list[str]]]:
+def _differences(session: SessionCore, body: SessionBody) -> Iterator[tuple[str, list[str]]]:
     had = dict(session.slot.profile.env)
     yield "env", [name for name, value in (body.env or {}).items() if had.get(name) != value]
     if body.limits is not None:

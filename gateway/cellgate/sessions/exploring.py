@@ -171,9 +171,9 @@ class Exploration:
             self._end(each, cause)
 
     async def _run(self) -> list[Explored]:
-        with self._parent.explored(self.stop):
+        with self._parent.holds.explored(self.stop):
             try:
-                await self._parent.keep_if_due()
+                await self._parent.rollbacks.keep_if_due()
                 await self._begin_more()
                 while self._running:
                     await self._one_ended()
@@ -207,7 +207,7 @@ class Exploration:
         assert best.session is not None
         assert best.run is not None
         try:
-            await self._parent.take_over(best.session, best.run, anyway=self.plan.anyway)
+            await self._parent.rollbacks.take_over(best.session.rollbacks, best.run, anyway=self.plan.anyway)
         except CellgateError as refusal:
             best.refusal = refusal
             best.kept = True
@@ -249,7 +249,7 @@ class Exploration:
         if self._stopped:
             self._end(each, EXPLORED)
             return
-        session.transient = self.plan.keep is not Keep.ALL
+        session.replacement.transient = self.plan.keep is not Keep.ALL
         try:
             each.run = session.submit(each.request, idempotency=self.plan.idempotency)
         except CellgateError:

@@ -219,7 +219,7 @@ class SessionFiles:
                     sha256=each.upload.sha256,
                     action="created" if created else "changed",
                 )
-                session.log.append("file", None, session.recorded_file(structs.asdict(model)))
+                session.log.append("file", None, session.record.masked_file(structs.asdict(model)))
                 models.append(model)
             self._ledger.placed(incoming.reservation, used)
         session.record.begin_idleness()
@@ -267,7 +267,7 @@ class SessionFiles:
         if session is not None:
             session.slot.watch.know("/".join(parts), None)
             fields = {"path": "/".join(parts), "size": None, "sha256": None, "action": "deleted"}
-            session.log.append("file", None, session.recorded_file(fields))
+            session.log.append("file", None, session.record.masked_file(fields))
             session.record.begin_idleness()
             await session.log.commit()
 
@@ -281,7 +281,7 @@ class SessionFiles:
                 session.slot.watch.know(path, None)
             for number, path in enumerate(gone, 1):
                 fields = {"path": path, "size": None, "sha256": None, "action": "deleted"}
-                session.log.append("file", None, session.recorded_file(fields))
+                session.log.append("file", None, session.record.masked_file(fields))
                 if number % RECORDED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         session.record.begin_idleness()
@@ -323,8 +323,8 @@ class SessionFiles:
                     session.slot.watch.know(path, None)
                     session.slot.watch.know(state.path, state)
                     gone = {"path": path, "size": None, "sha256": None, "action": "deleted"}
-                    session.log.append("file", None, session.recorded_file(gone))
-                    session.log.append("file", None, session.recorded_file(structs.asdict(change)))
+                    session.log.append("file", None, session.record.masked_file(gone))
+                    session.log.append("file", None, session.record.masked_file(structs.asdict(change)))
         if session is not None:
             session.record.begin_idleness()
             await session.log.commit()

@@ -22,13 +22,13 @@ TEXT = "text/plain"
 
 
 async def completion(session: Session, body: CompleteBody) -> Completion:
-    """Ask for completions at the cursor. Raises InvalidInput, and the errors of `Session.ask`."""
+    """Ask for completions at the cursor. Raises InvalidInput, and the errors of `SessionHolds.ask`."""
     code, cursor = _checked(body)
 
     async def ask(kernel: Kernel) -> questions.Completion:
         return await questions.complete(kernel.connection, kernel.exited, code, cursor)
 
-    found = await session.ask(ask)
+    found = await session.holds.ask(ask)
     return Completion(
         matches=found.matches,
         start=found.start,
@@ -39,18 +39,18 @@ async def completion(session: Session, body: CompleteBody) -> Completion:
 
 
 async def inspection(session: Session, body: InspectBody) -> Inspection:
-    """Inspect the name at the cursor. Raises InvalidInput, and the errors of `Session.ask`."""
+    """Inspect the name at the cursor. Raises InvalidInput, and the errors of `SessionHolds.ask`."""
     code, cursor = _checked(body)
 
     async def ask(kernel: Kernel) -> questions.Inspection:
         return await questions.inspect(kernel.connection, kernel.exited, code, cursor, body.detail)
 
-    data = (await session.ask(ask)).data
+    data = (await session.holds.ask(ask)).data
     return Inspection(found=bool(data), text=strip_ansi(data.get(TEXT, "")), data=data)
 
 
 async def variables(session: Session) -> VariableList:
-    """The kernel's variables. Raises Conflict for a kernel that tells of none, and as `Session.ask`."""
+    """The kernel's variables. Raises Conflict for a kernel that tells of none, and as `SessionHolds.ask`."""
 
     async def ask(kernel: Kernel) -> questions.Variables:
         if not kernel.tells_variables:
@@ -61,7 +61,7 @@ async def variables(session: Session) -> VariableList:
         texts = session.slot.secrets is None
         return await questions.variables(kernel.connection, kernel.exited, texts=texts)
 
-    found = await session.ask(ask)
+    found = await session.holds.ask(ask)
     return VariableList(
         variables=[
             VariableModel(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET, UnsetType, structs
 
 from cellgate.identity.principal import Reach
+from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
 from cellgate.record.rows import SessionRow
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
+from cellgate_kernels.kernel.kernel import Kernel
 
 TITLE = "title"
 """The key of a session's metadata with what it is about, such as the path of its notebook."""
@@ -90,3 +92,37 @@ def within(reach: Reach, model: SessionModel) -> SessionModel:
 
 def _reached(reach: Reach, keys: list[str] | UnsetType) -> list[str] | UnsetType:
     return UNSET if isinstance(keys, UnsetType) else [key for key in keys if reach.covers(key)] or UNSET
+
+
+def environment_of(kernel: Kernel) -> dict[str, Any]:
+    """Return the record's description of where cells run: kernel, image, Python and packages.
+
+    Taken from the kernel's own kernel_info_reply, and from what a kernel of this kernelspec reported about
+    its environment before anybody used it. The session's environment variables can make its own kernel find
+    other packages, and there is no way to know which, so `packages_of` says whose packages these are.
+    """
+    known: dict[str, Any] = {
+        "display_name": kernel.display_name,
+        "kernel_id": kernel.id,
+        "kernel_info": kernel.info,
+        **kernel.image,
+    }
+    if (environment := kernel.environment) is not None:
+        known |= {"python": environment.python, "packages": environment.versions()}
+        known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.variables else KERNELSPEC
+        if environment.left_out:
+            known["packages_left_out"] = environment.left_out
+        if kernel.hash_seed is not None:
+            known["hash_seed"] = kernel.hash_seed
+    names = [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]
+    if kernel.workspace.name != kernel.id:
+        # It has the folder of a kernel of another session, or of its own session before a rollback.
+        known["workspace_of"] = kernel.workspace.name
+    if kernel.profile.egress:
+        known["network"] = "allow"
+    if names:
+        # Names only: values may be secrets, and the record is kept.
+        known["env"] = names
+    if kernel.profile.secrets:
+        known["secrets"] = [name for name, _ in kernel.profile.secrets]
+    return known

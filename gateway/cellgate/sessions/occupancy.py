@@ -57,6 +57,7 @@ class Occupancy:
     """The occupants of one session. `seen`: whether each of them is there now."""
 
     def __init__(self, seen: Mapping[Occupant, Callable[[], object]]) -> None:
+        self._seen = seen
         self._against = {act: [(each, seen[each]) for each in FORBIDDING[act]] for act in Act}
 
     def forbids(self, act: Act) -> Occupant | None:
@@ -65,3 +66,7 @@ class Occupancy:
             if is_there():
                 return occupant
         return None
+
+    def has(self, occupant: Occupant) -> bool:
+        """Return whether this one is there."""
+        return bool(self._seen[occupant]())

@@ -162,6 +162,14 @@ class SessionRuns:
         self._context = context
         self._beside: dict[str, ExecutionRun] = {}
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
+        self.quiet = asyncio.Event()
+        """Set whenever no more cell may be running or queued."""
+
+    async def until_quiet(self) -> None:
+        """Return when no cell is running or queued."""
+        while self.busy:
+            self.quiet.clear()
+            await self.quiet.wait()
 
     def take_number(self) -> int:
         """Return the number of an execution that is recorded although it did not run here."""
@@ -183,6 +191,11 @@ class SessionRuns:
         if self.current is not None:
             yield self.current
         yield from self._beside.values()
+
+    @property
+    def waiting(self) -> int:
+        """The number of executions that wait."""
+        return len(self._queue)
 
     @property
     def busy_beside(self) -> bool:

@@ -278,7 +278,7 @@ class Archive:
 
     def _execution_model(self, principal: str, key: str, row: ExecutionRow) -> ExecutionModel:
         session = self._manager.get(principal, key)
-        run = session.find(row.id) if session is not None else None
+        run = session.runs.find(row.id) if session is not None else None
         status = row.status or ("running" if run is not None and run.running else "queued")
         return ExecutionModel(
             session=key,
@@ -306,7 +306,7 @@ class Archive:
         """
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
-            run = session.find(execution)
+            run = session.runs.find(execution)
             if run is not None and run.machine.finished:
                 await run.end.wait()  # an end is shown only once it is durable, as on a stream
             elif run is not None and run.record.builder is not None:

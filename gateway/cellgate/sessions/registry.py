@@ -38,12 +38,13 @@ from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints
-from cellgate.sessions.parts import SessionSpec, SharedParts
+from cellgate.sessions.parts import SharedParts
+from cellgate.sessions.replacement import Moved
 from cellgate.sessions.resumption import Past, Resumption, resume
 from cellgate.sessions.secrets import SessionSecrets
-from cellgate.sessions.session import Moved, Session
+from cellgate.sessions.session import Session
 from cellgate.sessions.settings import ManagerSettings
-from cellgate.sessions.state import SessionState
+from cellgate.sessions.state import SessionSpec, SessionState
 from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
@@ -227,7 +228,7 @@ class SessionManager:
             self._culler.cancel()
         quiet = Supervisor()
         for session in self._live.values():
-            quiet.start(session.quiet(), f"quiet {session.row.key}", session=session.row.key)
+            quiet.start(session.runs.until_quiet(), f"quiet {session.row.key}", session=session.row.key)
         try:
             async with asyncio.timeout(grace):
                 await quiet.finished()
@@ -274,7 +275,7 @@ class SessionManager:
 
     def queued(self) -> int:
         """Return the number of executions that wait in their sessions."""
-        return sum(session.queue_length for session in self._live.values())
+        return sum(session.runs.waiting for session in self._live.values())
 
     # Creating
 
@@ -368,9 +369,9 @@ class SessionManager:
         """Return a new session, with the key `branch`, that goes on with a copy of a session's kernel.
 
         It belongs to the same principal and has what the other has: limits, variables, secrets, packages, a
-        network. `explored`: as for `Session.held`. Raises NotFound, Conflict when there is a session of that
-        key, also an ended one, and what `Session.held`, `KernelPool.branch` and copying of files do; then the
-        session goes on as before.
+        network. `explored`: as for `SessionHolds.held`. Raises NotFound, Conflict when there is a session of
+        that key, also an ended one, and what that, `KernelPool.branch` and copying of files do; then it goes
+        on as before.
         """
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
@@ -406,7 +407,7 @@ class SessionManager:
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"
                 " choose another key for the branch"
             )
-        async with parent.held(explored=explored):
+        async with parent.holds.held(explored=explored):
             session = self._make_session(await self._branch_of(parent, owned[1], explored=explored))
             kernel = await parent.slot.branch(spec, parent.limits.resources.disk)
             try:
@@ -1138,7 +1139,7 @@ def _shutting_down() -> ShuttingDown:
 def _overdue(session: Session, most_lifetime: float) -> str | None:
     moment = asyncio.get_running_loop().time()
     # An adopted session has the limits of a previous gateway, whose ceilings may have been different.
-    if moment - session.started > min(session.limits.lifetime, most_lifetime):
+    if moment - session.record.started > min(session.limits.lifetime, most_lifetime):
         return "lifetime"
     idle_since = session.idle_since
     if idle_since is not None and moment - idle_since > session.limits.idle_timeout:

@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from msgspec import structs, to_builtins
+from msgspec import UNSET, UnsetType, structs, to_builtins
 
 from cellgate.errors import Conflict, StorageFull
+from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.execution.run import ExecutionRun
-from cellgate.record.events import now
+from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
 from cellgate.record.rows import SessionRow
+from cellgate.record.store.interface import EventStore
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.kernel_slot import environment_of
-from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE
-from cellgate.sessions.parts import SessionSpec
-from cellgate.wire.events import BranchedFrom, Loss
+from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE, environment_of
+from cellgate.sessions.secrets import SessionSecrets
+from cellgate.wire.events import BranchedFrom, Loss, Missing
 from cellgate_kernels.base.branching import Branched, Obstacle
-from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 
 
 class SessionState(StrEnum):
@@ -43,6 +46,27 @@ class SessionState(StrEnum):
     ENDED = "ended"
 
 
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """One session: its row, its limits, the kernels it gets, its event log, and the store of that log.
+
+    `principal`: who waits for its kernels, if its row names nobody.
+    `loss`: what it lost before it was opened and no execution has said yet. `missing`: what it had in an
+    earlier life and does not have in this one. `checkpoints`: whether one is made after each cell.
+    """
+
+    row: SessionRow
+    limits: SessionLimits
+    profile: KernelProfile
+    log: EventLog
+    store: EventStore
+    principal: str = ""
+    loss: Loss | None = None
+    missing: Missing | UnsetType = UNSET
+    secrets: SessionSecrets | None = None
+    checkpoints: bool = False
+
+
 class SessionRecord:
     """A live session's row and state. Anybody may read the attributes; change them through the methods."""
 
@@ -56,8 +80,10 @@ class SessionRecord:
         self.cause: str | None = None
         self.last_activity = spec.row.last_activity
         self._time = asyncio.get_running_loop().time
+        self.started = self._time()
         self.idle_since = self._time()
         self._store = spec.store
+        self._secrets = spec.secrets
         self._gateway_version = gateway_version
         self._introduction: dict[str, Any] = {}
         self._recorded = spec.row.state, spec.row.cause
@@ -70,6 +96,30 @@ class SessionRecord:
     def begin_idleness(self) -> None:
         """Restart the idle time."""
         self.idle_since = self._time()
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds that it may still live."""
+        return self.limits.lifetime - (self._time() - self.started)
+
+    def let_live(self, seconds: float, most: float) -> None:
+        """End it so many seconds from now, however idle it is. Raises InvalidInput.
+
+        `most`: seconds that it may live in all.
+        """
+        lifetime = check_seconds(seconds, "timeout") + self._time() - self.started
+        if lifetime > most:
+            raise InvalidInput(f"With this timeout it lives {lifetime:.0f} s, and {most:.0f} are the most")
+        self._live(lifetime)
+
+    def let_live_longer(self, seconds: float, most: float) -> None:
+        """Let it live longer by `let_live`: never shorter than now, and no longer than it may."""
+        lifetime = min(seconds + self._time() - self.started, most)
+        if lifetime > self.limits.lifetime:
+            self._live(lifetime)
+
+    def _live(self, lifetime: float) -> None:
+        self.limits = replace(self.limits, lifetime=lifetime, idle_timeout=lifetime)
 
     def present(self) -> SessionRow:
         """Return the row with the current state, limits and head."""
@@ -186,7 +236,11 @@ class SessionRecord:
         """Record what a cell did to the workspace; if there is no room, its end can still be recorded."""
         for change in changes:
             with suppress(StorageFull):
-                run.record.emit("file", change)
+                run.record.emit("file", self.masked_file(change))
+
+    def masked_file(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields to record of a file's change: its path may have a secret in it."""
+        return fields if self._secrets is None else self._secrets.in_names(fields)
 
     def save(self, execution_count: int | None = None) -> None:
         """Write the row with the last recorded state: `busy` has no event of its own and is not recorded."""

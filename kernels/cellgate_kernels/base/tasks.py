@@ -105,18 +105,24 @@ class Supervisor:
 
         return self.start(work(), name)
 
-    def tell(self, name: str, error: Exception) -> None:
+    def tell(self, name: str, error: Exception, failed: Callable[[Exception], None] | None = None) -> None:
         """Log a failure and report it to the owner, as if a task of this name had failed."""
-        self._tell(name, error, None, {})
+        self._tell(name, error, failed, {})
 
-    def guard(self, callback: Callable[P, object], name: str, **ids: object) -> Callable[P, None]:
+    def guard(
+        self,
+        callback: Callable[P, object],
+        name: str,
+        failed: Callable[[Exception], None] | None = None,
+        **ids: object,
+    ) -> Callable[P, None]:
         """Wrap a callback for the event loop: errors are reported to the owner as a task's are."""
 
         def guarded(*arguments: P.args, **options: P.kwargs) -> None:
             try:
                 callback(*arguments, **options)
             except Exception as error:  # noqa: BLE001 - any error is reported to the owner
-                self._tell(name, error, None, ids)
+                self._tell(name, error, failed, ids)
 
         return guarded
 

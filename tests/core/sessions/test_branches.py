@@ -276,12 +276,12 @@ def test_cells_and_restarts_of_the_parent_wait_until_the_branch_is_made(world: F
     world.do(world.send, session, world.clients["s", "jupyter"], "hello")
     world.pass_time(1)
     assert asked.run is not None
-    assert session.queue_length == 2
+    assert session.runs.waiting == 2
     gate.open.set()
     world.run(asyncio.wait_for(task, 10))
     world.pass_time(1)
     assert asked.told
-    assert session.queue_length == 0
+    assert session.runs.waiting == 0
     queued = [event["code"] for event in world.recorded("s") if event["type"] == "queued"]
     assert queued == ["hello"] * 3
     assert [each["type"] for each in world.recorded("b")] == ["session"]

@@ -103,7 +103,7 @@ def become_idle(world: World) -> None:
 def become_old(world: World) -> None:
     session = world.live("s")
     assert session is not None
-    session.started -= 2 * session.limits.lifetime
+    session.record.started -= 2 * session.limits.lifetime
     world.run(world.manager._cull())
     world.pass_time(5)
 

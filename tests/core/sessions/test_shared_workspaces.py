@@ -325,20 +325,20 @@ def test_the_workspace_can_t_be_rolled_back_while_another_has_it(world: Pair) ->
     session = world.live("a")
     assert session is not None
     with pytest.raises(Conflict):
-        world.run(session.checkpoint(None, anyway=False))
+        world.run(session.rollbacks.checkpoint(None, anyway=False))
     world.end("b")
-    world.run(session.checkpoint(None, anyway=False))
+    world.run(session.rollbacks.checkpoint(None, anyway=False))
 
 
 @pytest.mark.parametrize("steps", range(5))
 def test_nobody_gets_the_workspace_in_the_middle_of_a_rollback(world: Pair, steps: int) -> None:
     session = world.live("a")
     assert session is not None
-    world.run(session.checkpoint(None, anyway=False))
+    world.run(session.rollbacks.checkpoint(None, anyway=False))
     (world.workspace("a") / "a.txt").write_text("later")
 
     async def race() -> str:
-        going_back = session.roll_back()
+        going_back = session.rollbacks.roll_back()
         for _ in range(steps):
             await asyncio.sleep(0)
         await world.manager.get_or_create(PRINCIPAL, SessionBody(session="b", workspace_of="a"))
@@ -360,18 +360,18 @@ def test_each_has_checkpoints_of_its_own(world: Pair) -> None:
     world.end("b")
     first = world.live("a")
     assert first is not None
-    world.run(first.checkpoint("before", anyway=False))
+    world.run(first.rollbacks.checkpoint("before", anyway=False))
     second = world.again("b")
     world.kernels_wanted = fails_to_start()
     with pytest.raises(KernelStartFailed):
         world.run(_restart(first))
     world.kernels_wanted = at_once
-    world.run(second.checkpoint("before", anyway=False))
+    world.run(second.rollbacks.checkpoint("before", anyway=False))
     world.end("a")
     (world.workspace("b") / "a.txt").write_text("later")
 
     async def go_back() -> None:
-        await second.roll_back("before")
+        await second.rollbacks.roll_back("before")
 
     world.run(go_back())
     assert world.files("b") == {"a.txt": "a"}

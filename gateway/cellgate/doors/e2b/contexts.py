@@ -146,7 +146,7 @@ class ContextsHandler(SandboxHandler):
             raise InvalidInput(f"cwd: {home_path(parts)[:200]!r} is no folder")
         sandbox = self.session()
         identifier = secrets.token_hex(ID_BYTES)
-        left = max(1.0, sandbox.seconds_left)
+        left = max(1.0, sandbox.record.seconds_left)
         # Kernels of other languages take no variables of single cells.
         env = None if language is Language.PYTHON else dict(services.sandboxes.of(sandbox).env)
         wanted = SessionBody(

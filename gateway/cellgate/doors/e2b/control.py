@@ -116,9 +116,9 @@ class ControlHandler(E2bHandler):
 
     def _let_contexts_live(self, session: Session) -> None:
         """Let the sandbox's contexts live as long as it does."""
-        left = max(1.0, session.seconds_left)
+        left = max(1.0, session.record.seconds_left)
         for context in further_contexts(self.services, session):
-            context.session.let_live(left, math.inf)
+            context.session.record.let_live(left, math.inf)
 
     def told(self, session: Session) -> dict[str, object]:
         """Return what is told of a sandbox that a client is to use, with its tokens."""
@@ -158,7 +158,7 @@ class SandboxesHandler(ControlHandler):
         await session.log.commit()
         services.sandboxes.of(session).env = env
         if not created:
-            session.let_live_longer(life, most)
+            session.record.let_live_longer(life, most)
         self.answer(self.told(session), 201)
 
     def limits(self, life: float) -> LimitsBody:
@@ -241,7 +241,7 @@ class ConnectHandler(ControlHandler):
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
-        session.let_live_longer(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
+        session.record.let_live_longer(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.answer(self.told(session))
 
@@ -255,7 +255,7 @@ class TimeoutHandler(ControlHandler):
         self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
-        session.let_live(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
+        session.record.let_live(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.set_status(204)
 
@@ -276,7 +276,7 @@ def _facts(session: Session) -> tuple[str, str, Mapping[str, object]]:
 def _detail(session: Session, domain: str) -> dict[str, object]:
     identifier, template, metadata = _facts(session)
     resources = session.limits.resources
-    end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.seconds_left))
+    end = datetime.now(UTC) + timedelta(seconds=max(0.0, session.record.seconds_left))
     return {
         "templateID": template,
         "sandboxID": identifier,

@@ -61,7 +61,7 @@ class CheckpointsHandler(_SessionHandler):
         self.check()
         body = await self.body(CheckpointBody)
         session = self._session(key)
-        point = await session.checkpoint(body.name, anyway=body.anyway)
+        point = await session.rollbacks.checkpoint(body.name, anyway=body.anyway)
         await session.log.commit()
         self.answer(model_of(point), 201)
 
@@ -114,7 +114,7 @@ class RollbackHandler(_RollbackHandler):
         self.check()
         body = await self.body(RollbackBody)
         session = self._session(key)
-        await self._answer(session, session.roll_back(body.checkpoint))
+        await self._answer(session, session.rollbacks.roll_back(body.checkpoint))
 
 
 class UndoHandler(_RollbackHandler):
@@ -136,4 +136,4 @@ class UndoHandler(_RollbackHandler):
     async def post(self, key: str) -> None:
         self.check()
         session = self._session(key)
-        await self._answer(session, session.undo_last_cell())
+        await self._answer(session, session.rollbacks.undo_last_cell())

@@ -142,7 +142,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         self.login.check(frozenset({Permission.RUN}))
         session = self.services.manager.live(self.owner, self._key)
         if command.input is not None:
-            session.answer(command.input.execution, check_text(command.input.value, "value", MAX_INPUT))
+            session.runs.answer(command.input.execution, check_text(command.input.value, "value", MAX_INPUT))
             return command.input.execution
         if command.execute is None:
             session.interrupt()

@@ -283,7 +283,7 @@ class CancelHandler(BaseHandler):
     async def post(self, key: str, execution: str) -> None:
         self.check()
         session = self.services.manager.get(self.owner, check_session_key(key))
-        if session is None or session.find(execution) is None:
+        if session is None or session.runs.find(execution) is None:
             await self.services.archive.find(self.owner, key, execution)
             raise Conflict("This execution has ended already")
         session.stop(execution)
@@ -305,5 +305,5 @@ class InputHandler(BaseHandler):
     async def post(self, key: str, execution: str) -> None:
         self.check()
         value = check_text((await self.body(InputBody)).value, "value", 1024 * 1024)
-        self.services.manager.live(self.owner, key).answer(execution, value)
+        self.services.manager.live(self.owner, key).runs.answer(execution, value)
         self.set_status(204)

@@ -1,0 +1,156 @@
+"""What keeps a session's kernel where it is: branches and checkpoints being made, an exploration, questions.
+
+As long as there is one, no cell begins; what comes in waits in the queue. A restart ends them, and cells. It
+knows nothing of what is made or asked meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+from cellgate.sessions.checkpoints import Checkpoint, RolledBack
+from cellgate.sessions.occupancy import Act, Occupant
+from cellgate.sessions.parts import SessionCore
+from cellgate.sessions.state import SessionState
+from cellgate_kernels.base.errors import KernelBusy, KernelDied
+from cellgate_kernels.base.tasks import outcome
+from cellgate_kernels.kernel.kernel import Kernel
+
+T = TypeVar("T")
+
+MOST_QUESTIONS = 16
+"""Questions to the kernel that wait or are being answered."""
+QUESTION_PATIENCE = 10.0
+"""Seconds that one waits for others, or for files to be put into place."""
+
+
+class SessionHolds:
+    """The holds of one session. `count`: how many there are, an exploration and each question included."""
+
+    def __init__(self, core: SessionCore) -> None:
+        self.count = 0
+        self._core = core
+        self._questions: set[asyncio.Task[Any]] = set()
+        # Stops the exploration, if there is one.
+        self._stop: Callable[[str], None] | None = None
+
+    @property
+    def explores(self) -> bool:
+        """Whether the session is being explored."""
+        return self._stop is not None
+
+    @asynccontextmanager
+    async def held(self, *, explored: bool = False) -> AsyncGenerator[None, None]:
+        """Let no cell begin, and leave the kernel where it is, until this ends; what comes in waits.
+
+        `explored`: the caller explores the session, so that its cells wait already. Raises KernelBusy if a
+        cell runs or waits or somebody explores it, KernelDied, StorageError, PrincipalQuotaExceeded, and
+        ShuttingDown.
+        """
+        self._core.check_recordable()
+        if not explored:
+            self._check_at_rest()
+        with self.counted():
+            self._core.record.touch()
+            async with self._core.slot.moving:
+                yield
+
+    @contextmanager
+    def explored(self, stop: Callable[[str], None]) -> Iterator[None]:
+        """Let no cell begin until this ends; what comes in waits. Branches are made of it in between.
+
+        `stop` is called with a cause when the session is interrupted or restarted or ends: the caller is to
+        be done soon then. Raises as `held`.
+        """
+        self._core.check_recordable()
+        self._check_at_rest()
+        record = self._core.record
+        with self.counted():
+            self._stop = stop
+            record.touch()
+            record.state = SessionState.BUSY
+            try:
+                yield
+            finally:
+                self._stop = None
+                if record.state is SessionState.BUSY:
+                    record.state = SessionState.IDLE
+                record.touch()
+
+    def _check_at_rest(self) -> None:
+        """Raises KernelBusy and KernelDied if it can't be branched, or asked anything, now."""
+        occupant = self._core.occupancy.forbids(Act.HOLD)
+        if occupant is Occupant.EXPLORED:
+            raise KernelBusy("The session is being explored; wait for the end of that, or interrupt it")
+        if occupant is not None:
+            raise KernelBusy("The session is in use; try again when no cell runs or waits")
+        if not self._core.slot.alive:
+            raise KernelDied("The session's kernel has ended, with all variables; run a cell to get another")
+
+    async def ask(self, question: Callable[[Kernel], Awaitable[T]]) -> T:
+        """Return the idle kernel's answer to a question of ``cellgate_kernels.kernel.questions``.
+
+        Cells that come in meanwhile wait. Nothing is recorded. Raises KernelBusy at once if a cell runs or
+        waits, and as `question`; KernelDied, and ShuttingDown.
+        """
+        self._core.check_open()
+        self._check_at_rest()
+        if len(self._questions) >= MOST_QUESTIONS:
+            raise KernelBusy("Too many questions wait for the session's kernel; ask again later")
+        self.count += 1
+        self._core.record.touch()
+        task = self._core.tasks.share(self._ask(question), "question")
+        self._questions.add(task)
+        task.add_done_callback(self._asked)
+        return await outcome(task, lambda: KernelDied("The session's kernel was given up while it was asked"))
+
+    async def _ask(self, question: Callable[[Kernel], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(QUESTION_PATIENCE):
+                await self._core.slot.moving.acquire()
+        except TimeoutError:
+            raise KernelBusy("The session is in use; ask again later") from None
+        try:
+            if self._core.kernel is None or not self._core.kernel.alive:
+                raise KernelDied("The session's kernel has ended; run a cell to get another")
+            return await question(self._core.kernel)
+        finally:
+            self._core.slot.moving.release()
+
+    def _asked(self, task: asyncio.Task[Any]) -> None:
+        self._questions.discard(task)
+        self.count -= 1
+        self._core.record.begin_idleness()
+        self._core.queue.wake()
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Let no cell begin until this ends, whatever else occupies the session."""
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+            self._core.queue.wake()
+
+    def stop_exploring(self, cause: str) -> None:
+        """End the exploration, if there is one."""
+        if self._stop is not None:
+            self._stop(cause)
+
+    def give_up(self, cause: str) -> None:
+        """End the exploration, and all questions: the kernel is given up."""
+        self.stop_exploring(cause)
+        for task in self._questions:
+            task.cancel()
+
+    def restart(self, cause: str, point: Checkpoint | None = None) -> asyncio.Future[RolledBack | None]:
+        """Request another kernel, made of this `point` if it is given; what the present one does ends."""
+        self.give_up(cause)
+        self._core.queue.cancel_all(cause)
+        gave_up = any(self._core.runs.running)
+        self._core.runs.abandon(cause)
+        return self._core.queue.put_restart(cause, point, insists=gave_up)

@@ -1,0 +1,231 @@
+"""Gives a session another kernel: a fresh one for one that is gone or given up, or one made of a checkpoint.
+
+It records what is lost with a kernel and tells clients and programs of it, and watches over the first queued
+cell while the session waits in line. ``kernel_slot`` claims and ends kernels; others say when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from msgspec import UNSET
+
+from cellgate.execution.run import ExecutionRun
+from cellgate.sessions.checkpoints import Checkpoint, RolledBack
+from cellgate.sessions.occupancy import Act, Occupant
+from cellgate.sessions.parts import SessionCore
+from cellgate.sessions.state import SessionState
+from cellgate.wire.events import Loss
+from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, GatewayFault, in_words
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.execution import Status
+
+logger = logging.getLogger(__name__)
+
+MOST_REVIVALS = 5
+CHOSEN = "chosen"
+"""The cause of the state of a session that goes on as one of its alternatives."""
+ROLLED_BACK = "rolled_back"
+"""The cause of what a rollback ends, and of the state after it."""
+NO_KERNEL = "no_kernel"
+"""The cause of a cell's timeout that passed while the session waited in line for a kernel."""
+
+Moved = Callable[[int], None]
+"""Is told how many others get a kernel first."""
+
+
+class KernelReplacement:
+    """Replaces the kernels of one session.
+
+    `going`: the kernel is being replaced. `revivals`: how many times in a row without a cell. `opener`: is
+    told the position in line for the first kernel, before there is an execution. `loss`: what was lost with a
+    kernel, until an execution has announced it. `transient`: the session ends with its first cell, so
+    that a kernel that is given up is not replaced.
+    """
+
+    def __init__(self, core: SessionCore, loss: Loss | None) -> None:
+        self.going = False
+        self.revivals = 0
+        self.opener: Moved | None = None
+        self.loss = loss
+        self.transient = False
+        self._core = core
+        self._now = asyncio.get_running_loop().time
+        # The first queued execution and its timer, while the session waits for a kernel that a restart wants.
+        self._watched: tuple[ExecutionRun, asyncio.TimerHandle, float] | None = None
+
+    async def replace(self, cause: str, patience: float | None = None) -> None:
+        """End the kernel, if any, and continue with a fresh one and the same files.
+
+        Waits in line for it at most `patience` seconds.
+        """
+        self.going = True
+        self.watch_first()
+        self._give_up(cause)
+        try:
+            try:
+                await self._core.slot.drop()
+            finally:
+                self._core.record.set(SessionState.DEAD, cause, None)
+            await self._core.undo.kernel_replaced(self._core.slot.workspace)
+            kernel = await self._core.slot.claim(patience)
+        except BaseException:
+            self._core.door.tell("dead")
+            raise
+        finally:
+            self.going = False
+            self._unwatch()
+        missing = UNSET if self.loss is None else self.loss.missing
+        self.loss = Loss(cause=cause, files=self.files_left, missing=missing)
+        self._core.record.attached(kernel, self.loss)
+        self._core.record.set(SessionState.IDLE, cause, kernel)
+        self._core.undo.attached()
+        self._core.door.kernel_ready(kernel)
+
+    async def exchange(
+        self, point: Checkpoint, cause: str, tell: Callable[[RolledBack], Awaitable[None]]
+    ) -> RolledBack:
+        """Continue with a kernel made of a checkpoint; `tell` records what it is."""
+        self.going = True
+        try:
+            found = await self._core.slot.roll_back(
+                self._core.undo, point, partial(self._core.processes.kill, cause)
+            )
+        except BaseException:
+            if self._core.kernel is None:
+                self._give_up(cause)
+                self._core.record.set(SessionState.DEAD, cause, None)
+                self._core.door.tell("dead")
+            raise
+        finally:
+            self.going = False
+        self._give_up(cause)
+        try:
+            await tell(found)
+        finally:
+            self._core.record.attached(found.kernel, self.loss)
+            self._core.record.change(SessionState.IDLE, cause, found.kernel)
+            self._core.report("A session has gone to a checkpoint", cause=cause)
+            self._core.door.kernel_ready(found.kernel)
+        return found
+
+    async def after_loss(self, run: ExecutionRun) -> bool:
+        """Replace a kernel that was given up at a deadline; a dead one is replaced at the next execution.
+
+        Returns whether the session has a fresh kernel now.
+        """
+        kernel = self._core.kernel
+        if kernel is None:
+            return False
+        if not run.gave_up:
+            if kernel.exited.done():
+                self._core.queue.cancel_all("kernel_died")
+                self._core.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
+            return False
+        self._core.queue.cancel_all("kernel_replaced")
+        if kernel.alive:
+            self._died(kernel, GatewayFault.reason if run.broken else "cell_timeout")
+        if self.transient:
+            return False
+        try:
+            async with asyncio.timeout(self._core.settings.execution.interrupt_grace):
+                await self.replace(GatewayFault.reason if run.broken else "cell_timeout")
+        except (TimeoutError, CellgateError) as error:
+            logger.warning("Session %s has no kernel for now: %s", self._core.row.key, in_words(error))
+            return False
+        return True
+
+    def _give_up(self, cause: str) -> None:
+        """End the programs and ports of a kernel that is given up, and tell its clients."""
+        self._core.processes.lose(cause)
+        self._core.ports.lose()
+        self._core.door.kernel_gone(asked=cause in {"kernel_restarted", ROLLED_BACK, CHOSEN})
+
+    def revive(self) -> None:
+        """Get a fresh kernel if there is none, as Jupyter does; only a few times in a row without a cell.
+
+        Not while what was lost can be gone back to: that would end the checkpoints.
+        """
+        if self._core.slot.alive:
+            return
+        occupant = self._core.occupancy.forbids(Act.REVIVE)
+        if occupant is Occupant.CHECKPOINTS:
+            self._core.door.tell("dead")
+        elif occupant is None and self.revivals < MOST_REVIVALS:
+            self.revivals += 1
+            self._core.queue.put_restart(self._core.record.cause or "kernel_exit")
+
+    def kernel_exited(self, kernel: Kernel) -> None:
+        """Note the end of a kernel, whatever it was."""
+        if not kernel.dismissed:
+            self._died(kernel, kernel.exited.result().cause)
+        self.exited(kernel)
+
+    def _died(self, kernel: Kernel, cause: str) -> None:
+        self._core.observer.kernel_died(cause)
+        self._core.report("A kernel died", kernel=kernel.id, cause=cause)
+
+    def exited(self, kernel: Kernel) -> None:
+        """Record the death of a kernel between cells; one that dies during a cell is handled by the run."""
+        if kernel is self._core.kernel and self._core.runs.current is None and not self._core.ending:
+            self._core.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
+            if self._core.door.connections:
+                self.revive()
+
+    def moved(self, position: int) -> None:
+        """The session's position in line has changed: the execution that the kernel is for tells it."""
+        run = self._core.runs.current
+        if run is None or run.machine.finished:
+            run = self._core.queue.first
+        if run is not None:
+            run.record.moved(position)
+        elif self.opener is not None:
+            self.opener(position)
+
+    def watch_first(self) -> None:
+        """Let the first queued execution end at its deadline while the session waits in line for a kernel.
+
+        That is so during a restart; otherwise a kernel is claimed for the first execution, with its patience.
+        """
+        if self._watched is not None and self._watched[0] is self._core.queue.first:
+            return
+        self._unwatch()
+        first = self._core.queue.first
+        waits = first is not None and not first.deadline.stands_in_line  # else it has a timer of its own
+        if self.going and self._core.runs.current is None and first is not None and waits:
+            patience = first.deadline.patience
+            if patience is not None:
+                timer = asyncio.get_running_loop().call_later(
+                    patience,
+                    self._core.tasks.guard(self._too_late, "deadline in line", execution=first.id),
+                    first,
+                )
+                self._watched = first, timer, self._now()
+
+    def _unwatch(self) -> None:
+        """Charge the execution for the time that it was first in line."""
+        if self._watched is not None:
+            run, timer, since = self._watched
+            timer.cancel()
+            run.deadline.deduct(self._core.slot.waited(since))
+            self._watched = None
+
+    def _too_late(self, run: ExecutionRun) -> None:
+        if self._core.slot.in_line and run is self._core.queue.first:
+            run.message = DeadlinePassed(run.deadline.timeout or 0.0).message
+            self._core.queue.remove(run, NO_KERNEL, Status.TIMEOUT)
+            self._core.finish_later(run)
+            self.watch_first()
+
+    @property
+    def files_left(self) -> str:
+        """Whether its files are still there, in the words of the record."""
+        return "kept" if self._core.slot.has_files else "none"
+
+    def take_loss(self) -> Loss | None:
+        """Return the loss of the previous kernel unless an execution has reported it; the caller does."""
+        loss, self.loss = self.loss, None
+        return loss
