@@ -44,10 +44,9 @@ from cellgate.sessions.copied_cell import copied
 from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
 from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
 from cellgate.sessions.model import session_model
-from cellgate.sessions.occupancy import Act, Occupancy, Occupant
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
-from cellgate.sessions.state import SessionRecord, SessionState
+from cellgate.sessions.state import Act, Occupancy, Occupant, SessionRecord, SessionState
 from cellgate.sessions.undo import SessionUndo
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
