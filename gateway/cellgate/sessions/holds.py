@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.occupancy import Act, Occupant
 from cellgate.sessions.parts import SessionCore
-from cellgate.sessions.state import SessionState
+from cellgate.sessions.state import Act, Occupant, SessionState
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.base.tasks import outcome
 from cellgate_kernels.kernel.kernel import Kernel

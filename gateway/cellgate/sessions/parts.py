@@ -26,10 +26,9 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.kernel_slot import SessionKernel
 from cellgate.sessions.neighbours import Neighbours
-from cellgate.sessions.occupancy import Occupancy, Occupant
 from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from cellgate.sessions.secrets import SecretSource
-from cellgate.sessions.state import SessionRecord, SessionState
+from cellgate.sessions.state import Occupancy, Occupant, SessionRecord, SessionState
 from cellgate.sessions.undo import SessionUndo
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.base.tasks import Supervisor

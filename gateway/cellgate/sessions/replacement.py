@@ -15,9 +15,8 @@ from msgspec import UNSET
 
 from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.occupancy import Act, Occupant
 from cellgate.sessions.parts import SessionCore
-from cellgate.sessions.state import SessionState
+from cellgate.sessions.state import Act, Occupant, SessionState
 from cellgate.wire.events import Loss
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, GatewayFault, in_words
 from cellgate_kernels.kernel.kernel import Kernel

@@ -1,6 +1,6 @@
 """A session: one principal's named, recorded conversation with one kernel at a time.
 
-It makes its parts and is what others call. ``occupancy`` says what is forbidden, ``worker`` runs cells,
+It makes its parts and is what others call. ``state`` says what is forbidden, ``worker`` runs cells,
 ``replacement`` gets another kernel, ``holds`` lets no cell begin, ``rollbacks`` goes back, ``end`` ends
 it, ``state`` keeps the row, ``channels.door`` serves Jupyter clients. It knows nothing of HTTP or of other
 sessions: ``registry`` creates, finds and ends sessions.
@@ -35,12 +35,11 @@ from cellgate.sessions.holds import SessionHolds
 from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
 from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
 from cellgate.sessions.model import session_model
-from cellgate.sessions.occupancy import Act, Occupancy, Occupant
 from cellgate.sessions.parts import SessionCore, SessionSettings, SharedParts
 from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from cellgate.sessions.replacement import KernelReplacement, Moved
 from cellgate.sessions.rollbacks import SessionRollbacks
-from cellgate.sessions.state import SessionRecord, SessionSpec, SessionState
+from cellgate.sessions.state import Act, Occupancy, Occupant, SessionRecord, SessionSpec, SessionState
 from cellgate.sessions.undo import SessionUndo
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.sessions.worker import SessionFaults, SessionWorker

@@ -13,11 +13,10 @@ from cellgate.errors import ShuttingDown
 from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.holds import SessionHolds
-from cellgate.sessions.occupancy import Act
 from cellgate.sessions.parts import SessionCore
 from cellgate.sessions.queue import Restart
 from cellgate.sessions.replacement import NO_KERNEL, KernelReplacement
-from cellgate.sessions.state import SessionState
+from cellgate.sessions.state import Act, SessionState
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, GatewayFault
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Status

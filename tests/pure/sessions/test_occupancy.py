@@ -2,7 +2,7 @@
 
 import pytest
 
-from cellgate.sessions.occupancy import Act, Occupancy, Occupant
+from cellgate.sessions.state import Act, Occupancy, Occupant
 
 ROWS = [
     line.split()
