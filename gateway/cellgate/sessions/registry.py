@@ -118,11 +118,7 @@ class SessionManager:
     """Finds sessions by (principal, key). Call `recover` once, then anything else, and `close` at the end."""
 
     def __init__(
-        self,
-        journal: RecordStore,
-        catalog: KernelspecCatalog,
-        parts: SharedParts,
-        settings: ManagerSettings,
+        self, journal: RecordStore, catalog: KernelspecCatalog, parts: SharedParts, settings: ManagerSettings
     ) -> None:
         self.settings = settings
         self._journal = journal
@@ -388,12 +384,7 @@ class SessionManager:
         await self._parts.pool.room_for_branch(patience)
 
     async def _branch(
-        self,
-        owned: Owned,
-        parent: Session,
-        spec: BranchSpec,
-        explored: bool,
-        made: asyncio.Future[Session],
+        self, owned: Owned, parent: Session, spec: BranchSpec, explored: bool, made: asyncio.Future[Session]
     ) -> Session:
         """Copy the parent's files and fork its kernel, then record both sessions: in this order.
 

@@ -127,12 +127,7 @@ class Session(SessionCore):
         )
         self.hooks = () if parts.installer is None else (CellPackages(self.slot),)
         self.worker = SessionWorker(
-            self,
-            self.holds,
-            self.replacement,
-            self.rollbacks.keep,
-            self.rollbacks.go_back,
-            self._faults,
+            self, self.holds, self.replacement, self.rollbacks.keep, self.rollbacks.go_back, self._faults
         )
         self._end = SessionEnding(self, self.holds, self.worker.stop)
         self.over = self._end.over

@@ -127,11 +127,7 @@ async def complete(
 
 
 async def inspect(
-    connection: KernelConnection,
-    exited: asyncio.Future[KernelExit],
-    code: str,
-    cursor: int,
-    detail: int,
+    connection: KernelConnection, exited: asyncio.Future[KernelExit], code: str, cursor: int, detail: int
 ) -> Inspection:
     """Inspect the name at the cursor; with `detail` 1 its source too. Raises the errors of `ask`."""
     question = {"code": code, "cursor_pos": cursor, "detail_level": detail}

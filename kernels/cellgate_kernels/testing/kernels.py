@@ -365,12 +365,7 @@ class FakeKernel(Kernel):
                 trees.remove(workspace)
             raise
         branch = FakeKernel(
-            branch_id,
-            self.profile,
-            workspace,
-            self._program,
-            reception=self._reception,
-            ending=self._ending,
+            branch_id, self.profile, workspace, self._program, reception=self._reception, ending=self._ending
         )
         branch.branched = branched
         branch.obstacles = branched.overruled

@@ -172,12 +172,7 @@ class FakeLauncher(KernelLauncher):
         if self._folder is not None and workspace == own:
             workspace.mkdir()
         kernel = FakeKernel(
-            kernel_id,
-            profile,
-            workspace,
-            self._chosen,
-            reception=self._messages,
-            ending=self._ended,
+            kernel_id, profile, workspace, self._chosen, reception=self._messages, ending=self._ended
         )
         if kernel.egress is not None:
             kernel.egress.mkdir()

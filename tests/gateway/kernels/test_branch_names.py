@@ -357,10 +357,7 @@ except OSError as error:
 
 
 async def test_processes_of_branches_are_counted_together(
-    launcher: KernelLauncher,
-    fork_server: ForkServer | None,
-    backend: str,
-    monkeypatch: pytest.MonkeyPatch,
+    launcher: KernelLauncher, fork_server: ForkServer | None, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit of processes is one for the sandbox, also without a cgroup: a branch brings no other."""
     if os.geteuid() == 0 and backend == "sandbox":
