@@ -71,7 +71,7 @@ class Gateway:
     def waiting(self, token: str) -> Awaitable[Login]:
         login = self.all.login(token)
         assert not isinstance(login, Login)
-        return login()
+        return login("10.0.0.1")
 
 
 @pytest.fixture

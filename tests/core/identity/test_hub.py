@@ -263,7 +263,7 @@ async def test_whose_token_was_good_lately_guesses_nothing(service: Service) -> 
     assert ask("t").known
     del service.api.users["t"]
     with pytest.raises(InvalidToken):
-        await ask("t")()
+        await ask("t")("10.0.0.1")
     service.now += REFUSED_SECONDS
     assert not ask("t").known
 
