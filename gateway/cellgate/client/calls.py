@@ -142,7 +142,8 @@ class Calls:
             await asyncio.to_thread(_check_replaceable, path)
         async with self.open(target) as answer:
             if not isinstance(path, Path):
-                path = path(_name_in(answer.headers.get("content-disposition", "")))
+                disposition = answer.headers.get("content-disposition", "")
+                path = path(disposition.partition('filename="')[2].partition('"')[0])
                 await asyncio.to_thread(_check_replaceable, path)
             await _save(answer, path, progress or ignore_progress)
         return path
@@ -184,11 +185,6 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(os.unlink, name)
         raise
-
-
-def _name_in(disposition: str) -> str:
-    """Return the name in a Content-Disposition as our gateways write it; an empty one if it has none."""
-    return disposition.partition('filename="')[2].partition('"')[0]
 
 
 def form_of(path: Path) -> str:

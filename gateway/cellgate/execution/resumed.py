@@ -72,11 +72,12 @@ class Backlog:
         return messages
 
     def end(self) -> None:
-        """Stop listening, and let the kernel continue."""
+        """Stop listening, and let the kernel continue; does nothing the second time."""
         self._stop()
         self._messages = []
         if self._connection is not None:
             self._connection.resume()
+            self._connection = None
 
 
 class RecordedOutputs:

@@ -376,7 +376,7 @@ class Session:
         if running is not None:
             running.host = self
             running.end.place = self.account.adopt_cell()
-            self._queue.put(running)
+            self._runs.current = running
         self.undo.attached()
         self._start_worker()
         self.touch()

@@ -228,7 +228,7 @@ class RunApp(SessionOptions):
                     RunReport(
                         file=printed_line(str(path)),
                         session=session,
-                        status=_status(cells) if failed else "ok",
+                        status=next((cell.result.status for cell in cells if failed and cell.failed), "ok"),
                         cells=cells,
                         not_run=total - len(cells),
                         notebook=notebook,
@@ -332,11 +332,6 @@ def _advise(screen: Screen, error: ErrorInfo | None, path: Path, sent: Sequence[
     for hint in (forgotten(path.parent, error, sent), wants_a_person(error)):
         if hint is not None:
             screen.note(hint)
-
-
-def _status(cells: Sequence[CellReport]) -> str:
-    """Return the status of the first cell that failed; ``ok`` if none has."""
-    return next((cell.result.status for cell in cells if cell.failed), "ok")
 
 
 class Data:
