@@ -378,7 +378,7 @@ def status_of(error: CellgateError) -> HTTPStatus:
 
 
 def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
-    """The status of a class of errors, or of its nearest base in the table; 503 for errors of backends."""
+    """Return the status of a class of errors or of its nearest listed base; 503 for backends' errors."""
     for each in kind.__mro__:
         if each in _STATUS:
             return _STATUS[each]

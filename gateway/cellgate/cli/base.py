@@ -228,7 +228,7 @@ def switches(class_name: str, **settings: Bool[Any, Any]) -> dict[str, tuple[dic
 
 
 def expanded(name: str) -> Path:
-    """A path as a user gives it, with ``~`` resolved. Raises UsageError for a home that is not known."""
+    """Return a user's path with ``~`` resolved. Raises UsageError for a home that is not known."""
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
@@ -624,7 +624,7 @@ class CommandApp(BaseApp):
         return Gateway(self.address(), token or None, trust=self.trust())
 
     def _local_gateway(self) -> RunningGateway | None:
-        """The gateway of the data folder if it is that of the settings: its token goes to no other URL."""
+        """Return the data folder's gateway if the settings name it: its token goes to no other URL."""
         from cellgate.client.transport import without_version  # noqa: PLC0415 - keeps --help quick
 
         running = self._running_gateway()

@@ -227,7 +227,7 @@ def _check_replaceable(path: Path) -> None:
 
 
 def _leads_into_proc(path: Path) -> bool:
-    """Whether a link, or one that it leads to, points to a process's descriptor, as /dev/stdout does."""
+    """Return whether a link leads, at once or in steps, to a process's descriptor, as /dev/stdout does."""
     # `stat` has followed them all, so they end.
     while path.is_symlink():
         path = path.parent.resolve() / path.readlink()
@@ -250,7 +250,7 @@ def session_path(session: str, *more: str) -> str:
 
 
 def words(argv: Sequence[str]) -> list[str]:
-    """A program and its arguments. Raises TypeError for a command line, and for a list within a list."""
+    """Return a program and its arguments. Raises TypeError for a command line or a nested list."""
     if isinstance(argv, str) or not all(isinstance(word, str) for word in argv):
         raise TypeError(
             "a program and its arguments are words of their own, such as 'ls', '-l'; no shell is used"

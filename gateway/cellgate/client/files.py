@@ -61,7 +61,7 @@ class Files(Asynchronous):
         return decode(await self._calls.upload(self._path(path), body), FileChange)
 
     async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """The file's content from byte `start` on, all or `length` bytes of it; empty after its end."""
+        """Return `length` bytes of the file from byte `start` on, by default all; empty after its end."""
         if length == 0:
             return b""
         last = "" if length is None else start + length - 1

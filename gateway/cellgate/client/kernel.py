@@ -52,7 +52,7 @@ class KernelQuestions:
     async def ask(
         self, kind: str, content: dict[str, Any], *, timeout: float = _ANSWER_TIMEOUT
     ) -> dict[str, Any] | None:
-        """The content of the reply to a request on the shell channel; None if there is none in time."""
+        """Return the content of the reply to a request on the shell channel; None if it is late."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": kind, "session": self._session}
         message = {
             "header": {**header, "username": "", "version": "5.3", "date": ""},

@@ -134,7 +134,7 @@ class Answer:
         )
 
     async def chunks(self, *, idle_timeout: float | None = None) -> AsyncGenerator[bytes]:
-        """The body in parts. Raises GatewayError when it ends early or is silent for `idle_timeout` s."""
+        """Yield the body in parts. Raises GatewayError if it ends early or is silent for `idle_timeout` s."""
         parts = aiter(self._stream)
         while True:
             try:
@@ -313,7 +313,7 @@ class Server:
         body: bytes | Body | None,
         backend: _Backend,
     ) -> httpcore2.Response:
-        """The response, once its head has arrived. `stack` closes the connection and the body's chunks."""
+        """Return the response once its head has arrived. `stack` closes its connection and body."""
         connection = httpcore2.AsyncHTTPConnection(
             self._origin, ssl_context=self._tls, network_backend=backend
         )
@@ -374,7 +374,7 @@ class Server:
 
 
 def without_version(url: str) -> str:
-    """A gateway's URL, or its path, without a slash at its end, and without ``/v1``, which is each call's."""
+    """Return a gateway's URL or path without a final slash and ``/v1``, which each call adds."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
@@ -395,7 +395,7 @@ def _find(kind: type[E], outermost: BaseException) -> E | None:
 
 
 def _why(outermost: BaseException) -> str:
-    """The system's reason for a failed connection, found below the errors that the layers made of it."""
+    """Return the system's reason for a failed connection, from below the errors of the layers."""
     reason = "no answer"
     for error in _below(outermost):
         if isinstance(error, ConnectionError) and error.errno:

@@ -54,7 +54,7 @@ class SignIns:
         return None if grant is None else grant.login
 
     def redeem(self, ticket: str) -> tuple[str, Login] | None:
-        """The secret for a browser, and the login that it has now; None for a ticket that is not good."""
+        """Return the secret for a browser and its login; None for a ticket that is not good."""
         redeemed = self._kept.redeem(ticket)
         return None if redeemed is None else (redeemed[0], redeemed[1].login)
 

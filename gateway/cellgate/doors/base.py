@@ -176,7 +176,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file is none that people ask for: it, or a folder above it, is hidden or Python's own."""
+    """Return whether a file is not worth listing: it, or a folder above it, is hidden or Python's own."""
     return any(part.startswith(".") or part == "__pycache__" for part in path.split("/"))
 
 

@@ -135,7 +135,7 @@ class EgressPolicy:
 
 
 def split_authority(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """A canonical host and a port from ``host:port``. Raises ValueError, also without a port or default."""
+    """Return a canonical host and the port of ``host:port`` or the default. Raises ValueError without one."""
     if text.startswith("["):
         inside, closed, rest = text[1:].partition("]")
         if not closed or ":" not in inside:

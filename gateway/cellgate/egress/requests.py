@@ -78,7 +78,7 @@ def _authority(text: str, default_port: int | None = None) -> tuple[str, int]:
 
 
 def _absolute(method: str, target: str, minor: int, fields: list[tuple[str, str]]) -> ProxyRequest:
-    """A request of plain HTTP, with the fields that are for the host and none that are for the proxy."""
+    """Return a request of plain HTTP with the fields for the host, without those for the proxy."""
     if target[: len(_SCHEME)].lower() != _SCHEME:
         raise BadHead("this is a proxy: it takes CONNECT, and addresses that begin with http://")
     rest = target[len(_SCHEME) :]

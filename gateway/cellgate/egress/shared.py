@@ -116,5 +116,5 @@ class Egress:
             del self.open[principal]
 
     def is_full(self, principal: str) -> bool:
-        """Whether all sessions together, or this principal's, have as many connections as there may be."""
+        """Return whether all sessions together, or this principal's, have the most connections allowed."""
         return self.open.total() >= self.limits.of_all or self.open[principal] >= self.limits.of_one

@@ -181,7 +181,7 @@ class Cutter:
         return short if room > 0 and self._take(short) else None
 
     def _fitting(self, output: dict[str, Any], index: int) -> dict[str, Any] | None:
-        """The output, without as much of it as there is no room for; None if there is none for the rest."""
+        """Return as much of the output as there is room for; None if there is no room at all."""
         if self._take(output):
             return output
         data = output.get("data", {})

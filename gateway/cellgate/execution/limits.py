@@ -105,7 +105,7 @@ class Ceilings:
         return float(timeout)
 
     def lower(self, limits: SessionLimits) -> tuple[SessionLimits, list[str]]:
-        """The limits, lowered to their ceilings where needed, and what was lowered, in words for the log."""
+        """Return the limits, lowered to their ceilings, and a description of each lowered one for the log."""
         above = self._above(limits)
         if not above:
             return limits, []

@@ -66,7 +66,7 @@ class Backlog:
                 self._messages.append(shown)
 
     def collected(self) -> list[Message]:
-        """The messages so far, once. They still count until the end, so that it comes even in a flood."""
+        """Return the messages so far, once. They still count until the end, to end even in a flood."""
         messages = self._messages
         self._messages = []
         return messages

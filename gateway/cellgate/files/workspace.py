@@ -537,7 +537,7 @@ def _owed_folder(mark: Path) -> Path | None:
 
 
 def _all_owed(root: Path, names: Collection[str], known: Collection[str]) -> dict[str, list[str]]:
-    """The recorded sessions to which files are owed, by the name of the folder. Other marks are removed."""
+    """Return the recorded sessions that are owed files, by folder name, and remove other marks."""
     found: dict[str, list[str]] = {}
     for name in names:
         session = name.removesuffix(OWED)

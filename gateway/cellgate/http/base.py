@@ -209,7 +209,7 @@ class BaseHandler(RequestHandler):
         return None
 
     def _authenticate(self) -> Login | Ask:
-        """The login of the request's token or, where it brings none, of the browser that is signed in."""
+        """Return the login of the request's token or, without a token, of the browser's sign-in."""
         authorization = self.request.headers.get("Authorization", "")
         token = self.get_query_argument("token", None)
         if "Cookie" in self.request.headers and not token_of(authorization, token):

@@ -89,7 +89,7 @@ class Installer:
         self._tasks = Supervisor()
 
     def target(self, kernel: Kernel) -> Target:
-        """The kernel's Python, which wheels must fit. Raises InvalidInput if it can't have any packages."""
+        """Return the kernel's Python, which wheels must fit. Raises InvalidInput if it can have none."""
         environment = kernel.environment
         if environment is None:
             raise InvalidInput(
@@ -155,7 +155,7 @@ class Installer:
             over.set()
 
     def _digest(self, wanted: Change, kept: Mapping[str, str], target: Target) -> str:
-        """A hash of everything a lock depends on: the same request for the same kernel can reuse the lock."""
+        """Return a hash of all that a lock depends on: an equal request can reuse the lock."""
         known = (
             sorted(each.line for each in wanted.install),
             sorted(wanted.constraints),

@@ -63,7 +63,7 @@ class PortsHost(Protocol):
         """The log that records events of ports."""
 
     def kernel(self) -> Kernel:
-        """The current kernel. Raises KernelDied when there is none, ShuttingDown when the session ends."""
+        """Return the current kernel. Raises KernelDied without one, ShuttingDown at the session's end."""
 
     def used(self) -> None:
         """A connection has ended: the session's idle time begins now, if nothing else goes on."""

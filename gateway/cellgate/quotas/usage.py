@@ -95,7 +95,7 @@ class CellPlace:
         return self._state is _State.RUNNING
 
     def begin(self, turn: Callable[[], None]) -> bool:
-        """Whether the cell may run now. If not, it stands in line, and `turn` is called when it may."""
+        """Return whether the cell may run now. If not, it joins the line, and `turn` is called later."""
         if self._state is _State.QUEUED:
             self._turn = turn
             self._account._stand_in_line(self)

@@ -80,7 +80,7 @@ def recorded_lock(notebook: Mapping[str, Any]) -> Lock | None:
 
 
 def recorded_seed(notebook: Mapping[str, Any]) -> str | None:
-    """The ``PYTHONHASHSEED`` of the recorded kernel; None if it is not recorded or not a valid seed."""
+    """Return the recorded kernel's ``PYTHONHASHSEED``; None if it is missing or invalid."""
     metadata = notebook.get("metadata")
     known = metadata.get("cellgate") if isinstance(metadata, dict) else None
     told = known.get("hash_seed") if isinstance(known, dict) else None

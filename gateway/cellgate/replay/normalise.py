@@ -378,7 +378,7 @@ def shown(recorded: str, replayed: str, context: Context) -> tuple[str, str]:
 
 
 def _unused(recorded: str, replayed: str) -> str | None:
-    """A private-use character that is in neither text, so that no text can contain a mark of its own."""
+    """Return a private-use character that is in neither text, so that no text has a mark of its own."""
     candidates = map(chr, range(0xE000, 0xF8FF))
     return next((sign for sign in candidates if sign not in recorded and sign not in replayed), None)
 

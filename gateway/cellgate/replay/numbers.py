@@ -24,7 +24,7 @@ def check_rtol(rtol: float) -> float:
 
 
 def largest_difference(recorded: str, replayed: str, rtol: float) -> float | None:
-    """The largest relative difference of two numbers in the same place; None when one is above `rtol`."""
+    """Return the largest relative difference of paired numbers; None if one is above `rtol`."""
     recorded_numbers = _NUMBER.findall(recorded)
     replayed_numbers = _NUMBER.findall(replayed)
     if len(recorded_numbers) != len(replayed_numbers) or _text(recorded) != _text(replayed):

@@ -213,7 +213,7 @@ class _Changes:
             server.end_logins(self._authentication.is_valid)
 
     def open_logins(self) -> Iterator[Login]:
-        """The logins of open connections, and those of browsers and derived tokens that have asked lately."""
+        """Return the logins of open connections, and of browsers and derived tokens used lately."""
         of_connections = chain.from_iterable(server.open_logins() for server in self._servers)
         return chain(of_connections, self._sign_ins.logins_in_use(), self._derived_tokens.logins_in_use())
 
@@ -429,7 +429,7 @@ async def _recover(
 async def _engine(
     settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
 ) -> Engine | None:
-    """The container engine, which will remove what the previous gateway left there, except these kernels."""
+    """Return the engine, which is to remove the previous gateway's containers but these kernels'."""
     if settings.kernels.backend != "docker":
         return None
     spared = [kernel.provisioner["container"] for kernel in left.values()]

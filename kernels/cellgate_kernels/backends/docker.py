@@ -290,7 +290,7 @@ class DockerProvisioner(CellgateProvisioner):
         await self._engine.files_given(self._container)
 
     def _may_name(self, engine: Engine) -> bool:
-        """Whether branches may have names of their own, as far as is known before there is a container."""
+        """Return whether branches may have own names, as far as is known before a container exists."""
         return (
             os.geteuid() == 0
             and not engine.rootless

@@ -28,7 +28,7 @@ Sizes = Mapping[Holder, int]
 
 
 def oldest(sizes: Sizes) -> Holder:
-    """The holder that has held something longest, so that one that never finishes is the first to go."""
+    """Return the holder that has held something longest: one that never finishes is the first to go."""
     return next(iter(sizes))
 
 

@@ -194,7 +194,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether there is nothing in the folder; False if it can't be read, or is a link in a folder's place."""
+    """Return whether the folder is empty; False if it can't be read, or is a link."""
     try:
         folder = os.open(path, _READ)
     except OSError:

@@ -261,7 +261,7 @@ class Engine:
 
     @staticmethod
     async def explain_kill(container: Container) -> KernelExit | None:
-        """The end of one of a running container's kernels for want of memory; None if it was not that."""
+        """Return the end of a kernel in a running container for want of memory; None for other ends."""
         if not await _soon(container.out_of_memory):
             return None
         # The next may have another reason.

@@ -360,7 +360,7 @@ class Forker:
 
 
 def is_read_early(name: str) -> bool:
-    """Whether the interpreter or a compiled library reads this variable before any Python code runs."""
+    """Return whether the interpreter or a library reads this variable before any Python code runs."""
     return name.startswith(_READ_EARLY)
 
 
@@ -435,7 +435,7 @@ class ForkedChild:
         return out_of_memory(self._memory) if await self._ran_out_of_memory() else None
 
     async def _ran_out_of_memory(self) -> bool:
-        """Whether the system has ended a process for want of memory that no end was explained by yet."""
+        """Return whether the system ended a process for want of memory, unexplained by an end so far."""
         if self._cgroup is None:
             return False
         known = self._memory_kills

@@ -169,7 +169,7 @@ class ForkServer:
         return can_fork(argv) and not failed
 
     async def fork(self, wanted: ForkRequest) -> ForkedChild:
-        """A forked kernel behind its walls, as it begins to start. Raises NotForked; then nothing is left."""
+        """Return a forked kernel behind its walls, about to start. Raises NotForked, leaving nothing."""
         made: list[ForkedChild] = []
         try:
             self._check_folders(wanted.folders)

@@ -743,7 +743,7 @@ class Seat:
         return found
 
     def description(self, request: SeatRequest, names: int) -> bytes:
-        """The kernel, as its child reads it. `names`: how many descriptors come for its workspace's."""
+        """Return the kernel as its child reads it. `names`: the descriptors that come for its workspace."""
         return json.dumps(
             {
                 "env": self.own(request.launch.env),

@@ -400,7 +400,7 @@ def errors_in_plain_words(shell):
 
 
 def until_plumbing(tb):
-    """The traceback without the frames from the first one on that carries out a command, or `input()`."""
+    """Return the traceback without the frames from the first one of a command, or of `input()`, on."""
     frames = []
     while tb is not None and tb.tb_frame.f_code not in PLUMBING:
         frames.append(tb)
@@ -486,7 +486,7 @@ def application(kernel_class=None):
 
 @cache
 def app_with_settings():
-    """The ipykernel application of this process, with our settings and the arguments of the command."""
+    """Return this process's ipykernel application, with our settings and the command's arguments."""
     # Not at the top, because they must see sys.path as main() leaves it.
     from ipykernel import kernelapp  # noqa: PLC0415
     from traitlets.config import Config  # noqa: PLC0415

@@ -386,7 +386,7 @@ class Forked:
         self.received = b""
 
     async def word(self):
-        """The branch's pid, and its first word. One that stays silent is killed, and its word is empty."""
+        """Return the branch's pid and first word. A silent one is killed, and its word is empty."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.receive(), SILENT_AFTER)
         os.close(self.pipe)
@@ -439,7 +439,7 @@ def fork_quietly():
 
 
 def moved(path, move):
-    """The same place in another workspace, if it is in the one; `move` says from which to which, if any."""
+    """Return the same place in another workspace, if it is in the first; `move`: from and to, if any."""
     if move is not None:
         inside = os.path.relpath(path, move["from"])
         if inside != os.pardir and not inside.startswith(f"{os.pardir}{os.sep}"):
@@ -821,7 +821,7 @@ def pause_openmp():
 
 
 def memory_map():
-    """The parts of this process's memory, a line for each (proc(5)). The system takes milliseconds for it."""
+    """Return this process's parts of memory, a line for each (proc(5)). Takes the system milliseconds."""
     with open("/proc/self/maps") as file:  # noqa: PTH123 - nothing more is imported
         return file.read().splitlines()
 

@@ -75,7 +75,7 @@ class Drawing:
             os.set_blocking(pipe.fileno(), False)
 
     def ask(self, question, patience):
-        """The answer to a line, which is one line too. Raises OSError, ValueError if it is not to be read."""
+        """Return the answer to a line, also in one line. Raises OSError, and ValueError if unreadable."""
         line = question + b"\n"
         answer = bytearray()
         taking, giving = self.process.stdin.fileno(), self.process.stdout.fileno()

@@ -173,7 +173,7 @@ def shares_memory():
 
 
 def private():
-    """The interpreter, a loaded file or a folder above one that only its owner can use; empty if none is."""
+    """Return the interpreter, a loaded file or a folder above it for its owner alone; "" without any."""
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     files.add(sys.executable)
     folders = set()

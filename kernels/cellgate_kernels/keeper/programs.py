@@ -135,7 +135,7 @@ class Program:
                     raise self._connection.leave(f"it says {kind.name} of a program that runs")
 
     async def end(self) -> ProgramExit:
-        """The end of a kernel, of which nothing else is told. Raises KernelDied, also for anything else."""
+        """Return the end of a kernel and nothing else. Raises KernelDied, also for anything else."""
         told = await self.next()
         if isinstance(told, ProgramExit):
             return told

@@ -100,7 +100,7 @@ def usage(
 
 
 def may_look(process: int) -> bool:
-    """Whether this user may see a process's open files. Raises OSError on too many open files of our own."""
+    """Return whether this user may see a process's open files. Raises OSError on too many of our own."""
     try:
         os.listdir(f"/proc/{process}/fd")  # noqa: PTH208 - /proc has no tree to walk
     except OSError as error:

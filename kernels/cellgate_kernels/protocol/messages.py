@@ -68,7 +68,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_header(frame: bytes) -> Header:
-    """The two fields of the header in `frame`. Raises MalformedMessage if it is no header or is too long."""
+    """Return the two fields of the header in `frame`. Raises MalformedMessage if invalid or too long."""
     if len(frame) > MOST_HEADER:
         raise MalformedMessage(f"a header of {len(frame)} bytes is too long")
     try:

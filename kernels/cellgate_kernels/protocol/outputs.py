@@ -268,7 +268,7 @@ class OutputArea:
         return made
 
     def outputs(self) -> list[dict[str, Any]]:
-        """The outputs now, as fresh dicts; JSON values and tracebacks in them are shared with the events."""
+        """Return the outputs now, as fresh dicts that share JSON values and tracebacks with the events."""
         return [dict(shown) if isinstance(shown, dict) else shown.output() for shown in self._shown]
 
     def display_ids(self) -> list[str | None]:
@@ -276,7 +276,7 @@ class OutputArea:
         return [shown.display_id if isinstance(shown, _Display) else None for shown in self._shown]
 
     def last_shown(self) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """The data and metadata that the execution last showed as each display id, also in earlier cells."""
+        """Return the data and metadata last shown by the execution for each display id, of any cell."""
         return dict(self._last)
 
     def _add_text(self, name: str, text: str) -> None:

@@ -122,7 +122,7 @@ def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> S
 
 
 def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
-    """The name before the text or after it; if there are two, the last counts, as in any JSON object."""
+    """Return the name before or after the text; of two the last counts, as in any JSON object."""
     for found in (after, before):
         if found is not None and found[1] is not None:
             return found[1].decode()

@@ -88,7 +88,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def negotiate(offered: Iterable[str]) -> Subprotocol:
-    """The subprotocol to select among those a client offers: v1 if it is offered, else the legacy one."""
+    """Return the subprotocol to select: v1 if a client offers it, else the legacy one."""
     return Subprotocol.V1 if Subprotocol.V1 in offered else Subprotocol.JSON
 
 
@@ -258,7 +258,7 @@ def _check_utf8(frame: bytes | bytearray) -> None:
 
 
 def _is_empty(frame: bytes) -> bool:
-    """Whether this JSON is null or has nothing in it; found without an object for each of its parts."""
+    """Return whether this JSON is null or empty, without an object for each of its parts."""
     return frame == b"null" or (frame.startswith((b"[", b"{")) and not frame[1:-1].strip())
 
 

@@ -27,7 +27,7 @@ PAUSE = 0.2
 
 
 def piped_stdin(*, asked: bool) -> int | None:
-    """The descriptor of our stdin if the program is to get it: from a terminal, only if `asked` for."""
+    """Return the descriptor of our stdin if the program is to get it; a terminal only if `asked` for."""
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         return None
     return sys.stdin.fileno()

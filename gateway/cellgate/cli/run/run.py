@@ -65,7 +65,7 @@ def session_name(path: Path) -> str:
 
 
 def _is_code(name: str) -> bool:
-    """Whether what should be a file is code: no name of a file that can be run, and of none that is here."""
+    """Return whether a word that should be a file is code: it names no file, and none of a kind that runs."""
     if not _CODE.search(name) or Path(name).suffix.lower() in SUFFIXES:
         return False
     # Path's own exists raises for what is too long to be a name.

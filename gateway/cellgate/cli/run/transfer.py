@@ -28,7 +28,7 @@ LARGE = 8 * 1024 * 1024
 
 
 def target_of(name: str) -> Path:
-    """The file to write that a user names. Raises UsageError for ``-``, by which others mean stdout."""
+    """Return the path of the file to write. Raises UsageError for ``-``, which often means stdout."""
     if name == "-":
         raise UsageError("- is no name of a file, and nothing goes to stdout: name one, such as ./-")
     return expanded(name)

@@ -220,7 +220,7 @@ def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None)
 
 
 def describe(event: Event) -> str:
-    """An output as text: an image as one line, a traceback in full; empty for an event that shows nothing."""
+    """Return an output as text: an image as one line, a traceback in full; "" if nothing is shown."""
     if isinstance(event, ErrorRaised):
         return "\n".join(event.traceback) or f"{event.ename}: {event.evalue}"
     if isinstance(event, DisplayData) and not isinstance(event, UpdateDisplayData):

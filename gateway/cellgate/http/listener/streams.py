@@ -323,7 +323,7 @@ class ClientStream(IOStream):
         return self.received > self._message_at
 
     def _stalls(self, now: float, settings: ListenerSettings, *, begun: bool) -> bool:
-        """Whether a whole window brought less than `body_rate`. It starts over while we are not waiting."""
+        """Return whether a whole window brought less than `body_rate`. Waiting starts it anew."""
         if self.busy or not begun:
             self._window = now
             self._window_mark = self.received

@@ -110,7 +110,7 @@ def audit_parts(reading: Reading) -> Iterator[bytes]:
 
 
 def audit_line(row: EventRow) -> bytes:
-    """The row as a line: ``{"hash":"<64 hex digits>","row":<the row's bytes as they were hashed>}``."""
+    """Return the row as a line: ``{"hash":"<64 hex digits>","row":<the bytes that were hashed>}``."""
     return b'{"hash":"%s","row":%s}\n' % (row.hash.hex().encode(), row.body)
 
 

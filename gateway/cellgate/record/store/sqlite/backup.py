@@ -173,7 +173,7 @@ def _copy(source: Path, draft: Path, progress: Progress) -> None:
 
 
 def _read_log(record: Path) -> tuple[bytes | None, bytes | None]:
-    """The redo log and its last number, which is read first: all commits up to it are then in the log."""
+    """Return the redo log and its last number, read first: it has all commits up to that number."""
     last = read_beside(last_beside(record))
     log = read_beside(beside(record))
     return log, last

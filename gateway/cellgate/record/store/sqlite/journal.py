@@ -623,7 +623,7 @@ class Journal:
 
 
 async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:
-    """The log, once the tables note that it must exist; on a full disk, a closed one that takes nothing."""
+    """Return the log, once the tables note it; on a full disk, a closed one that takes nothing."""
     try:
         await writer.run(schema.expect_log, redo_log.seed)
     except StorageFull as error:

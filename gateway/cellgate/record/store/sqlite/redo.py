@@ -104,7 +104,7 @@ def seed_check(seed: bytes) -> int:
 
 
 def frame(number: int, group: Group, start: int) -> bytes:
-    """The group as a frame of a log whose checksums start from `start`. Raises one of `UNENCODABLE`."""
+    """Return the group as a frame of a log with checksums from `start`. Raises one of `UNENCODABLE`."""
     rows = encode_rows(group)
     head = _HEAD.pack(_MAGIC, number, len(rows))
     return head + _CHECK.pack(zlib.crc32(rows, zlib.crc32(head, start))) + rows
