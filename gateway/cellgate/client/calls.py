@@ -133,7 +133,7 @@ class Calls:
     async def download(
         self, target: str, path: Path | Callable[[str], Path], progress: Progress | None = None
     ) -> Path:
-        """Streams the body to a file beside `path`, then replaces `path` with it. Raises OSError.
+        """Stream the body to a file beside `path`, then replace `path` with it. Raises OSError.
 
         `path` may depend on the name that the gateway gives the file. Returns it.
         """
@@ -154,7 +154,7 @@ def ignore_progress(_done: int, _total: int | None) -> None:
 
 
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:
-    """Streams the body to a file beside `path`, then replaces `path` with it."""
+    """Stream the body to a file beside `path`, then replace `path` with it."""
     # Not tempfile's, which only its owner may read: this is the user's own file, as their umask has it.
     name = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -212,7 +212,7 @@ def as_script(path: Path, told: str) -> Path:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raises OSError for a folder, and for a device, a pipe, or a link to one such as /dev/stdout.
+    """Raise OSError for a folder, and for a device, a pipe, or a link to one such as /dev/stdout.
 
     Root's file would take the place of these.
     """
@@ -322,13 +322,13 @@ def _types_of(values: Iterable[object]) -> str:
 
 
 def check_code(code: object) -> None:
-    """Raises TypeError for code that is not text."""
+    """Raise TypeError for code that is not text."""
     if not isinstance(code, str):
         raise TypeError(f"code must be str, not {type(code).__name__}")
 
 
 def check_on_cancel(value: str) -> None:
-    """Raises InvalidInput for another word than those that there are."""
+    """Raise InvalidInput for an unknown word."""
     if value not in {"interrupt", "continue"}:
         raise InvalidInput(f"on_cancel is 'interrupt' or 'continue', not {value!r}")
 

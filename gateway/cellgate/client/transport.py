@@ -98,7 +98,7 @@ class Answer:
         self._stream = response.stream
 
     async def check(self) -> None:
-        """Raises GatewayError for a refusal (status 300 and above), and for an informational answer."""
+        """Raise GatewayError for a refusal (status 300 and above), and for an informational answer."""
         if self.status < 200:
             raise _lost()
         if self.status >= 300:
@@ -271,7 +271,7 @@ class Server:
         on_send: Callable[[], object] | None = None,
         session: str | None = None,
     ) -> AsyncIterator[Answer]:
-        """Sends a request; yields its answer once the headers have arrived. Leaving closes the connection.
+        """Send a request; yield its answer once the headers have arrived. Leaving closes the connection.
 
         `body`: JSON as bytes, or any bytes as a Body. `on_send` is called when its first byte is sent:
         before that, the gateway can't have acted. `session`: the path of the session that it is about, where
@@ -437,7 +437,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._ahead: asyncio.Task[bytes] | None = None
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Raises WriteError when an answer arrives: httpcore2 then stops sending, and reads it."""
+        """Raise WriteError when an answer arrives: httpcore2 then stops sending, and reads the answer."""
         self._on_send()
         if len(buffer) <= _SMALL and self._ahead is None:
             await self._inner.write(buffer, timeout)

@@ -70,7 +70,7 @@ class ProxyHost(Protocol):
         """The id of the execution that runs now."""
 
     def check_writable(self) -> None:
-        """Raises StorageError while connections can't be recorded."""
+        """Raise StorageError while connections can't be recorded."""
 
     def note(self, event_type: str, fields: dict[str, Any]) -> None:
         """Record an event of the session."""

@@ -85,7 +85,7 @@ class Egress:
         self.lookups = Lookups(self.lane, self.ways.ask)
 
     def check(self, principal: str) -> None:
-        """Raises NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
+        """Raise NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
         policy = self.policy_of(principal)
         if policy is None or not policy.patterns:
             raise NetworkNotAllowed(

@@ -37,7 +37,7 @@ class FolderUsers:
 
     @asynccontextmanager
     async def leaving(self, folder: Path) -> AsyncGenerator[bool, None]:
-        """Yields whether this session is the folder's last user; on exit it no longer uses it.
+        """Yield whether this session is the folder's last user; on exit it no longer uses it.
 
         One leaves at a time. If the block raises, the session still uses it, because its files are still
         there and nowhere else.

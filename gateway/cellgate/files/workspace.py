@@ -193,7 +193,7 @@ class KeptFolder:
 
     @asynccontextmanager
     async def _leaving(self, folder: Path) -> AsyncGenerator[tuple[bool, bool], None]:
-        """Yields whether this session is the last user of the folder, and whether it is the last of those
+        """Yield whether this session is the last user of the folder, and whether it is the last of those
         with its kept folder. On exit it uses the folder no longer.
         """
         home = self._home
@@ -265,7 +265,7 @@ class KeptFolder:
 
     @asynccontextmanager
     async def alone(self, folder: Path) -> AsyncGenerator[bool, None]:
-        """Yields whether no other session uses a kernel's folder; those that would `enter` it wait until the
+        """Yield whether no other session uses a kernel's folder; those that would `enter` it wait until the
         exit. Nobody can leave the folder in between.
         """
         async with self._home.turn:

@@ -191,7 +191,7 @@ class ProgramHandler(BaseHandler):
         return _Target(ports, grant.port, grant.place.prefix, self._path_below(grant.place.prefix))
 
     def _check_page(self) -> None:
-        """Raises Forbidden for a request by a page of any other origin: a browser says where it is from.
+        """Raise Forbidden for a request by a page of any other origin: a browser says where it is from.
 
         Cookies alone would not tell: they are the same for all ports of a host.
         """

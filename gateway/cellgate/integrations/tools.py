@@ -100,7 +100,7 @@ class SessionTools(Asynchronous):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the session as its own ``async with`` block would."""
+        """End the session as its own ``async with`` block would."""
         await self._session.__aexit__(kind, error, trace)
 
     @property

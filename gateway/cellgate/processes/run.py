@@ -52,7 +52,7 @@ class ProcessHost(Protocol):
         """The most bytes of one program's output that are recorded."""
 
     def masker(self) -> Masker | None:
-        """Finds the secrets that the session's programs may know; None if there are none."""
+        """Return the secrets that the session's programs may know; None without any."""
 
     async def room(self) -> None:
         """Return when more can be recorded."""

@@ -223,7 +223,7 @@ class Account:
     # The record
 
     def check_record(self) -> None:
-        """Raises PrincipalQuotaExceeded when the record is full."""
+        """Raise PrincipalQuotaExceeded when the record is full."""
         limit = self.quotas.record
         if limit is not None and self.record is not None and self.record >= limit:
             advice = "nothing more is recorded until an administrator purges some of its sessions"

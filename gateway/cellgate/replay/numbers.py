@@ -17,7 +17,7 @@ _BLANKS = re.compile(r"[ \t]+")
 
 
 def check_rtol(rtol: float) -> float:
-    """Raises InvalidInput for an invalid relative tolerance. 0 means that numbers are compared as text."""
+    """Raise InvalidInput for an invalid relative tolerance. 0 means that numbers are compared as text."""
     if not 0 <= rtol < 1:
         raise InvalidInput("rtol, the relative tolerance of numbers, must be at least 0 and below 1")
     return rtol

@@ -143,7 +143,7 @@ def without_values(record: logging.LogRecord) -> bool:
 
 
 def formatter(*, json: bool, colors: bool = False) -> logging.Formatter:
-    """Makes a line of a record: JSON, or text for people."""
+    """Make a line of a record: JSON, or text for people."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

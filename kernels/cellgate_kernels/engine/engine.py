@@ -248,7 +248,7 @@ class Engine:
 
     @staticmethod
     async def until_running(container: Container) -> None:
-        """Returns when the container runs. Raises ImageMissing, KernelStartFailed or BackendUnavailable."""
+        """Return when the container runs. Raises ImageMissing, KernelStartFailed or BackendUnavailable."""
         assert container.starting is not None
         await asyncio.shield(container.starting)
 

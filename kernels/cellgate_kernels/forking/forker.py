@@ -147,7 +147,7 @@ class Forker:
         return ready
 
     def check_variables(self, env: Mapping[str, str]) -> None:
-        """Raises NotForked where a kernel's variables differ in one that has been read already."""
+        """Raise NotForked if a kernel has another value of a variable that has been read already."""
         for name in sorted(self._common.keys() | env.keys()):
             if self._common.get(name) != env.get(name) and (
                 name in self._read_variables or is_read_early(name)
@@ -216,7 +216,7 @@ class Forker:
             raise
 
     def _check_child(self, pidfd: int) -> None:
-        """Raises NotForked or OSError unless this may be a child of the zygote's."""
+        """Raise NotForked or OSError unless this may be a child of the zygote's."""
 
     def _doubt(self, why: str) -> None:
         """The zygote has named a child that can't be one."""
@@ -301,7 +301,7 @@ class Forker:
                 os.close(descriptor)
 
     def _said(self, what: Ready | Forked | Refused | Ended, descriptors: list[int]) -> None:
-        """Takes the descriptors that it needs out of the list."""
+        """Take the needed descriptors out of the list."""
         self._heard += 1
         if self._heard > 1 + 2 * self.forked:
             raise NotForked("the zygote said more than an answer and an end of each fork")

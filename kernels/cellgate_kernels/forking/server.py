@@ -281,7 +281,7 @@ class ForkServer:
         return path
 
     def _check_folders(self, folders: LaunchFolders) -> None:
-        """Raises NotForked for folders that no zygote's sandbox has."""
+        """Raise NotForked for folders that no zygote's sandbox has."""
         for folder in (folders.runtime, folders.workspace, folders.packages, folders.branches):
             if folder is not None and self._source_of(str(folder)) == str(folder):
                 raise NotForked(f"{folder} is in none of the folders of this gateway's sessions")

@@ -229,7 +229,7 @@ class SharedContainers:
         return places
 
     def check(self, kernelspec: str, changed: Sequence[str]) -> None:
-        """Raises NotForked for variables that an interpreter has read before it forks, as far as is known."""
+        """Raise NotForked for variables known to be read by an interpreter before it forks."""
         for name in changed:
             if is_read_early(name) or name in self._read.get(kernelspec, frozenset()):
                 raise NotForked(f"the variable {name} was read before the fork")
@@ -811,7 +811,7 @@ class _SharedForker(Forker):
         await self._begin(json.dumps({"modules": list(modules)}).encode())
 
     def _check_child(self, pidfd: int) -> None:
-        """Raises NotForked or OSError unless it is a process of this container.
+        """Raise NotForked or OSError unless it is a process of this container.
 
         Whoever has taken the zygote over can send any descriptor, such as one of the gateway's own process,
         which is at the other end of their connection. And we signal the child as root.

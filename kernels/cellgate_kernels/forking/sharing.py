@@ -401,7 +401,7 @@ class BranchProvisioner(CellgateProvisioner):
 
     @classmethod
     async def check(cls) -> None:
-        """Does nothing: where its sandbox runs, it does."""
+        """Do nothing: the kernel runs where its sandbox does."""
 
     def _view(self, folders: LaunchFolders) -> KernelView:
         return self.sandbox.view

@@ -551,7 +551,7 @@ def app_class():
             super().init_iopub(context)
 
         def write_connection_file(self, **kwargs):
-            """Does nothing: the file is the gateway's, complete, and often read-only."""
+            """Do nothing: the file is the gateway's, complete, and often read-only."""
 
     return CellgateKernelApp
 

@@ -143,7 +143,7 @@ class _Tree:
 
 
 def _measured(root: Path, enough: int) -> _Tree:
-    """Stops soon after `enough`, and says more than that of what can't be measured."""
+    """Measure a folder until soon after `enough` bytes; return more than that for what can't be measured."""
     total = names = 0
     linked: set[int] = set()
     # By the folder of `root` that they are in; these themselves, and what lies beside them, are in none.
@@ -198,7 +198,7 @@ def new_bytes(size: int) -> int:
 
 
 def _look(process: int, devices: set[int], parents: Parents) -> _Look:
-    """Looks again if processes end in the meantime: they may have passed a file to one seen before."""
+    """Look again if processes end in the meantime: they may have passed a file to one seen before."""
     look = _Look(devices)
     for _ in range(_PASSES):
         if look.all_of(family(process, children_of(parents))):

@@ -392,7 +392,7 @@ class FakeKernel(Kernel):
             raise self.branch_error
 
     async def files_given(self) -> None:
-        """Does nothing: it has no user of its own."""
+        """Do nothing: a fake kernel has no user of its own."""
 
     async def shutdown(self) -> None:
         self._ended = True
@@ -422,7 +422,7 @@ class FakeKernel(Kernel):
         self.connection.close()
 
     async def remember(self) -> None:
-        """Does nothing: no other gateway adopts it."""
+        """Do nothing: no other gateway adopts a fake kernel."""
 
     # As the test sees it
 

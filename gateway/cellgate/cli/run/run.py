@@ -287,7 +287,7 @@ class RunApp(SessionOptions):
         return Path(name), output
 
     async def _conclude(self, run: Run, screen: Screen, output: Path | None, data: Data | None) -> Brought:
-        """Writes what is to be kept and ends the session, unless files have to stay in it."""
+        """Write the results to keep, and end the session unless files have to stay in it."""
         brought = Brought()
         try:
             if output is not None:
@@ -349,14 +349,14 @@ class Data:
         self._files: Files | None = None
 
     async def send(self, files: Files) -> None:
-        """Sends them, and notes what is there before the first cell."""
+        """Send the files, and note those that are there before the first cell."""
         self._begun = time.time()
         self._hashes = await send(files, self.sent)
         self._before = await listed(files)
         self._files = files
 
     async def bring_back(self, screen: Screen) -> Brought:
-        """Brings back what is new or changed, and says so."""
+        """Bring back new and changed files, and name them."""
         if self._files is None:  # sending has failed
             return Brought()
         models = changed(self._before, await listed(self._files), self._hashes)

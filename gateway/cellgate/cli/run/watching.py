@@ -33,7 +33,7 @@ from cellgate.client import (
 
 
 async def watch(gateway: Gateway, session: str, *, after: int | None, json: bool, again: str) -> None:
-    """Shows the session's events after `after` until it ends; by default from the running cell on.
+    """Show the session's events after `after` until it ends; by default from the running cell on.
 
     `json`: each event as one line of JSON. `again`: the command that goes on, without its last word.
     """
@@ -91,7 +91,7 @@ class Transcript:
         self._at_start = True
 
     def show(self, event: Event) -> None:
-        """Shows an event; kinds that show nothing are ignored."""
+        """Show an event; kinds that show nothing are ignored."""
         match event:
             case Started():
                 self._begin(event)
@@ -133,7 +133,7 @@ class Transcript:
                     self._output(text)
 
     def end_line(self) -> None:
-        """Leaves the screen at the start of a line."""
+        """Leave the screen at the start of a line."""
         if not self._at_start:
             self._write("\n")
         if self._terminal:

@@ -114,7 +114,7 @@ class Live:
                 self._print(shown.note)
 
     def end(self, number: int, finished: Finished) -> None:
-        """Moves the bar; a cell that failed gets a line, and so does what no output says of its end."""
+        """Move the bar; write a line for a cell that failed, or whose end no output explains."""
         self._end_line()
         self._progress.update(self._task, completed=number)
         if finished.status != "ok":

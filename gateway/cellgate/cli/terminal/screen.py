@@ -111,7 +111,7 @@ class Silent:
         """Show nothing of a note."""
 
     def note(self, text: str) -> None:
-        """Shows nothing."""
+        """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Plain:
         self._end_line()
 
     def begin(self, number: int, code: str) -> None:
-        """Shows nothing: a plain log has one line for each cell, at its end."""
+        """Show nothing: a plain log has one line for each cell, at its end."""
         self._seen = Seen()
 
     def event(self, event: Event) -> None:

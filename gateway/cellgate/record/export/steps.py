@@ -80,7 +80,7 @@ class Reading:
             after = rows[-1].seq
 
     def check_there(self) -> None:
-        """Raises RecordGone when the session has been purged since the reading started."""
+        """Raise RecordGone when the session has been purged since the reading started."""
         if not self.steps.is_there(self.session.id):
             raise RecordGone("The record of this session was purged while it was read")
 

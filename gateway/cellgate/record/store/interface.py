@@ -119,7 +119,7 @@ class EventStore(Protocol):
         """Record nothing more of the session: its rows are dropped, `commit` and `check_writable` raise."""
 
     def check_writable(self, session_id: int | None = None) -> None:
-        """Raises StorageError while rows can't be written, so that nothing new is started.
+        """Raise StorageError while rows can't be written, so that nothing new is started.
 
         Raises NotRecorded or RecordGone when this session is no longer recorded.
         """

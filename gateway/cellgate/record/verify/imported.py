@@ -42,7 +42,7 @@ _decode = json_decoder(dict[str, Any]).decode
 
 
 def check_size(content: bytes, what: str) -> None:
-    """Raises InvalidInput when decoding `content` as JSON would take too much memory."""
+    """Raise InvalidInput when decoding `content` as JSON would take too much memory."""
     if len(content) > MOST_BYTES:
         raise too_large(what, MOST_BYTES)
     # Most notebooks pass the first count; only for dense ones are strings removed before counting.

@@ -92,7 +92,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
 
 
 def _check_sealed(notebook: dict[str, Any]) -> None:
-    """Raises NoSeal for a notebook that Cellgate did not write, or that has no seal."""
+    """Raise NoSeal for a notebook that Cellgate did not write, or that has no seal."""
     version = notebook["nbformat"]
     if not isinstance(version, int):
         raise TypeError("it has no format")

@@ -66,7 +66,7 @@ def backing_up(record: Path, target: Path, *, replace: bool, progress: Progress)
 
 
 def _check_target(record: Path, target: Path, *, replace: bool) -> None:
-    """Raises StorageError if a copy should not get this name."""
+    """Raise StorageError unless a copy may get this name."""
     if not stat.S_ISDIR(mode_of(target.parent)):
         raise StorageError(f"There is no folder {target.parent}; make it first, or mount its disk")
     # Whatever begins so beside the record is the record, its logs or its lock, or would be taken for one.
