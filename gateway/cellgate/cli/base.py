@@ -372,7 +372,7 @@ class BaseApp(Application):
         return f"; it was removed: {told}" if told else ""
 
     def _check_command_line(self) -> None:
-        """For a command that accepts less than others. Raises UsageError."""
+        """Check the command line; overridden by commands that accept less. Raises UsageError."""
 
     def _check_loaded(self, config: Config) -> None:
         """Refuse invalid values, and unknown ``--Class.trait``, which traitlets accepts without effect."""
@@ -476,7 +476,7 @@ class BaseApp(Application):
             yield textwrap.indent(inspect.cleandoc(str(self.examples)), "  ")
 
     def emit_commands(self) -> Generator[str, None, None]:
-        """Lines between the description and the options; for the root command."""
+        """Yield the lines between the description and the options of the root command."""
         yield from ()
 
     def _option_lines(self, width: int) -> Generator[str, None, None]:

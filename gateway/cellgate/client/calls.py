@@ -126,7 +126,7 @@ class Calls:
 
     @asynccontextmanager
     async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
-        """An answer whose body the caller reads."""
+        """Yield an answer whose body the caller reads."""
         async with self.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
 
@@ -150,7 +150,7 @@ class Calls:
 
 
 def ignore_progress(_done: int, _total: int | None) -> None:
-    """A `Progress` for callers that want none."""
+    """Do nothing: a `Progress` for callers that need none."""
 
 
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:

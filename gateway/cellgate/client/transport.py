@@ -379,7 +379,7 @@ def without_version(url: str) -> str:
 
 
 def _ignore() -> None:
-    """For who does not ask when a request is sent."""
+    """Do nothing: for callers that need not know when a request is sent."""
 
 
 def _below(error: BaseException | None) -> Iterator[BaseException]:

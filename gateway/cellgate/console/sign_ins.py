@@ -90,7 +90,7 @@ class SignIns:
         return (grant.login for grant in self._kept.in_use(IN_USE_SECONDS))
 
     def follow(self, ended: Callable[[], None]) -> None:
-        """From now on, call `ended` when a sign-in is over. It closes the connections; it must not raise."""
+        """Call `ended`, which closes connections and must not raise, whenever a sign-in ends from now on."""
         self._ended = ended
         self._tasks.repeat(self._look, "sign-ins", pause=LOOK_SECONDS)
 

@@ -137,7 +137,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
     async def own_session(
         self, files: Mapping[str, bytes], language: str | None = None, *, keep_files: bool = False
     ) -> AsyncGenerator[Session]:
-        """A session for this request alone, which is recorded and ends with it, with these files by path.
+        """Yield a recorded session with these files by path, for this request alone; end it afterwards.
 
         `keep_files`: whether its files stay, as those of sessions do that have ended by themselves.
         """

@@ -156,7 +156,7 @@ def split_authority(text: str, default_port: int | None = None) -> tuple[str, in
 
 
 def canonical_host(text: str) -> str:
-    """A host as patterns compare it: in lower case, without a final dot; addresses in their usual form.
+    """Return a host as patterns compare it: lower case, no final dot, addresses in their usual form.
 
     Raises ValueError for what is no name, and for numbers that only some programs read as an address.
     """

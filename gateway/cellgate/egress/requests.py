@@ -106,7 +106,7 @@ def _values(fields: list[tuple[str, str]], wanted: str) -> list[str]:
 
 
 def _check_host(fields: list[tuple[str, str]], minor: int, expected: tuple[str, int]) -> None:
-    """The Host field must say what the address says: a server may go by either."""
+    """Check that the Host field equals the address's host: a server may go by either."""
     hosts = _values(fields, "host")
     if len(hosts) > 1 or (not hosts and minor > 0):
         raise BadHead("there must be one Host field")

@@ -34,7 +34,7 @@ def nobody(_principal: str) -> EgressPolicy | None:
 
 
 async def at_once(_principal: str, _count: int) -> None:
-    """The pace of a gateway whose operator limits none."""
+    """Return at once: the pace of a gateway without limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Egress:
         await self.lookups.close()
 
     def closed(self, principal: str) -> None:
-        """A connection of the principal's is over."""
+        """Count one connection of the principal less."""
         self.open[principal] -= 1
         if not self.open[principal]:
             del self.open[principal]

@@ -126,7 +126,7 @@ class Cutter:
         }
 
     def spend(self, *values: Any) -> None:
-        """These values are a part of the answer."""
+        """Count these values as a part of the answer."""
         self._room -= sum(_json_size(value) for value in values)
 
     def texts(self, outputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ class Ceilings:
         return {**asdict(self.resources), "cell_timeout": self.cell_timeout, "lifetime": self.lifetime}
 
     def lowered_by(self, quotas: Quotas) -> Ceilings:
-        """Of these and the principal's own, the lower ones."""
+        """Return the lower of each of these limits and the principal's own."""
         everybody = self.to_wire()
         lower = {
             name: own

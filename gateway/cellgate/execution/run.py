@@ -71,7 +71,7 @@ class Host(Protocol):
         """Something happened that a caller of `ExecutionRun.run` has to act on."""
 
     def listener_failed(self, error: Exception) -> None:
-        """A message from the kernel could not be handled."""
+        """Note that a message from the kernel could not be handled."""
 
     def take_loss(self) -> Loss | None:
         """Return the loss of the previous kernel unless an execution has reported it; the caller does."""

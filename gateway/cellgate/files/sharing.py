@@ -27,7 +27,7 @@ class FolderUsers:
         self._shared: dict[str, _Shared] = {}
 
     def join(self, folder: Path) -> None:
-        """One more session uses the folder."""
+        """Count one more session that uses the folder."""
         self._shared.setdefault(folder.name, _Shared()).users += 1
 
     def others_use(self, folder: Path) -> bool:

@@ -172,16 +172,16 @@ class KeptFolder:
         return home.folder
 
     def settle(self, folder: Path) -> None:
-        """The files are in this folder of a kernel now."""
+        """Note the kernel's folder that has the files now."""
         self._arrive(folder)
         self._home.turn.release()
 
     def forgo(self) -> None:
-        """There will be no kernel after all."""
+        """Let the next one have its turn: there will be no kernel."""
         self._home.turn.release()
 
     def arrive(self, folder: Path) -> None:
-        """A kernel that has the files already, in this folder, belongs to the session from now on."""
+        """Assign a kernel that has the files already, in this folder, to the session."""
         self._arrive(folder)
 
     def _arrive(self, folder: Path) -> None:
@@ -256,7 +256,7 @@ class KeptFolder:
                 raise
 
     def join(self, folder: Path) -> None:
-        """One more session uses a kernel's folder."""
+        """Count one more session that uses a kernel's folder."""
         self._users.join(folder)
 
     def is_shared(self, folder: Path) -> bool:
@@ -322,7 +322,7 @@ class KeptFolder:
             await asyncio.to_thread(self._owed.unlink, missing_ok=True)
 
     async def leave(self, source: Path) -> bool:
-        """The session uses an ended kernel's folder no longer; returns whether it was the session's alone."""
+        """Count one session less for an ended kernel's folder; return whether it was the last one."""
         async with self._leaving(source) as (last, _):
             return last
 

@@ -105,7 +105,7 @@ class Installer:
     async def obtain(
         self, principal: str, change: Change, installed: Mapping[str, str], target: Target
     ) -> list[Wheel]:
-        """The wheels that `change` adds to what the kernel and the session have; they are in the cache now.
+        """Return the wheels that `change` adds to those of kernel and session, after caching them.
 
         `principal`: whose session it is.
 
@@ -168,13 +168,13 @@ class Installer:
 
     @asynccontextmanager
     async def _turn(self, principal: str) -> AsyncGenerator[Path, None]:
-        """A work folder, once it is this install's turn. Raises QueueFull."""
+        """Yield a work folder at this install's turn. Raises QueueFull."""
         async with self._turns.turn(principal), self._folder() as work:
             yield work
 
     @asynccontextmanager
     async def _folder(self) -> AsyncGenerator[Path, None]:
-        """A temporary work folder. Raises StorageError."""
+        """Yield a temporary work folder. Raises StorageError."""
         work: Path | None = None
         try:
             work = Path(mkdtemp(dir=self._work))

@@ -163,7 +163,7 @@ def too_deep(text: str) -> bool:
 
 
 def _end_before(stack: list[str], name: str) -> None:
-    """An item of a list closes the previous one and a paragraph in it; so do cells and rows."""
+    """Close a previous item and its paragraph before an item of a list; likewise cells and rows."""
     for place in range(len(stack) - 1, -1, -1):
         if stack[place] not in _ENDED_BY_NEXT:
             return

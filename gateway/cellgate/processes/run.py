@@ -58,7 +58,7 @@ class ProcessHost(Protocol):
         """Return when more can be recorded."""
 
     def used(self) -> None:
-        """A program has ended: the session's idle time begins now, if nothing else runs."""
+        """Note a program's end: the session's idle time begins now, if nothing else runs."""
 
 
 class _Mine(msgspec.Struct):
@@ -248,7 +248,7 @@ class ProcessRun:
         self._finish(None)
 
     def break_off(self) -> None:
-        """An internal error: nobody follows it any more."""
+        """End the program's record after an internal error."""
         self._cause = self._cause or GatewayFault.reason
         self._finish(None)
         self._over()

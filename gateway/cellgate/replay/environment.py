@@ -89,7 +89,7 @@ def recorded_seed(notebook: Mapping[str, Any]) -> str | None:
 
 
 def variables_for(seed: str | None, usual: str) -> dict[str, str] | None:
-    """Variables that give a replay's kernel the recorded seed; None if it is the usual one or unknown."""
+    """Return variables that give a kernel the recorded seed; None if it is usual or unknown."""
     if seed is None or seed == usual:
         return None
     return {HASH_SEED: seed}

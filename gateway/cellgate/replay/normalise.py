@@ -136,7 +136,7 @@ def _epoch_of_run(match: re.Match[str], window: Window | None) -> bool:
 
 
 def _perhaps(read: Callable[[re.Match[str]], object], known: Applies) -> Applies:
-    """If it is not known when the cell ran, any time may be one of the run."""
+    """Return whether a time may be one of the run: any may, if the run's time is unknown."""
     return lambda match, window: known(match, window) if window is not None else read(match) is not None
 
 

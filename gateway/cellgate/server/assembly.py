@@ -228,7 +228,7 @@ class _Changes:
 
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
-    """A serving gateway; leaving the context shuts it down in order. Raises CellgateError."""
+    """Yield a serving gateway, and shut it down in order at the end. Raises CellgateError."""
     async with AsyncExitStack() as stack:
         try:
             gateway = await _start(settings, stack)

@@ -118,7 +118,7 @@ class ReceiveBudget(ByteBudget):
         super().__init__(total, oldest)
 
     def part(self, owner: Owner) -> PartOfBudget:
-        """This budget, for a kernel of this owner's."""
+        """Return this budget for a kernel of this owner's."""
         return PartOfBudget(self, owner)
 
 

@@ -153,7 +153,7 @@ def _name(entry: os.DirEntry[str]) -> str:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[int]:
-    """A descriptor of a folder, to read and change it; its owner's permissions are restored if needed."""
+    """Return a descriptor of a folder to read and change, restoring its owner's permissions if needed."""
     descriptor = open_folder(None, str(folder))
     try:
         yield descriptor

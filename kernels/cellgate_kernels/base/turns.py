@@ -179,7 +179,7 @@ class Turns(Generic[T]):
         heapq.heappush(self._waiting, line.entry)
 
     def _charge(self, line: _Line[T]) -> None:
-        """The line has had a turn: its next is due later."""
+        """Charge the line for its turn: the next one is due later."""
         line.due += line.claimant.turn
         if line.items:
             self._join(line)

@@ -131,7 +131,7 @@ def _outside_of_strings(frame: bytes) -> tuple[int, int, int]:
 
 
 def _slices_outside_of_strings(frame: bytes | bytearray) -> Iterator[tuple[bytes, int]]:
-    """For each slice of JSON: what of it is in no string, and half of the number of its quotes."""
+    """Yield, for each slice of JSON, its parts outside strings and half the number of its quotes."""
     start = 0
     inside = False
     while start < len(frame):

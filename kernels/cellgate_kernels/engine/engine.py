@@ -308,7 +308,7 @@ class Engine:
             self._finish(container, _KILLED)
 
     def _remove_later(self, name: str) -> None:
-        """If too many open files kept us from asking the engine, no reconnection follows: try again."""
+        """Try removing again: too many open files kept the engine from being asked."""
         if self._closed or len(self._left) >= MOST_LEFT:
             return
         self._left[name] = self._leaving.start(self._insist(name), f"remove {name}")
@@ -383,7 +383,7 @@ class Engine:
             self._own(self._compare())
 
     async def _compare(self) -> None:
-        """After (re)connection: remove unknown containers, and handle those that ended unseen."""
+        """Remove unknown containers after (re)connection, and handle those that ended unseen."""
         listed = await self.call(
             APIClient.containers, all=True, filters={"label": f"{INSTANCE_LABEL}={self.instance}"}
         )

@@ -197,10 +197,10 @@ def _less(index: int, value: int) -> dict[str, Any]:
 
 
 def _without(index: int, bits: int) -> dict[str, Any]:
-    """The argument has none of these bits."""
+    """Return a rule for an argument with none of these bits."""
     return _has(index, 0, of=bits)
 
 
 def _has(index: int, value: int, *, of: int) -> dict[str, Any]:
-    """Of the bits in `of`, the argument has exactly those of `value`."""
+    """Return a rule for an argument with exactly the bits of `value` among those in `of`."""
     return {"index": index, "value": of, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}

@@ -219,7 +219,7 @@ class Forker:
         """Raise NotForked or OSError unless this may be a child of the zygote's."""
 
     def _doubt(self, why: str) -> None:
-        """The zygote has named a child that can't be one."""
+        """Retire the zygote, which has named a child that can't be one."""
         self.retire(why)
 
     def _new_child(self, pidfd: int, cgroup: Cgroup | None, limits: ResourceLimits) -> ForkedChild:

@@ -179,7 +179,7 @@ class SharedSandbox:
         return self._held
 
     def hold(self, ended: asyncio.Future[KernelExit]) -> None:
-        """One more held fork."""
+        """Count one more held fork."""
         self._held += 1
 
         def has_ended(_: asyncio.Future[KernelExit]) -> None:
@@ -202,7 +202,7 @@ class SharedSandbox:
     def add(
         self, kernel_id: str, exited: asyncio.Future[KernelExit], workspace: Path, packages: Path | None
     ) -> None:
-        """One more kernel. Its `exited` completes when its keeper tells of its end, or with the sandbox."""
+        """Add a kernel. Its `exited` completes at its end by its keeper's word, or with the sandbox."""
         self._tenants[kernel_id] = _Tenant(exited, workspace, packages)
 
     @contextmanager
@@ -225,7 +225,7 @@ class SharedSandbox:
         return self._tenants[kernel_id].kept is not None
 
     def keep(self, kernel_id: str, kept: KeptProcess) -> None:
-        """From now on its keeper tells of this kernel."""
+        """Let its keeper report this kernel's end from now on."""
         tenant = self._tenants[kernel_id]
         tenant.kept = kept
         kept.ended.add_done_callback(guarded(lambda told: self._told(tenant, told), "end of a kernel"))
@@ -395,7 +395,7 @@ class BranchProvisioner(CellgateProvisioner):
             await self.remove(*await self.sandbox.vacate(str(self.kernel_id)))
 
     def detach(self) -> None:
-        """A branch can't be adopted: it ends."""
+        """End the branch, which can't be adopted."""
         if self._running and not self.sandbox.end(str(self.kernel_id)):
             self._end()
 

@@ -541,7 +541,7 @@ def app_class():
             self.keep_unsent(sys.stdout, sys.stderr)
 
         def keep_unsent(self, *of_streams):
-            """From now on keep the text of these that is perhaps not sent; a branch has a file of its own."""
+            """Keep the text of these streams that is perhaps not sent; a branch has a file of its own."""
             self.unsent = beside(here, "unsent").begin(self, of_streams, packed)
 
         def init_iopub(self, context):
@@ -598,7 +598,7 @@ def json_encoder():
 
 
 def packed(message):
-    """A part of a message as JSON. What JSON does not know is shown in words, such as a NaN by its name.
+    """Return a part of a message as JSON. Values unknown to JSON are shown in words, as a NaN by its name.
 
     jupyter_client's own does the same, with a warning that would be in the output of the cell; and it fails
     at surrogates, which are half of a letter each.

@@ -175,7 +175,7 @@ class Keeper:
         self.watch(listener.fileno(), select.POLLIN, lambda *_: self.connected(listener))
 
     def connected(self, listener):
-        """The gateway wants a program: only now is there a need for what starts it."""
+        """Start a program for the gateway, loading what starts programs only now."""
         if self.programs is None:
             import programs  # noqa: PLC0415
 

@@ -130,7 +130,7 @@ class Stills:
         self.seconds = 0.0
 
     def begin(self, shell):
-        """From now on, give charts that the shell shows a still."""
+        """Give charts that the shell shows a still from now on."""
         for publisher in (shell.display_pub, shell.displayhook):
             register = getattr(publisher, "register_hook", None)
             if register is not None:

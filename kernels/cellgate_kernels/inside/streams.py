@@ -212,7 +212,7 @@ def send_all(stream):
 
 
 def flush_with_pipe(flush, send):
-    """The method `flush` of a stream, which also sends what is in the pipe, by `send` where there is one.
+    """Return a stream's method `flush` that also sends the pipe's text, by `send` where there is one.
 
     ipykernel flushes before it sends an answer, an error or something displayed.
     """

@@ -250,7 +250,7 @@ class Zygote:
         """Note further fields of a request; a zygote in a sandbox needs none."""
 
     def forked(self, process):
-        """There is a child with this pidfd."""
+        """Remember a forked child by its pidfd."""
 
     def refuse(self, number, door, why):
         """Tell the gateway that there is no child, and why."""

@@ -248,7 +248,7 @@ async def start_program(
 
 
 async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
-    """A kernel of the keeper whose socket is at `path`, treated as a program: `next` tells how it ends.
+    """Return a kernel of the keeper at `path`, treated as a program: `next` tells how it ends.
 
     A branch becomes one of the keeper's kernels by this; a `held` fork is none, so the keeper does not stay
     for it. Closing the connection kills a kernel that still runs, unless it is the sandbox's first. `pid` is

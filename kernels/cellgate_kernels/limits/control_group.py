@@ -98,7 +98,7 @@ class ControlGroup:
         return (self.freezer.folder / "freezer.state").read_text().strip() == "FROZEN"
 
     def memory_used(self) -> int:
-        """Bytes of memory that the group uses, its cache included; what is in swap does not count."""
+        """Return the bytes of memory that the group uses, with its cache, without swap."""
         return int(self._of_memory({1: "memory.usage_in_bytes", 2: "memory.current"}).read_text())
 
     def _of_memory(self, names: Mapping[int, str]) -> Path:

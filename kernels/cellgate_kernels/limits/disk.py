@@ -73,7 +73,7 @@ class Usage:
 def usage(
     folders: Sequence[Folder], process: int | None, *, enough: int, parents: Parents | None = None
 ) -> Usage:
-    """Bytes on disk of `folders` and of the deleted files that `process` and its descendants keep.
+    """Return bytes on disk of `folders` and of deleted files that `process` and its descendants keep.
 
     Stops soon after `enough`, and returns more than that where it can't be measured. This user must be able
     to look into `process` (`may_look`). `parents`: a recent result of `all_parents`. Raises OSError when this
@@ -274,7 +274,7 @@ class _Look:
                         self.on_the_way = _holds_descriptors(f"{table}/fdinfo/{descriptor.name}")
 
     def _places(self, table: str) -> None:
-        """The program that it runs, and its folders: all threads have the same, see ``seccomp``."""
+        """Return the process's program and folders, equal for all threads: see ``seccomp``."""
         for place in ("exe", "cwd", "root"):
             self._count(1)
             with suppress(FileNotFoundError):

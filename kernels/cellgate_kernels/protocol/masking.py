@@ -300,7 +300,7 @@ class MessageMasker:
         self._passed: frozenset[str] = frozenset()
 
     def expect_again(self, messages: Iterable[Message]) -> None:
-        """These were masked and may come again: then their text is not shown, and nothing follows from it.
+        """Expect these masked messages again: their text is then not shown, and nothing follows from it.
 
         That is so for an adopted kernel, whose messages come from its spool and from its socket.
         """

@@ -87,7 +87,7 @@ def _render_line(line: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Without most of the characters directly followed by a backspace: a fast path while there are many.
+    """Remove most characters directly followed by a backspace: a fast path while there are many.
 
     Not for text with escape sequences: their last characters are not text of a line.
     """
@@ -493,7 +493,7 @@ def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[
 
 
 def byte_size(text: str) -> int:
-    """Bytes of `text` as UTF-8."""
+    """Return the bytes of `text` as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -99,7 +99,7 @@ def _before_character(frame: bytes, end: int) -> int:
 
 
 def _character_size(lead: int) -> int:
-    """Bytes of the UTF-8 character that starts with this one (RFC 3629)."""
+    """Return the bytes of the UTF-8 character that starts with this one (RFC 3629)."""
     if 0xC2 <= lead < 0xE0:
         return 2
     if 0xE0 <= lead < 0xF0:

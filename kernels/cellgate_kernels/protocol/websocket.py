@@ -93,7 +93,7 @@ def negotiate(offered: Iterable[str]) -> Subprotocol:
 
 
 def encode(message: Message, subprotocol: Subprotocol) -> tuple[Sequence[bytes], bool]:
-    """The payload of a WebSocket frame, in parts, and whether the frame is binary (else it is a text frame).
+    """Return a WebSocket frame's payload in parts, and whether the frame is binary rather than text.
 
     JSON parts are relayed as the kernel wrote them, and not copied. In the legacy framing invalid UTF-8 is
     replaced, because a browser closes the socket at an invalid text frame; it is up to the client to refuse
@@ -152,7 +152,7 @@ def _encode_v1(message: Message) -> tuple[bytes, ...]:
 
 
 def decode(payload: bytes | bytearray | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:
-    """The message in one WebSocket frame of a client. Raises MalformedMessage, which says what is wrong.
+    """Return the message in a client's WebSocket frame. Raises MalformedMessage with the fault.
 
     Takes its time over a large one, in steps of a twentieth of a second at most: call it in a thread then.
 

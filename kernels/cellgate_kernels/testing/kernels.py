@@ -58,7 +58,7 @@ class MemorySocket(ChannelSocket):
         self.taken.set()
 
     def deliver(self, frames: list[bytes]) -> None:
-        """The kernel has sent these."""
+        """Deliver frames that the kernel has sent."""
         if self._closed:
             return
         self._inbox.append(frames)
@@ -427,7 +427,7 @@ class FakeKernel(Kernel):
     # As the test sees it
 
     def die(self, cause: str = "kernel_exit", code: int = 1) -> None:
-        """The process ends on its own, now. What it has sent still arrives."""
+        """End the process by itself, now. Sent messages still arrive."""
         self._exit_as(KernelExit(cause, code, None, f"The kernel exited with code {code}."))
 
     def _exit_as(self, end: KernelExit) -> None:
@@ -457,7 +457,7 @@ class FakeKernel(Kernel):
     # Its side of the channels
 
     def _receive(self, channel: Channel, frames: list[bytes]) -> None:
-        """Messages arrive at the loop's next turn."""
+        """Take a message at the loop's next turn."""
         if not self.exited.done():
             message = self._signer.parse(channel, frames)
             asyncio.get_running_loop().call_soon(guarded(self._take, "fake kernel"), message)

@@ -41,7 +41,7 @@ class PrincipalsApp(BaseApp):
         raise SystemExit(0)
 
     def run_action(self, action: str, *words: str) -> None:
-        """The work of an action."""
+        """Carry out an action."""
         raise NotImplementedError
 
     def store(self, *, create: bool = False) -> AbstractContextManager[PrincipalStore]:

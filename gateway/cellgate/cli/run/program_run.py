@@ -144,7 +144,7 @@ class ProgramRun:
                 loop.remove_signal_handler(number)
 
     async def _pass_on(self) -> None:
-        """The first signal is the program's; the next one ends it, however it takes the first."""
+        """Pass the first signal on to the program, and end the program at the next one."""
         number = await self._signals.get()
         with suppress(GatewayError):  # it has ended by itself
             await self._gateway.signal_program(self._session, self._process, number.name)

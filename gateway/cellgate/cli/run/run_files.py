@@ -166,7 +166,7 @@ async def listed(files: Files) -> dict[str, FileModel]:
 def changed(
     before: Mapping[str, FileModel], after: Mapping[str, FileModel], sent: Mapping[str, str]
 ) -> list[FileModel]:
-    """Files that are new, or other than before; hidden ones, such as caches, only if they were sent."""
+    """Return new and changed files; hidden ones, such as caches, only if they were sent."""
     return [
         model
         for path, model in after.items()
@@ -276,7 +276,7 @@ def _place_file(whole: Path, parts: Sequence[str], path: str, target: Target) ->
 
 @contextlib.contextmanager
 def _opened_parent(root: Path, parts: Sequence[str]) -> Iterator[int]:
-    """A descriptor of the folder below `root`, made if missing. Raises Refused at a link."""
+    """Return a descriptor of the folder below `root`, made if missing. Raises Refused at a link."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts:

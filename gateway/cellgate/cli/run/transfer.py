@@ -36,7 +36,7 @@ def target_of(name: str) -> Path:
 
 @contextmanager
 def transfer(name: str, making: str | None = None) -> Iterator[Teller]:
-    """A bar for a large transfer, if there is a terminal to draw it on.
+    """Show a bar for a large transfer, if there is a terminal to draw it on.
 
     `making`: what the gateway does before the first byte; if given, the bar is shown from the start.
     """

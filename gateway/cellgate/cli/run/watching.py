@@ -140,7 +140,7 @@ class Transcript:
             self._put(RESET)
 
     def _write(self, text: str) -> None:
-        """A cell's own text."""
+        """Write a cell's own text."""
         allowed = self._guard.feed(text)
         if not self._terminal:
             allowed = without_colours(allowed).replace("\r\n", "\n").replace("\r", "\n")
@@ -156,7 +156,7 @@ class Transcript:
         self._line(f"[{printed_line(text)}]")
 
     def _line(self, text: str) -> None:
-        """A line of ours."""
+        """Write a line of the command's own."""
         self.end_line()
         self._put(f"\x1b[2m{text}{RESET}\n" if self._terminal else f"{text}\n")
 

@@ -61,7 +61,7 @@ class Screen(Protocol):
         """Cell `number` (from 1) is about to be sent."""
 
     def event(self, event: Event) -> None:
-        """An output of the running cell."""
+        """Show an output of the running cell."""
 
     def end(self, number: int, finished: Finished) -> None:
         """Cell `number` has ended."""
@@ -170,7 +170,7 @@ class Plain:
                 self._out.line(without_colours(shown.note))
 
     def end(self, number: int, finished: Finished) -> None:
-        """One line to stderr, and others that say what no output does."""
+        """Write a line to stderr, and others for an end that no output explains."""
         self.note(f"{self._heading.of(number)} {summary(finished)}")
         self.explain(finished)
 

@@ -162,7 +162,7 @@ def check_bundle(path: Path) -> Finding:
 
 
 def _check_archive(path: Path) -> None:
-    """The archive's comment must hold the digest of all bytes before it."""
+    """Check that the archive's comment holds the digest of all bytes before it."""
     left = path.stat().st_size - len(COMMENT) - 64
     digest = sha256()
     with path.open("rb") as file:
@@ -210,7 +210,7 @@ def _check_signature(archive: zipfile.ZipFile) -> str | None:
 
 
 def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
-    """The rows must form a chain up to the notebook's head, and the notebook must follow from them."""
+    """Check that the rows form a chain up to the notebook's head, and that the notebook follows from them."""
     data = read_entry(archive, manifest.notebook)
     notebook, seal = _read(data)
     _check_seal(data, notebook, seal)
@@ -261,7 +261,7 @@ def _check_ancestors(archive: zipfile.ZipFile, ancestors: Sequence[BranchedFrom]
 
 
 def _check_origin(survey: Survey, parent: BranchedFrom | None, left_out: str | None) -> None:
-    """The session must continue the one whose rows are before its own, unless its parent was left out."""
+    """Check that the session continues the one before its rows, unless its parent was left out."""
     origin = survey.facts.fields.get("branched_from")
     if origin != parent and not (parent is None and left_out):
         named = "nothing" if origin is None else f"row {origin.seq} of {origin.session}"

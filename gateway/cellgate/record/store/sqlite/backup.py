@@ -125,7 +125,7 @@ def restoring(source: Path, record: Path, *, replace: bool, progress: Progress) 
 
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """An empty file for a copy of this name, on its disk; gone at the end, with what was put beside it."""
+    """Yield an empty file for a copy of this name, on its disk; remove it and its siblings at the end."""
     full = f"There is no space left for {target}; free some on its disk"
     try:
         with draft_folder(target.parent) as folder:

@@ -492,7 +492,7 @@ class Journal:
         self._flush_timer = self._loop.call_later(RETRY_SECONDS, self._guarded_retry)
 
     def _fault(self, name: str, error: Exception) -> None:
-        """An internal error, which has been logged."""
+        """Stop the writer after an internal error, which has been logged."""
         self._stop(StorageError("The record's writer has stopped; the gateway's log says why"))
 
     def _stop(self, why: StorageError) -> None:

@@ -334,7 +334,7 @@ def refused_sessions(db: sqlite3.Connection) -> dict[int, tuple[str, int]]:
 
 
 def last_session_id(db: sqlite3.Connection) -> int:
-    """The highest id a session ever had, 0 before the first."""
+    """Return the highest id a session ever had, 0 before the first."""
     found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()
     return int(found[0]) if found else 0
 
