@@ -33,7 +33,7 @@ from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.seal import Seal, cell_digest, manifest_statement, notebook_digest, signed
 from cellgate.record.text import OPENING, cell_text, split, tail_text
 from cellgate.record.verify.archive_layout import check_layout
-from cellgate.record.verify.findings import Broken, Finding, NoSeal, chained, differing
+from cellgate.record.verify.findings import Broken, Finding, NoSeal, chained, counted, differing
 from cellgate.record.verify.imported import (
     MOST_MANIFEST,
     UNREADABLE,
@@ -72,7 +72,7 @@ def check_notebook(data: bytes, name: str) -> Finding:
         return Finding(name, "notebook", str(broken))
     except NoSeal as without:
         return Finding(name, "notebook", str(without), sealed=False)
-    return Finding(name, f"notebook, {len(notebook['cells'])} cells", None, seal.key)
+    return Finding(name, f"notebook, {counted(len(notebook['cells']), 'cell')}", None, seal.key)
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
@@ -158,7 +158,9 @@ def check_bundle(path: Path) -> Finding:
         return Finding(
             path.name, "bundle", f"the file is no whole bundle: {type(error).__name__}: {in_words(error)}"
         )
-    return Finding(path.name, f"bundle, {len(manifest.files)} files, {count} rows", None, key)
+    return Finding(
+        path.name, f"bundle, {counted(len(manifest.files), 'file')}, {counted(count, 'row')}", None, key
+    )
 
 
 def _check_archive(path: Path) -> None:
