@@ -305,6 +305,7 @@ class TestAdoptedWithACell:
     ) -> FakeKernel:
         """The kernel, adopted with these texts in its spool; `arriving`: what its socket has by then."""
         spool = [Spooled(0, said("busy", "status", {"execution_state": "busy"}))]
+        spool.append(Spooled(0, said("begun", "execute_input", {"execution_count": 1, "code": "x"})))
         spool += [Spooled(number, printed_as(text, text)) for number, text in enumerate(spooled, 1)]
         found: list[FakeKernel] = []
 
