@@ -143,9 +143,7 @@ class SharedSandbox:
         prefix = str(self.folders.sockets / name)
         check_socket_path(prefix)
         return BranchPlace(
-            prefix,
-            str(Path(self.view.socket_prefix).with_name(name)),
-            self.branches / kernel_id,
+            prefix, str(Path(self.view.socket_prefix).with_name(name)), self.branches / kernel_id
         )
 
     def first_name(self, workspace: Path) -> str:

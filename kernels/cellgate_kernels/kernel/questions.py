@@ -13,13 +13,14 @@ answer counts as an empty one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.base.resources import KIB, MIB
+from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.launch.base import KernelExit
 from cellgate_kernels.protocol.contents import content_of
@@ -127,11 +128,7 @@ async def complete(
 
 
 async def inspect(
-    connection: KernelConnection,
-    exited: asyncio.Future[KernelExit],
-    code: str,
-    cursor: int,
-    detail: int,
+    connection: KernelConnection, exited: asyncio.Future[KernelExit], code: str, cursor: int, detail: int
 ) -> Inspection:
     """Inspect the name at the cursor; with `detail` 1 its source too. Raises the errors of `ask`."""
     question = {"code": code, "cursor_pos": cursor, "detail_level": detail}
@@ -187,14 +184,12 @@ class _Progress:
         Raises TimeoutError. A reply may come after the word that the kernel is done: over another socket.
         """
         async with asyncio.timeout(ANSWER_TIMEOUT):
-            await self._until(lambda: self.over)
+            await until(lambda: self.over or self._has_ended(), self._changed)
         async with asyncio.timeout(REPLY_TIMEOUT):
-            await self._until(lambda: False)
+            await until(self._has_ended, self._changed)
 
-    async def _until(self, enough: Callable[[], bool]) -> None:
-        while self.reply is None and not self._exited.done() and not enough():
-            self._changed.clear()
-            await self._changed.wait()
+    def _has_ended(self) -> bool:
+        return self.reply is not None or self._exited.done()
 
 
 async def ask(

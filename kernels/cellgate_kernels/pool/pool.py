@@ -1,7 +1,7 @@
 """Warm, single-use kernels: claimed once, ended by their user's release, never handed out again.
 
 The pool decides how many kernels exist and which are started next. It does not know what they are used
-for, and it does not start them itself: ``kernel.KernelLauncher`` does. Every place is reserved before the
+for, and it does not start them itself: ``kernel.launcher`` does. Every place is reserved before the
 first await, so `max_kernels` holds under any concurrency (for what happens otherwise see jupyter
 kernel_gateway#341).
 
@@ -40,10 +40,11 @@ from cellgate_kernels.base.errors import (
     PoolExhausted,
 )
 from cellgate_kernels.base.settings import PoolSettings
-from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.base.tasks import Supervisor, until
 from cellgate_kernels.base.turns import Claimant, Turns
-from cellgate_kernels.kernel.checkpoints import HeldFork
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.kernel.held import HeldFork
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher
 
 logger = logging.getLogger(__name__)
 
@@ -502,9 +503,7 @@ class KernelPool:
         """
         try:
             async with asyncio.timeout(patience):
-                while not self._closed and not self._has_room_for_branch:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await until(lambda: self._closed or self._has_room_for_branch, self._changed)
         except TimeoutError:
             raise self._no_room() from None
         if self._closed:
