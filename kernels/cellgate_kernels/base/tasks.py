@@ -199,10 +199,7 @@ class Supervisor:
 
 
 def guarded(
-    callback: Callable[P, object],
-    name: str,
-    failed: Callable[[Exception], None] | None = None,
-    **ids: object,
+    callback: Callable[P, object], name: str, failed: Callable[[Exception], None] | None = None, **ids: object
 ) -> Callable[P, None]:
     """Guard a callback as `Supervisor.guard` does, where errors can only be logged and passed to `failed`."""
 

@@ -16,7 +16,7 @@ from cellgate_kernels.base.branching import Obstacle, ObstacleKind
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy, KernelDied, KernelStartFailed
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.protocol.contents import content_of
+from cellgate_kernels.protocol.contents import content_of, printable
 from cellgate_kernels.protocol.messages import Channel
 
 REQUEST: Final = "cellgate_branch_request"
@@ -127,19 +127,15 @@ def understood(content: object) -> Made:
         raise KernelStartFailed("The kernel's answer is not one about a branch") from None
     match told:
         case _Made():
-            children = tuple(_printable(child) for child in told.children)
+            children = tuple(printable(child, _SHOWN) for child in told.children)
             return Made(told.pid, told.parent, _obstacles(told.overruled), children, told.named)
         case _NotMade(why="busy"):
             raise KernelBusy("The kernel runs a cell; it can be branched when it is idle")
         case _NotMade(why="obstacles", obstacles=found) if found:
             raise CannotBranch(_obstacles(found))
         case _:
-            raise KernelStartFailed(f"The branch did not come up: {_printable(told.message)}")
+            raise KernelStartFailed(f"The branch did not come up: {printable(told.message, _SHOWN)}")
 
 
 def _obstacles(told: tuple[tuple[ObstacleKind, str], ...]) -> tuple[Obstacle, ...]:
-    return tuple(Obstacle(kind, _printable(name)) for kind, name in told)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_SHOWN]
+    return tuple(Obstacle(kind, printable(name, _SHOWN)) for kind, name in told)

@@ -24,6 +24,7 @@ from cellgate_kernels.base.branching import (
 )
 from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelDied, KernelStartFailed, in_words
 from cellgate_kernels.channels.readiness import ready
+from cellgate_kernels.forking.kept import Kept, keep
 from cellgate_kernels.forking.sharing import (
     BranchPlace,
     BranchProvisioner,
@@ -33,7 +34,6 @@ from cellgate_kernels.forking.sharing import (
 )
 from cellgate_kernels.kernel.branch_request import Made, Order, ask_for_branch
 from cellgate_kernels.kernel.held import HeldFork, tie
-from cellgate_kernels.kernel.kept import Kept, keep
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.kernel.manager import Manager, Workshop
 from cellgate_kernels.kernel.named import Wanted, fork_with_names

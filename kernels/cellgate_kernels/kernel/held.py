@@ -26,9 +26,9 @@ from cellgate_kernels.base.branching import Obstacle
 from cellgate_kernels.base.errors import KernelDied, KernelStartFailed, in_words
 from cellgate_kernels.base.local_stream import open_stream
 from cellgate_kernels.base.tasks import Supervisor, guarded
+from cellgate_kernels.forking.kept import Kept
 from cellgate_kernels.forking.sharing import SharedSandbox
 from cellgate_kernels.kernel.branch_request import ANSWER_TIMEOUT, Made, Order, understood
-from cellgate_kernels.kernel.kept import Kept
 from cellgate_kernels.launch.base import KernelExit
 
 MOST_ANSWER: Final = 16 * 1024

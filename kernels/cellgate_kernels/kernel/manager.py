@@ -42,22 +42,19 @@ class Manager(AsyncKernelManager):
         if self.provisioner is None:
             return
         # Interrupting first, as jupyter_client's own shutdown does, would open a control socket for nothing.
+        name = self.kernel_id
         try:
             async with asyncio.timeout(SHUTDOWN_TIMEOUT):
                 await self.provisioner.kill()
                 await self.provisioner.wait()
         except TimeoutError:
-            logger.error(
-                "Kernel %s did not end within %s s of being killed", self.kernel_id, SHUTDOWN_TIMEOUT
-            )
+            logger.error("Kernel %s did not end within %s s of being killed", name, SHUTDOWN_TIMEOUT)
         except OSError as error:
-            logger.error("Kernel %s could not be killed: %s", self.kernel_id, in_words(error))
+            logger.error("Kernel %s could not be killed: %s", name, in_words(error))
         try:
             await self._async_cleanup_resources()
         except OSError as error:
-            logger.error(
-                "Not all that kernel %s had could be given back: %s", self.kernel_id, in_words(error)
-            )
+            logger.error("Not all that kernel %s had could be given back: %s", name, in_words(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.protocol.contents import content_of
+from cellgate_kernels.protocol.contents import content_of, printable
 from cellgate_kernels.protocol.messages import Channel, Message, new_message
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -250,7 +250,7 @@ def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> Compl
     described = _as(content, _Described)
     types: list[str] = []
     if described is not None and described.metadata.found:
-        by_text = {each.text: _printable(each.type, MOST_TYPE) for each in described.metadata.found}
+        by_text = {each.text: printable(each.type, MOST_TYPE) for each in described.metadata.found}
         types = [by_text.get(match, "") for match in matches]
     return Completion(
         matches, told.cursor_start, told.cursor_end, types, truncated=len(matches) < len(told.matches)
@@ -277,9 +277,9 @@ def variables_of(content: Mapping[str, Any]) -> Variables:
         return Variables([], truncated=True)
     shown = [
         Variable(
-            _printable(each.name, len(each.name)),
-            _printable(each.type, _SHOWN),
-            _printable(each.summary, _SHOWN),
+            printable(each.name, len(each.name)),
+            printable(each.type, _SHOWN),
+            printable(each.summary, _SHOWN),
             each.size,
         )
         for each in told.variables
@@ -292,10 +292,3 @@ def _as(content: Mapping[str, Any], kind: type[T]) -> T | None:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError:
         return None
-
-
-def _printable(text: str, most: int) -> str:
-    text = text[:most]
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -16,6 +16,7 @@ from jupyter_client.kernelspec import KernelSpec
 
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import KernelStartFailed
+from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.reception import Reception
 from cellgate_kernels.kernel.held import HeldFork
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
@@ -85,9 +86,7 @@ class Gate:
 
     async def detach(self) -> None:
         """Let the oldest start succeed, or the next one as soon as it comes."""
-        while not self.waiting:
-            self._arrived.clear()
-            await self._arrived.wait()
+        await until(lambda: len(self.waiting) > 0, self._arrived)
         turn = self.waiting.popleft()
         if not turn.done():
             turn.set_result(None)
