@@ -13,7 +13,8 @@ from cellgate_kernels.backends.docker import DockerProvisioner
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.engine.engine import Engine
-from cellgate_kernels.kernel.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile, SharedBackend
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher, SharedBackend
 from cellgate_kernels.protocol.messages import Channel
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.gateway.kernels.test_branch import (

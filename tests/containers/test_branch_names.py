@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from tests.containers.test_branch import backend, catalog, launcher
 from tests.gateway.kernels.test_branch import PYTHON3, copied, parent, printed
 from tests.gateway.kernels.test_branch_names import (

@@ -32,7 +32,8 @@ from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.channels.connection import Listener
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.pool.pool import KernelPool, Moved
+from cellgate_kernels.pool.claims import Moved
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.messages import Channel, Header, Message, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
 from cellgate_kernels.specs.catalog import KernelspecCatalog

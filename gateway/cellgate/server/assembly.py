@@ -102,13 +102,8 @@ from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.engine.sweep import sweep
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.forking.shared_containers import START_TIMEOUT, Roots, SharedContainers
-from cellgate_kernels.kernel.kernel import (
-    KernelFolders,
-    KernelLauncher,
-    KernelProfile,
-    SharedBackend,
-    runtime_name,
-)
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher, SharedBackend, runtime_name
 from cellgate_kernels.kernel.stored import KernelStore, StoredKernel
 from cellgate_kernels.limits.cgroups import Cgroups
 from cellgate_kernels.pool.pool import KernelPool

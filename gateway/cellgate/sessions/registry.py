@@ -50,7 +50,8 @@ from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, InvalidInput
 from cellgate_kernels.base.resources import HASH_SEED
 from cellgate_kernels.base.tasks import Supervisor, guarded, outcome
-from cellgate_kernels.kernel.kernel import KernelLauncher, KernelProfile
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language

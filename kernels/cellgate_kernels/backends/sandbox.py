@@ -30,20 +30,8 @@ from cellgate_kernels.forking.forker import ForkedChild
 from cellgate_kernels.forking.messages import NotForked
 from cellgate_kernels.forking.server import USER as USER_ID
 from cellgate_kernels.forking.server import ForkRequest, ForkServer, Lineage, can_fork
-from cellgate_kernels.launch.base import (
-    KernelExit,
-    KernelView,
-    Launch,
-    kernel_environment,
-    last_words,
-)
-from cellgate_kernels.launch.child import (
-    Child,
-    ChildProvisioner,
-    Supervised,
-    find_program,
-    rlimit_arguments,
-)
+from cellgate_kernels.launch.base import KernelExit, KernelView, Launch, kernel_environment, last_words
+from cellgate_kernels.launch.child import Child, ChildProvisioner, Supervised, find_program, rlimit_arguments
 from cellgate_kernels.launch.folders import LaunchFolders, remove_tree
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest
 from cellgate_kernels.limits.disk import Folder, may_look
@@ -51,14 +39,7 @@ from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
 from cellgate_kernels.protocol.unsent import FILES_BYTES
 from cellgate_kernels.walls import bubblewrap
 from cellgate_kernels.walls.bubblewrap import Files
-from cellgate_kernels.walls.mounts import (
-    VIEW,
-    WORKSPACE,
-    bwrap_words,
-    files,
-    session_part,
-    system_part,
-)
+from cellgate_kernels.walls.mounts import VIEW, WORKSPACE, bwrap_words, files, session_part, system_part
 from cellgate_kernels.walls.seccomp import sandbox_filter
 
 logger = logging.getLogger(__name__)

@@ -199,10 +199,7 @@ class Supervisor:
 
 
 def guarded(
-    callback: Callable[P, object],
-    name: str,
-    failed: Callable[[Exception], None] | None = None,
-    **ids: object,
+    callback: Callable[P, object], name: str, failed: Callable[[Exception], None] | None = None, **ids: object
 ) -> Callable[P, None]:
     """Guard a callback as `Supervisor.guard` does, where errors can only be logged and passed to `failed`."""
 
@@ -229,3 +226,10 @@ async def outcome(task: asyncio.Task[T], cancelled: Callable[[], CellgateError])
     if error is None or isinstance(error, CellgateError):
         return task.result()
     raise GatewayFault() from error
+
+
+async def until(condition: Callable[[], bool], progress: asyncio.Event) -> None:
+    """Return when a condition holds, which is looked at whenever `progress` is set."""
+    while not condition():
+        progress.clear()
+        await progress.wait()

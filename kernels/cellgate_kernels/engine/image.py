@@ -36,12 +36,7 @@ _TELLING = re.compile(
 
 
 def build_image(
-    url: str,
-    tag: str,
-    progress: Callable[[str], None],
-    *,
-    requirements: Path,
-    base_image: str = "",
+    url: str, tag: str, progress: Callable[[str], None], *, requirements: Path, base_image: str = ""
 ) -> str:
     """Build the kernel image of the packages in `requirements` and name it `tag`; returns its id.
 

@@ -16,16 +16,7 @@ from typing import Any
 import msgspec
 
 from cellgate_kernels.base.errors import CellgateError
-from cellgate_kernels.walls.mounts import (
-    Bind,
-    Devices,
-    Folder,
-    Hidden,
-    Memory,
-    Processes,
-    ReadOnly,
-    Step,
-)
+from cellgate_kernels.walls.mounts import Bind, Devices, Folder, Hidden, Memory, Processes, ReadOnly, Step
 
 LENGTH = struct.Struct(">I")
 MOST_BYTES = 256 * 1024

@@ -30,11 +30,7 @@ from cellgate_kernels.base.errors import BackendUnavailable, in_words
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.forking.forker import ForkedChild, Forker
-from cellgate_kernels.forking.messages import (
-    Description,
-    NotForked,
-    orders,
-)
+from cellgate_kernels.forking.messages import Description, NotForked, orders
 from cellgate_kernels.launch.base import OOM_SCORE, KernelExit
 from cellgate_kernels.launch.child import Child, Lasting, rlimits
 from cellgate_kernels.launch.folders import LaunchFolders

@@ -6,7 +6,7 @@ those. Folders that several of them use are removed with the last one that does.
 provisioner of a kernel that was not launched but branched off: whatever belongs to the sandbox is the first
 kernel's (`root`), whose provisioner works on after that kernel's own end.
 
-How a single kernel of the sandbox ended is told by its keeper (``cellgate_kernels.kernel.kept``). Code in the
+How a single kernel of the sandbox ended is told by its keeper (``kept``). Code in the
 sandbox can end the keeper, and with it the sandbox; it could also forge what is told, and would deceive its
 owner about its own kernels. The end of the whole sandbox is seen from outside, and believed in any case.
 """
@@ -20,10 +20,11 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.base.tasks import Supervisor, guarded
+from cellgate_kernels.forking.kept import Kept
 from cellgate_kernels.launch.base import (
     KILL_TIMEOUT,
     CellgateProvisioner,
@@ -43,24 +44,6 @@ _INSIST_AFTER = 2.0
 _FIRST = 1
 _SOCKETS = 5
 _KILLED = KernelExit.of_returncode(-signal.SIGKILL)
-
-
-class KeptProcess(Protocol):
-    """A kernel's process as its keeper tells of it."""
-
-    @property
-    def pid(self) -> int:
-        """The process's number in its own PID namespace."""
-
-    @property
-    def ended(self) -> asyncio.Future[KernelExit | None]:
-        """A future of the kernel's end; of None if the keeper is gone."""
-
-    def kill(self) -> None:
-        """Kill it with its process group; does nothing after its end."""
-
-    def close(self) -> None:
-        """Listen to the keeper no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +78,7 @@ class _Tenant:
     exited: asyncio.Future[KernelExit]
     workspace: Path
     packages: Path | None
-    kept: KeptProcess | None = None
+    kept: Kept | None = None
     killed: bool = False
     vacated: bool = False
 
@@ -143,9 +126,7 @@ class SharedSandbox:
         prefix = str(self.folders.sockets / name)
         check_socket_path(prefix)
         return BranchPlace(
-            prefix,
-            str(Path(self.view.socket_prefix).with_name(name)),
-            self.branches / kernel_id,
+            prefix, str(Path(self.view.socket_prefix).with_name(name)), self.branches / kernel_id
         )
 
     def first_name(self, workspace: Path) -> str:
@@ -224,7 +205,7 @@ class SharedSandbox:
         """Return whether its keeper tells of this kernel."""
         return self._tenants[kernel_id].kept is not None
 
-    def keep(self, kernel_id: str, kept: KeptProcess) -> None:
+    def keep(self, kernel_id: str, kept: Kept) -> None:
         """Let its keeper report this kernel's end from now on."""
         tenant = self._tenants[kernel_id]
         tenant.kept = kept
@@ -334,7 +315,7 @@ class BranchProvisioner(CellgateProvisioner):
         self,
         sandbox: SharedSandbox,
         place: BranchPlace,
-        kept: KeptProcess,
+        kept: Kept,
         workspace: Path,
         packages: Path | None,
     ) -> None:

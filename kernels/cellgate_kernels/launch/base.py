@@ -459,11 +459,7 @@ def connection_info(socket_prefix: str) -> KernelConnectionInfo:
     """Connection info of a new kernel over Unix sockets, with a new key, in the types that jupyter_client
     compares.
     """
-    info: KernelConnectionInfo = {
-        "transport": "ipc",
-        "ip": socket_prefix,
-        "signature_scheme": "hmac-sha256",
-    }
+    info: KernelConnectionInfo = {"transport": "ipc", "ip": socket_prefix, "signature_scheme": "hmac-sha256"}
     info.update(_PORTS)  # type: ignore[typeddict-item]
     info["key"] = secrets.token_hex(32).encode()  # type: ignore[typeddict-item]  # it compares bytes
     return info

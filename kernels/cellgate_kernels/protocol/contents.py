@@ -185,3 +185,11 @@ _FIELDS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "error": error_of,
     "input_request": _input,
 }
+
+
+def printable(text: str, most: int) -> str:
+    """Return the first `most` characters of a text, with a question mark for each that can't be shown."""
+    text = text[:most]
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -556,9 +556,7 @@ async def local(
     peer.close()
 
 
-async def test_a_follower_that_has_stopped_is_freed_at_once(
-    local: tuple[KernelConnection, Peer],
-) -> None:
+async def test_a_follower_that_has_stopped_is_freed_at_once(local: tuple[KernelConnection, Peer]) -> None:
     """It keeps the function that stops it: the garbage collector is not needed to free the two."""
     connection, _ = local
 

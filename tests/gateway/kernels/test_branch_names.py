@@ -14,7 +14,8 @@ import pytest
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.keeper.programs import ProgramOutput, ProgramSpec
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.launch import names
 from tests.gateway.kernels.test_branch import (
     DEADLINE,
@@ -357,10 +358,7 @@ except OSError as error:
 
 
 async def test_processes_of_branches_are_counted_together(
-    launcher: KernelLauncher,
-    fork_server: ForkServer | None,
-    backend: str,
-    monkeypatch: pytest.MonkeyPatch,
+    launcher: KernelLauncher, fork_server: ForkServer | None, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit of processes is one for the sandbox, also without a cgroup: a branch brings no other."""
     if os.geteuid() == 0 and backend == "sandbox":

@@ -22,14 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 from cellgate_kernels.forking.server import ForkServer, ForkSettings
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.hostile import server_at_a_fixed_port
-from tests.support.kernels import (
-    CONTAINERS,
-    FORK,
-    RunningKernel,
-    StartKernel,
-    containers_of,
-    kernel_uids,
-)
+from tests.support.kernels import CONTAINERS, FORK, RunningKernel, StartKernel, containers_of, kernel_uids
 
 # Run in a kernel: what each attack came to, as JSON.
 ATTACKS = r"""
@@ -151,10 +144,7 @@ async def attack(catalog: KernelspecCatalog, folder: Path, *, forked: bool) -> d
         for _ in range(2)
     )
     abstract = f"cellgate-test-{uuid.uuid4().hex}"
-    with (
-        closing(server_at_a_fixed_port()) as tcp,
-        closing(socket.socket(socket.AF_UNIX)) as unix,
-    ):
+    with closing(server_at_a_fixed_port()) as tcp, closing(socket.socket(socket.AF_UNIX)) as unix:
         unix.bind(f"\0{abstract}")
         unix.listen()
         try:
