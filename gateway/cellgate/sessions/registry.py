@@ -38,6 +38,7 @@ from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints
+from cellgate.sessions.ownership import OURS, check_ours
 from cellgate.sessions.parts import SessionSpec, SharedParts
 from cellgate.sessions.resumption import Past, Resumption, resume
 from cellgate.sessions.secrets import SessionSecrets
@@ -129,6 +130,7 @@ class SessionManager:
         self._parts = parts
         self._workspaces = parts.workspaces
         self._usage = parts.usage
+        self._ownership = parts.ownership
         self._allowances = lru_cache(maxsize=MOST_ALLOWANCES)(self._allow)
         self._live: dict[Owned, Session] = {}
         self._tasks = Supervisor()
@@ -152,7 +154,8 @@ class SessionManager:
 
         `kernels`: the kernels it stored, by id.
         """
-        rows = await self._journal.reads.unfinished_sessions()
+        unfinished = await self._journal.reads.unfinished_sessions()
+        rows = [row for row in unfinished if await self._ownership.find(row.principal, row.key) == OURS]
         known = await self._folders()
         reserved: dict[int, Reservation] = {}
 
@@ -185,6 +188,7 @@ class SessionManager:
         for row, log, session in zip(rows, logs, found, strict=True):
             if session is None:
                 await recovery.end(row, log)
+                self._release((row.principal, row.key))
         await self._journal.commit()
         return len(adopted), len(rows) - len(adopted)
 
@@ -298,6 +302,7 @@ class SessionManager:
         owned = (principal, key)
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
+        await self._check_ours(owned)
         limits = self._limits(principal, body)
         if body.network == "allow":
             self._check_network(principal)
@@ -344,6 +349,7 @@ class SessionManager:
             raise InvalidInput("workspace_of names the session itself")
         if body.checkpoint == AUTO:
             raise InvalidInput("checkpoint: sessions with one workspace can't be rolled back")
+        await self._check_ours(other)
         if (opening := self._opening.get(other)) is not None:
             await asyncio.wait([opening.task])
         if (purge := self._purges.get(other)) is not None:
@@ -374,6 +380,7 @@ class SessionManager:
         """
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
+        await self._check_ours((principal, check_session_key(key)))
         parent = self.live(principal, key)
         owned = (principal, check_session_key(branch))
         if owned in self._live or owned in self._opening or owned in self._purges:
@@ -401,6 +408,7 @@ class SessionManager:
         have their hashes then, because the branch's first event names the hash that covers them all. `made`
         is set at the end: a branch takes no cell before it is recorded.
         """
+        check_ours(await self._ownership.claim(*owned), owned[1])
         if await self._journal.reads.session(*owned) is not None:
             raise Conflict(
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"
@@ -477,6 +485,7 @@ class SessionManager:
         if self._opening.get(owned) is opening:
             del self._opening[owned]
         if opening.task.cancelled() or opening.task.exception() is not None:
+            self._release(owned)
             disk, opening.disk = opening.disk, 0
             self._give_back(owned[0], opening.folder, opening.reserved, disk)
 
@@ -669,6 +678,7 @@ class SessionManager:
         made: asyncio.Future[Session],
     ) -> Session:
         principal, key = owned
+        check_ours(await self._ownership.claim(principal, key), key)
         former = await self._journal.reads.session(principal, key)
         resumed = None
         if former is not None and sharer is not None and former.folder != sharer.folder:
@@ -883,6 +893,16 @@ class SessionManager:
 
     # Finding
 
+    async def _check_ours(self, owned: Owned) -> None:
+        """Raises NotOwner if another gateway has the key, StorageError."""
+        if owned not in self._live and owned not in self._opening:
+            check_ours(await self._ownership.find(*owned), owned[1])
+
+    def _release(self, owned: Owned) -> None:
+        """Give the key up, unless it is in use again."""
+        if owned not in self._live and owned not in self._opening and owned not in self._purges:
+            self._ownership.release(*owned)
+
     def get(self, principal: str, key: str) -> Session | None:
         """Return the live session with this key, if there is one."""
         return self._live.get((principal, key))
@@ -952,8 +972,12 @@ class SessionManager:
         row = await self._journal.reads.session(*owned)
         if row is not None and owned not in self._live and owned not in self._opening:
             # Also when the session was already ending for another reason, which kept its files.
-            if not await self._is_held(row):
-                await self._workspaces.of(folder_of(row)).remove()
+            try:
+                check_ours(await self._ownership.claim(*owned), key)
+                if not await self._is_held(row):
+                    await self._workspaces.of(folder_of(row)).remove()
+            finally:
+                self._release(owned)
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
         if row is not None:
@@ -999,8 +1023,12 @@ class SessionManager:
         if (task := self._purges.get(owned)) is None:
             task = self._tasks.share(self._do_purge(owned, by, reason), f"purge {owned[1]}", session=owned[1])
             self._purges[owned] = task
-            task.add_done_callback(lambda _: self._purges.pop(owned, None))
+            task.add_done_callback(lambda _: self._purged(owned))
         return await outcome(task, _shutting_down)
+
+    def _purged(self, owned: Owned) -> None:
+        del self._purges[owned]
+        self._release(owned)
 
     async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
         await self.delete(*owned)
@@ -1094,6 +1122,7 @@ class SessionManager:
         owned = (session.row.principal, session.row.key)
         if self._live.get(owned) is session:
             del self._live[owned]
+            self._release(owned)
             if session.row.principal and session.record.cause != "deleted":
                 self._variables.keep(session.row.principal, session.row.id, session.slot.variables)
 
