@@ -31,12 +31,7 @@ class Form:
 
 
 def plain_page(
-    title: str,
-    text: str,
-    *,
-    refresh: str = "",
-    link: tuple[str, str] | None = None,
-    form: Form | None = None,
+    title: str, text: str, *, refresh: str = "", link: tuple[str, str] | None = None, form: Form | None = None
 ) -> bytes:
     """A page. `refresh`: when to go where, as HTML has it. `link`: an address, and what it is called."""
     again = f'<meta http-equiv="refresh" content="{html.escape(refresh)}">' if refresh else ""

@@ -92,6 +92,7 @@ class PrincipalDirectory:
         """How often the content of the store has changed."""
         self._stamp: Hashable = None
         """That of the store when it was last read, or tried to be."""
+        self._anew = False
         self._failed_since: float | None = None
         self._told = ""
         self._removed: dict[str, float] = {}
@@ -254,7 +255,7 @@ class PrincipalDirectory:
             logger.error("Users and tokens could not be read for too long: their tokens open nothing now")
             # Nobody was removed, as far as we know. What can be read again counts, changed or not.
             self._known = replace(self._known, logins={}, by_id={})
-            self._users.forget()
+            self._anew = True
 
     def _tell(self, former: _Known, listener: DirectoryListener) -> None:
         listener.logins_changed()
@@ -280,8 +281,9 @@ class PrincipalDirectory:
         stamp = self._users.stamp(settled=True)  # before it is read: a later change is another state
         error = None
         try:
-            if (found := self._users.read()) is not None:
+            if (found := self._users.read(anew=self._anew)) is not None:
                 self._read = _know(found, self._clock())
+                self._anew = False
         except StorageError as raised:
             error = raised
         return _Reading(stamp, self._read, error)

@@ -603,10 +603,7 @@ def _build(
     installer = _installer(settings, catalog, folders.leftovers)
     usage = Usage(settings.people.quotas.policy, authentication.role_of, refused=metrics.quota_refused)
     egress = Egress(
-        lanes.lookups,
-        partial(_policy_of, usage),
-        unfit=_networked(kernels),
-        pass_bytes=usage.pass_network,
+        lanes.lookups, partial(_policy_of, usage), unfit=_networked(kernels), pass_bytes=usage.pass_network
     )
     stack.push_async_callback(egress.close)
     spilled = SpillLedger(settings.data_dir, storage.reserve)
@@ -875,10 +872,7 @@ def _servers(
 
 
 def _listener(
-    application: Application,
-    services: Services,
-    settings: ListenerSettings,
-    certificate: Certificate | None,
+    application: Application, services: Services, settings: ListenerSettings, certificate: Certificate | None
 ) -> Listener:
     return Listener(
         application,

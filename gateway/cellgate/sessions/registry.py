@@ -31,6 +31,7 @@ from cellgate.identity.secrets import check_secret_names
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.quotas.quotas import Quotas
+from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import FIRST_EPOCH, Purge, RecordStore
@@ -118,11 +119,7 @@ class SessionManager:
     """Finds sessions by (principal, key). Call `recover` once, then anything else, and `close` at the end."""
 
     def __init__(
-        self,
-        journal: RecordStore,
-        catalog: KernelspecCatalog,
-        parts: SharedParts,
-        settings: ManagerSettings,
+        self, journal: RecordStore, catalog: KernelspecCatalog, parts: SharedParts, settings: ManagerSettings
     ) -> None:
         self.settings = settings
         self._journal = journal
@@ -141,7 +138,8 @@ class SessionManager:
         self._endings = Supervisor()
         self._culler: asyncio.Task[None] | None = None
         self._variables = KeptVariables()
-        self._closing = False
+        self.closing = False
+        """Whether the gateway is shutting down."""
         # The kept folders that several sessions have, or had: others need no look at the record.
         self._shared: set[str] = set()
         # The disk of workspaces whose sessions go on without the one that it was reserved for.
@@ -219,7 +217,7 @@ class SessionManager:
 
     def refuse_work(self) -> None:
         """Refuse new work from now on."""
-        self._closing = True
+        self.closing = True
 
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
         """Refuse new work, give running cells `grace` seconds, then end all sessions.
@@ -245,15 +243,10 @@ class SessionManager:
         self._workspaces.patience.end_in(COPY_SECONDS)
         for (principal, _), session in tuple(self._live.items()):
             kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
-            self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
+            self.end_later(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
         # Purges, opens and ends that were already in progress, and those just started.
         await self._tasks.finished()
         await self._endings.cancel()
-
-    @property
-    def closing(self) -> bool:
-        """Whether the gateway is shutting down."""
-        return self._closing
 
     def kernel_ids(self) -> set[str]:
         """Return the kernels of live sessions."""
@@ -300,7 +293,7 @@ class SessionManager:
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
-        if self._closing:
+        if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         await self._check_ours(owned)
         limits = self._limits(principal, body)
@@ -317,7 +310,7 @@ class SessionManager:
             elif (session := self._live.get(owned)) is not None:
                 if not session.ending:
                     session.touch()
-                    return self._agreed(session, body, sharer, exact=exact), False
+                    return check_agreement(session, body, self._catalog, sharer, exact=exact), False
                 await asyncio.wait([session.over])  # even if its end fails
                 self._forget(session)
             elif opening is not None and opening.abandoned:
@@ -327,7 +320,7 @@ class SessionManager:
                 break
         if opening is not None:
             session = await self._outcome(opening, until, moved)
-            return self._agreed(session, body, sharer, exact=exact), False
+            return check_agreement(session, body, self._catalog, sharer, exact=exact), False
         profile = self._profile(body, limits)
         self._journal.check_writable()
         open_it = partial(self._open, owned, body, profile, limits, secrets, sharer)
@@ -378,7 +371,7 @@ class SessionManager:
         key, also an ended one, and what `Session.held`, `KernelPool.branch` and copying of files do; then the
         session goes on as before.
         """
-        if self._closing:
+        if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         await self._check_ours((principal, check_session_key(key)))
         parent = self.live(principal, key)
@@ -394,12 +387,7 @@ class SessionManager:
         await self._parts.pool.room_for_branch(patience)
 
     async def _branch(
-        self,
-        owned: Owned,
-        parent: Session,
-        spec: BranchSpec,
-        explored: bool,
-        made: asyncio.Future[Session],
+        self, owned: Owned, parent: Session, spec: BranchSpec, explored: bool, made: asyncio.Future[Session]
     ) -> Session:
         """Copy the parent's files and fork its kernel, then record both sessions: in this order.
 
@@ -445,9 +433,7 @@ class SessionManager:
             folder=new_folder(),
         )
         row = structs.replace(row, parent=parent.row.id, execution_count=parent.row.execution_count)
-        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
-        log.whose = row.principal
-        self._measure(log, row.principal)
+        log = self._log(row)
         secrets = parent.slot.secrets
         return SessionSpec(
             row,
@@ -533,7 +519,7 @@ class SessionManager:
         key that was used with another request, and InvalidInput for a request that the kernel can't serve.
         """
         arrived = self._now()
-        until = _deadline(arrived, request)
+        until = None if request.timeout is None else arrived + request.timeout
         for _ in range(_LIVES):
             session = await self._session_for(principal, key, language, until, moved)
             asked = self.in_language(session, request, language)
@@ -571,7 +557,7 @@ class SessionManager:
         The request's `timeout` counts as for `execute`.
         """
         arrived = self._now()
-        until = _deadline(arrived, request)
+        until = None if request.timeout is None else arrived + request.timeout
         session = await self.open_one_shot(principal, body, record=record, until=until, moved=moved)
         try:
             return session, session.submit(request, arrived=arrived)
@@ -584,7 +570,7 @@ class SessionManager:
     ) -> Session:
         owned = (principal, check_session_key(key))
         session = self._live.get(owned)
-        if session is not None and not (self._closing or session.ending or owned in self._purges):
+        if session is not None and not (self.closing or session.ending or owned in self._purges):
             if language is not None:
                 parse_language(language)
             session.touch()
@@ -601,12 +587,6 @@ class SessionManager:
         if language is None and not request.env:
             return request
         return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
-
-    def _agreed(
-        self, session: Session, body: SessionBody, sharer: SessionRow | None, *, exact: bool
-    ) -> Session:
-        check_agreement(session, body, self._catalog, sharer, exact=exact)
-        return session
 
     def _check_network(self, principal: str) -> None:
         """Raises NetworkNotAllowed or InvalidInput if the principal's sessions can't have a network."""
@@ -698,10 +678,7 @@ class SessionManager:
                 profile = replace(profile, kernelspec=former.kernel)
         folder = new_folder() if sharer is None else sharer.folder
         row = await self._row(owned, body, profile, limits, former, folder)
-        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
-        log.whose = row.principal
-        self._measure(log, principal)
-        executions = 0
+        log, executions = self._log(row), 0
         if former is not None:
             log = await self.stored_log(former, claimed=True)
             log.reopen()
@@ -857,7 +834,7 @@ class SessionManager:
         """
         if record:
             return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
-        if self._closing:
+        if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         if body.workspace_of is not None:
             raise InvalidInput("workspace_of is for sessions that are recorded")
@@ -943,18 +920,18 @@ class SessionManager:
         last = await self._journal.reads.last_event(row.id)
         if last is None:
             raise NotFound(f"No session {row.key!r}")
-        seq, head = last
-        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
+        log = self._log(row, *last)
         log.epoch = epoch
-        log.whose = row.principal
-        self._measure(log, row.principal)
         log.close()
         return log
 
-    def _measure(self, log: EventLog, principal: str) -> None:
-        """Count what the log gets towards the principal's record, if there are quotas."""
+    def _log(self, row: SessionRow, last_seq: int = 0, head: bytes = GENESIS) -> EventLog:
+        """Return a session's log; what it gets counts towards the principal's record, if there are quotas."""
+        log = EventLog(self._journal, row.id, row.key, last_seq=last_seq, head=head, lane=self._parts.lane)
+        log.whose = row.principal
         if self._usage.measures_records:
-            log.stored = partial(self._usage.recorded, principal)
+            log.stored = partial(self._usage.recorded, row.principal)
+        return log
 
     # Ending
 
@@ -1012,7 +989,7 @@ class SessionManager:
         Returns when its rows are removed; their bytes are erased later, together with those of others.
         """
         owned = (row.principal, row.key)
-        if self._closing or owned in self._live or owned in self._opening:
+        if self.closing or owned in self._live or owned in self._opening:
             return False
         purged = await self._purge(owned, by="gateway", reason=reason)
         await asyncio.wait([purged.removed])
@@ -1062,16 +1039,12 @@ class SessionManager:
         # Unrecorded one-shots have no owner in the record, but somebody's account.
         for session in tuple(self._live.values()):
             if session.account.name == principal and not session.ending:
-                self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
+                self.end_later(session, cause, keep_files=True)
 
     def _check_admitted(self, principal: str) -> None:
         """Raises Forbidden for a principal who was shut out while a request of theirs waited."""
         if not self._parts.admits(principal):
             raise Forbidden("This user has been shut out")
-
-    def end_later(self, session: Session, cause: str, *, keep_files: bool = False) -> None:
-        """End a session in the background, with its files unless these are kept."""
-        self._end_in_background(session, cause, keep_files=keep_files, keep_kernel=False)
 
     def end_with(self, session: Session, other: Session) -> None:
         """End a session when another one is over, whose workspace it has; delete it if that one was deleted.
@@ -1091,9 +1064,11 @@ class SessionManager:
 
         other.over.add_done_callback(guarded(end, "end of a session with another", session=session.row.key))
 
-    def _end_in_background(
-        self, session: Session, cause: str, *, keep_files: bool, keep_kernel: bool
+    def end_later(
+        self, session: Session, cause: str, *, keep_files: bool = False, keep_kernel: bool = False
     ) -> None:
+        """End a session in the background, with its files and its kernel unless these are kept."""
+
         async def work() -> None:
             try:
                 await self._end(session, cause, keep_files=keep_files, keep_kernel=keep_kernel)
@@ -1131,13 +1106,8 @@ class SessionManager:
         for session in tuple(self._live.values()):
             most = self.ceilings(session.account.name).lifetime
             if not session.ending and (cause := _overdue(session, most)) is not None:
-                self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
+                self.end_later(session, cause, keep_files=True)
         return self.settings.cull_interval
-
-
-def _deadline(arrived: float, request: ExecuteRequest) -> float | None:
-    """Return the time at which the request leaves the line; only its own timeout counts there."""
-    return None if request.timeout is None else arrived + request.timeout
 
 
 def _automatic(body: SessionBody, former: SessionRow | None) -> bool:

@@ -14,9 +14,8 @@ import pytest
 
 from cellgate.identity.directory import PATIENCE_SECONDS, PrincipalDirectory
 from cellgate.identity.principal import GRANTED, Reach, Role
-from cellgate.identity.store.file_reader import TICK_NS
 from cellgate.identity.store.opening import open_users, reader_of_users
-from cellgate.identity.store.user_file import PRINCIPALS
+from cellgate.identity.store.user_file import PRINCIPALS, TICK_NS
 from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import InvalidInput
 
@@ -81,11 +80,6 @@ def damage(path: Path) -> Path:
     return aside
 
 
-def mend(path: Path, aside: Path) -> None:
-    """Put the file back."""
-    aside.replace(path)
-
-
 async def test_a_change_that_a_request_has_read_already_is_told(
     path: Path, directory: PrincipalDirectory
 ) -> None:
@@ -127,8 +121,8 @@ class SlowReading:
         self._read = directory._users.read
         monkeypatch.setattr(directory._users, "read", self)
 
-    def __call__(self) -> Any:
-        found = self._read()
+    def __call__(self, **how: bool) -> Any:
+        found = self._read(**how)
         self.begun.set()
         assert self.go_on.wait(30)
         return found
@@ -219,7 +213,7 @@ async def test_a_file_that_can_not_be_read_for_long_shuts_out_and_removes_nobody
     assert (told.looks, told.gone) == (1, [])
     assert not directory.is_shut_out("ada")
     # As it was before: its version is the one that was read last.
-    mend(path, whole)
+    whole.replace(path)
     await directory._look(told)
     assert directory.login(given) is not None
     assert told.gone == []

@@ -90,9 +90,7 @@ async def a_gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     )
     settings = OidcSettings(identity.ISSUER, identity.AUDIENCE)
     provider = OidcAuthenticator(
-        settings,
-        ProviderKeys(FileKeys(path), parse_keys(key_set(signer().jwk()))),
-        clock=lambda: gateway.now,
+        settings, ProviderKeys(FileKeys(path), parse_keys(key_set(signer().jwk()))), clock=lambda: gateway.now
     )
     ours = LibreChatAuthenticator(keys, clock=lambda: gateway.now)
     gateway = Gateway(file, path, directory, keys, Authentication(directory, (ours, provider)))

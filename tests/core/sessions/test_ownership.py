@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from cellgate.errors import NotOwner
 from cellgate.execution.request import ExecuteRequest
 from cellgate.sessions.ownership import OURS, Alone, Owner, Ownership
-from cellgate.sessions.registry import SessionManager
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import GatewayFault
@@ -20,12 +18,13 @@ from tests.core.fakes import House
 THERE = "http://other:8888"
 KEY = ("ada", "s")
 BODY = SessionBody(session="s")
+Keys = dict[tuple[str, str], str]
 
 
 class Shared(Ownership):
     """One gateway's view of keys that two gateways have in common."""
 
-    def __init__(self, here: str, keys: dict[tuple[str, str], str]) -> None:
+    def __init__(self, here: str, keys: Keys) -> None:
         self.here, self.keys = here, keys
 
     async def find(self, principal: str, key: str) -> Owner | None:
@@ -42,21 +41,16 @@ class Shared(Ownership):
 
 
 @pytest.fixture
-def keys() -> dict[tuple[str, str], str]:
+def keys() -> Keys:
     return {}
 
 
 @pytest.fixture
-async def house(tmp_path: Path, keys: dict[tuple[str, str], str]) -> AsyncIterator[House]:
+async def house(tmp_path: Path, keys: Keys) -> AsyncIterator[House]:
     house = await House.open(tmp_path)
-    use(house.manager, Shared("here", keys))
+    house.manager._ownership = Shared("here", keys)
     yield house
     await house.close()
-
-
-def use(manager: SessionManager, ownership: Ownership) -> None:
-    manager._parts = replace(manager._parts, ownership=ownership)
-    manager._ownership = ownership
 
 
 @pytest.mark.parametrize("ownership", [Alone(), Shared("here", {})])
@@ -69,7 +63,7 @@ async def test_a_claimed_key_is_ours_until_it_is_released(ownership: Ownership) 
         ownership.release(*KEY)
 
 
-async def test_only_one_of_two_has_a_key(keys: dict[tuple[str, str], str]) -> None:
+async def test_only_one_of_two_has_a_key(keys: Keys) -> None:
     one, other = Shared("one", keys), Shared("other", keys)
     assert await other.find(*KEY) is None
     await one.claim(*KEY)
@@ -79,9 +73,7 @@ async def test_only_one_of_two_has_a_key(keys: dict[tuple[str, str], str]) -> No
     assert await other.claim(*KEY) == OURS
 
 
-async def test_a_session_of_another_gateway_is_left_to_that(
-    house: House, keys: dict[tuple[str, str], str]
-) -> None:
+async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: Keys) -> None:
     keys[KEY] = keys["ada", "branch"] = THERE
     manager = house.manager
     for refused in (
@@ -101,26 +93,23 @@ async def test_a_session_of_another_gateway_is_left_to_that(
     assert keys == {KEY: THERE, ("ada", "branch"): THERE, ("ada", "mine"): "here"}
 
 
-async def test_whoever_loses_a_race_for_a_key_opens_nothing(
-    house: House, keys: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def outdated(self: Shared, principal: str, key: str) -> None:
-        return None
+async def test_whoever_loses_a_race_for_a_key_opens_nothing(house: House, keys: Keys) -> None:
+    class Late(Shared):
+        async def find(self, principal: str, key: str) -> None:
+            return None
+
+        async def claim(self, principal: str, key: str) -> Owner:
+            return Owner(THERE)
 
     keys[KEY] = THERE
-    other = Shared("here", keys)
-    monkeypatch.setattr(other, "find", outdated.__get__(other))
-    monkeypatch.setattr(other, "claim", Shared("here", dict(keys)).claim)
-    use(house.manager, other)
+    house.manager._ownership = Late("here", keys)
     with pytest.raises(NotOwner):
         await house.manager.get_or_create("ada", BODY)
     assert (house.manager.get(*KEY), house.pool.kernels, keys) == (None, [], {KEY: THERE})
     assert house.manager.counts()["starting"] == 0
 
 
-async def test_a_key_is_released_when_its_session_is_over(
-    house: House, keys: dict[tuple[str, str], str]
-) -> None:
+async def test_a_key_is_released_when_its_session_is_over(house: House, keys: Keys) -> None:
     house.faults.arm("claim")
     with pytest.raises(GatewayFault):
         await house.manager.get_or_create("ada", BODY)
@@ -135,7 +124,7 @@ async def test_a_key_is_released_when_its_session_is_over(
 
 
 async def test_records_and_files_of_another_gateways_session_are_not_removed(
-    house: House, keys: dict[tuple[str, str], str]
+    house: House, keys: Keys
 ) -> None:
     session, _ = await house.manager.get_or_create("ada", BODY)
     (house.pool.kernels[0].folder / "a").write_text("kept")

@@ -39,11 +39,7 @@ class SecretApp(PrincipalsApp):
         cellgate secret remove API_KEY --user alice
     """
 
-    options_of_some = MappingProxyType(
-        {
-            "json": "list",
-        }
-    )
+    options_of_some = MappingProxyType({"json": "list"})
 
     user = Unicode(help="Whose secrets.").tag(config=True, metavar="NAME")
 

@@ -162,11 +162,7 @@ class RecordApp(BaseApp):
         from cellgate.cli.record.copies import restore  # noqa: PLC0415
 
         copied = restore(
-            source,
-            self._record,
-            replace=self.force,
-            anyway=self.anyway,
-            progress=_Progress().tell,
+            source, self._record, replace=self.force, anyway=self.anyway, progress=_Progress().tell
         )
         sys.stdout.write(f"{self._record}: {copied.bytes:,} bytes, from {source}\n")
         return _tell_problems(copied.problems)

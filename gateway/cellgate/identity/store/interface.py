@@ -73,11 +73,8 @@ class UserReader(Protocol):
         `settled`: a value that `stamp` does not return, if there may be a change that would not show in it.
         """
 
-    def read(self) -> Everybody | None:
-        """Return all there is; None if nothing has changed since the last call that returned."""
-
-    def forget(self) -> None:
-        """Let the next `read` return everything, changed or not."""
+    def read(self, *, anew: bool = False) -> Everybody | None:
+        """Return all there is; None if nothing changed since the last call that returned, unless `anew`."""
 
     def acts(self, after: int, limit: int) -> list[Act]:
         """Return acts after the one with this number, in order, as of the last `read`."""

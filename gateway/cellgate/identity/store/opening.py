@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cellgate.identity.store.file_reader import UserFileReader
 from cellgate.identity.store.interface import UserReader, UserStore
-from cellgate.identity.store.user_file import PRINCIPALS, UserFile
+from cellgate.identity.store.user_file import PRINCIPALS, UserFile, UserFileReader
 
 
 @contextmanager

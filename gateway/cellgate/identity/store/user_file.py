@@ -6,6 +6,7 @@ with it. ``interface`` says what all of it is for.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -18,15 +19,28 @@ import msgspec
 
 from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.secrets import MOST_SECRETS, Box
-from cellgate.identity.store.interface import MOST_TOKENS, RESERVED, Act, Token, User, UserStore
+from cellgate.identity.secrets import MOST_SECRETS, SECRET_KEY, Box, load_secret_key
+from cellgate.identity.store.interface import (
+    MOST_TOKENS,
+    RESERVED,
+    Act,
+    Everybody,
+    Token,
+    User,
+    UserReader,
+    UserStore,
+)
 from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
 from cellgate.record.store.sqlite.transactions import transaction
 from cellgate_kernels.base.errors import InvalidInput, in_words
 
+logger = logging.getLogger(__name__)
+
 PRINCIPALS = "principals.sqlite"
 """Its name in the data folder."""
 BUSY_SECONDS = 5.0
+TICK_NS = 50_000_000
+"""Longer than a tick of the clock by which a system stamps files: 4 ms, or 10."""
 
 _SCRIPTS = (
     """
@@ -51,6 +65,7 @@ CREATE TABLE secrets (
 """From an empty file to the newest version."""
 VERSION = len(_SCRIPTS)
 
+_USERS = "SELECT name, role, disabled, created_at FROM users"
 _TOKENS = """
 SELECT id, user, digest, scopes, session, exact, created_at, expires_at, revoked_at FROM tokens
 WHERE :user IS NULL OR user = :user ORDER BY created_at, id
@@ -96,8 +111,6 @@ class UserFile(UserStore):
     def close(self) -> None:
         self._db.close()
 
-    # Reading
-
     def version(self) -> int:
         """Return a number that changes when another process has committed a change."""
         with self._failures("read"):
@@ -105,8 +118,7 @@ class UserFile(UserStore):
 
     def users(self) -> list[User]:
         with self._failures("read"):
-            rows = self._db.execute("SELECT name, role, disabled, created_at FROM users ORDER BY name")
-            return [User(name, Role(role), bool(disabled), at) for name, role, disabled, at in rows]
+            return [_user(row) for row in self._db.execute(f"{_USERS} ORDER BY name")]
 
     def tokens(self, user: str | None = None) -> list[Token]:
         if user is not None:
@@ -116,12 +128,10 @@ class UserFile(UserStore):
 
     def user(self, name: str) -> User:
         with self._failures("read"):
-            row = self._db.execute(
-                "SELECT name, role, disabled, created_at FROM users WHERE name = ?", (name,)
-            ).fetchone()
+            row = self._db.execute(f"{_USERS} WHERE name = ?", (name,)).fetchone()
         if row is None:
             raise NotFound(f"There is no user {name[:40]!r}; cellgate user list shows who there is")
-        return User(row[0], Role(row[1]), bool(row[2]), row[3])
+        return _user(row)
 
     def acts(self, after: int, limit: int = 1000) -> list[Act]:
         with self._failures("read"):
@@ -132,10 +142,7 @@ class UserFile(UserStore):
 
     def count_acts(self, after: int) -> int:
         with self._failures("read"):
-            (count,) = self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()
-            return int(count)
-
-    # Changing
+            return int(self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()[0])
 
     def add_user(self, name: str, role: Role) -> User:
         if check_name(name) == RESERVED:
@@ -182,19 +189,9 @@ class UserFile(UserStore):
             if self.user(user).disabled:
                 raise Conflict(f"User {user!r} is disabled; cellgate user enable {user} lets them in again")
             self._forget_useless(user)
-            self._db.execute(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-                (
-                    name,
-                    user,
-                    token.digest,
-                    _scopes(scopes),
-                    reach.prefix,
-                    reach.exact,
-                    token.created_at,
-                    expires_at,
-                ),
-            )
+            where, times = (reach.prefix, reach.exact), (token.created_at, expires_at)
+            row = (name, user, token.digest, _scopes(scopes), *where, *times)
+            self._db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)", row)
         return token, text
 
     def _forget_useless(self, user: str) -> None:
@@ -272,8 +269,83 @@ class UserFile(UserStore):
             raise StorageError(f"{self.path} can't be {what}: {in_words(error, file=False)}") from error
 
 
+class UserFileReader(UserReader):
+    """Reads one file, which need not exist. `stamp` is one system call; the rest is for one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: UserFile | None = None
+        self._seen: tuple[int, ...] | None = None
+
+    def stamp(self, *, settled: bool = False) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116, a path's own method takes longer
+        except OSError:
+            return None
+        # Right after a write another one may follow within the same tick.
+        if settled and 0 <= time.time_ns() - found.st_mtime_ns < TICK_NS:
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def read(self, *, anew: bool = False) -> Everybody | None:
+        if anew:
+            self._seen = None
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise StorageError(f"{self._path} can't be read: {in_words(error, file=False)}") from error
+            self.close()
+            gone = self._seen is not None
+            self._seen = None
+            return Everybody() if gone else None
+        if self._file is None or self._seen is None or self._seen[:2] != (found.st_dev, found.st_ino):
+            self.close()
+            try:
+                self._file = UserFile(self._path, create=False)
+            except NotFound:
+                return None  # removed in this moment: the next look sees it
+        seen = (found.st_dev, found.st_ino, self._file.version(), *self._state_of_key())
+        if self._seen == seen:
+            return None
+        everybody = self._everybody(self._file)
+        self._seen = seen
+        return everybody
+
+    def acts(self, after: int, limit: int) -> list[Act]:
+        return [] if self._file is None else self._file.acts(after, limit)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _state_of_key(self) -> tuple[int, ...]:
+        """Changes when the key of the secrets does: it may be put back from a backup."""
+        try:
+            found = self._path.with_name(SECRET_KEY).lstat()
+        except OSError:
+            return ()
+        return found.st_ino, found.st_ctime_ns
+
+    def _everybody(self, file: UserFile) -> Everybody:
+        users, tokens, secrets, key = file.users(), file.tokens(), file.secrets(), None
+        if secrets:
+            try:
+                key = load_secret_key(self._path.with_name(SECRET_KEY), create=False)
+            except StorageError as error:
+                # Everything but sessions with secrets goes on.
+                logger.error("%s", error.message)
+        return Everybody(users, tokens, secrets, key)
+
+
 def _scopes(scopes: frozenset[Permission] | None) -> str | None:
     return None if scopes is None else scopes_text(scopes)
+
+
+def _user(row: tuple[Any, ...]) -> User:
+    name, role, disabled, created_at = row
+    return User(name, Role(role), bool(disabled), created_at)
 
 
 def _token(row: tuple[Any, ...]) -> Token:
