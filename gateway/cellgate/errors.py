@@ -119,9 +119,13 @@ class Conflict(CellgateError):
 
 
 class NotOwner(CellgateError):
-    """The request names another gateway, by `Cellgate-Owner`, as the one that has the session."""
+    """Another gateway has the session. `address`: its URL for this one, if that is known."""
 
     reason = "not_owner"
+
+    def __init__(self, message: str, address: str | None = None) -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class CannotShare(Conflict):

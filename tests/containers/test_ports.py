@@ -49,10 +49,7 @@ def test_a_connection_wakes_a_kernel_that_sleeps(start_gateway: StartGateway, do
     gateway = start_gateway(backend="docker", ports_port=0, sleep_after=AFTER)
     ports = Ports(gateway, base_of(gateway))
     gateway.execute("s", f"code = {ECHO!r}")
-    gateway.execute(
-        "s",
-        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', code, '8000'])",
-    )
+    gateway.execute("s", "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', code, '8000'])")
     url = f"{ports.base}/s/8000/"
     until(lambda: Browser().open(url, **AUTHORIZED).status == 200, "it does not listen")
     for _ in range(2):

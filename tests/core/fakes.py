@@ -285,8 +285,7 @@ class House:
         self.pool = FakePool(self.workspaces, self.faults)
         self.lane = Lane("outboxes", 1)
         settings = SessionSettings(
-            ExecutionSettings(OutputCaps(), interrupt_grace=0.2, settle=2.0),
-            ChannelSettings(root, self.lane),
+            ExecutionSettings(OutputCaps(), interrupt_grace=0.2, settle=2.0), ChannelSettings(root, self.lane)
         )
         self.manager = SessionManager(
             journal,

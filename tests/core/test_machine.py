@@ -20,10 +20,7 @@ from tests.core.machine import Sessions
 from tests.support.examples import SHARE, examples
 
 SETTINGS = settings(
-    examples(50),
-    stateful_step_count=30,
-    database=None,
-    suppress_health_check=list(HealthCheck),
+    examples(50), stateful_step_count=30, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -145,10 +145,7 @@ def blocks(page: str) -> list[Block]:
     """The fences of a page that a test has to do with, in order."""
     return [
         Block(
-            found["mark"] or "",
-            found["name"] or "",
-            found["text"],
-            page.count("\n", 0, found.start("text")),
+            found["mark"] or "", found["name"] or "", found["text"], page.count("\n", 0, found.start("text"))
         )
         for found in FENCE.finditer(page)
         if found["language"] == "console" or found["mark"]

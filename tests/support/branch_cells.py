@@ -62,11 +62,7 @@ PLAIN = (
         "import threading; lock = threading.Lock(); lock.acquire(); None",
         "lock.locked()",
     ),
-    Thing(
-        "new threads",
-        "",
-        "t = threading.Thread(target=lambda: print('ok')); t.start(); t.join()",
-    ),
+    Thing("new threads", "", "t = threading.Thread(target=lambda: print('ok')); t.start(); t.join()"),
     Thing(
         "thread pools",
         "",
@@ -167,9 +163,7 @@ PACKAGES = (
         "HistGradientBoostingClassifier(max_iter=3).fit(X, y).predict(X).sum() == y.sum()",
     ),
     _holds(
-        "clusters",
-        "KMeans(2, n_init=1).fit(X); None",
-        "len(set(KMeans(2, n_init=1).fit(X).labels_)) == 2",
+        "clusters", "KMeans(2, n_init=1).fit(X); None", "len(set(KMeans(2, n_init=1).fit(X).labels_)) == 2"
     ),
     _holds(
         "joblib's workers",

@@ -139,11 +139,7 @@ async def channels(
         f"ws://{gateway.host}/api/kernels/{kernel}/channels{query}",
         headers={"Authorization": f"token {gateway.token}", **(headers or {})},
     )
-    async with websocket(
-        request,
-        subprotocols=[V1] if v1 else None,
-        max_message_size=1 << 30,
-    ) as opened:
+    async with websocket(request, subprotocols=[V1] if v1 else None, max_message_size=1 << 30) as opened:
         assert opened.selected_subprotocol == (V1 if v1 else None)
         yield Channels(opened, v1=v1)
 

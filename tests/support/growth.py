@@ -134,9 +134,6 @@ IN_STEPS = Cost(in_steps, MOST_IN_STEPS)
 IN_SECONDS = Cost(in_seconds, MOST_IN_SECONDS)
 both_costs = pytest.mark.parametrize(
     "cost",
-    [
-        pytest.param(IN_STEPS, id="steps"),
-        pytest.param(IN_SECONDS, id="seconds", marks=pytest.mark.nightly),
-    ],
+    [pytest.param(IN_STEPS, id="steps"), pytest.param(IN_SECONDS, id="seconds", marks=pytest.mark.nightly)],
 )
 """Of a test that takes a `Cost`: steps at each change, seconds at night."""

@@ -138,9 +138,7 @@ class FrameLog:
             self._uncrowded.clear()
         if self._writing is None:
             self._writing = self._tasks.start(
-                self._write_tail(),
-                "outbox",
-                lambda _: self._lose_all("What waits for this client was lost"),
+                self._write_tail(), "outbox", lambda _: self._lose_all("What waits for this client was lost")
             )
         return start, self._end
 

@@ -772,11 +772,7 @@ class Gateway(Asynchronous):
     # Sessions
 
     def session(
-        self,
-        name: str | None = None,
-        *,
-        keep: bool | None = None,
-        **options: Unpack[SessionKeywords],
+        self, name: str | None = None, *, keep: bool | None = None, **options: Unpack[SessionKeywords]
     ) -> Session:
         """Return a session to work with, created when first used.
 

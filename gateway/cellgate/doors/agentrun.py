@@ -55,7 +55,4 @@ def _answer(result: Result) -> list[bytes]:
     return encode_in_steps({"output": TIMED_OUT if result.status == "timeout" else printed(result)})
 
 
-ROUTES = (
-    ("/agentrun/v1/run/?", AgentRunHandler),
-    ("/agentrun/v1/health/?", AgentRunHealthHandler),
-)
+ROUTES = (("/agentrun/v1/run/?", AgentRunHandler), ("/agentrun/v1/health/?", AgentRunHealthHandler))

@@ -53,11 +53,7 @@ LANGUAGES = MappingProxyType(
     }
 )
 DECODERS: MappingProxyType[str, Callable[[str], bytes]] = MappingProxyType(
-    {
-        "utf8": str.encode,
-        "base64": lambda text: base64.b64decode(text, validate=True),
-        "hex": bytes.fromhex,
-    }
+    {"utf8": str.encode, "base64": lambda text: base64.b64decode(text, validate=True), "hex": bytes.fromhex}
 )
 UNLIMITED = -1
 
@@ -186,7 +182,4 @@ def _run(model: ProcessModel) -> dict[str, object]:
     }
 
 
-ROUTES = (
-    ("/piston/api/v2/runtimes/?", RuntimesHandler),
-    ("/piston/api/v2/execute/?", PistonRunHandler),
-)
+ROUTES = (("/piston/api/v2/runtimes/?", RuntimesHandler), ("/piston/api/v2/execute/?", PistonRunHandler))

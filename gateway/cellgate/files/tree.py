@@ -281,11 +281,7 @@ def missing(root: Path, folder: Parts) -> int:
 
 
 def scan(
-    root: Path,
-    most: int = MAX_ENTRIES,
-    stopped: Callable[[], bool] = lambda: False,
-    *,
-    folders: bool = False,
+    root: Path, most: int = MAX_ENTRIES, stopped: Callable[[], bool] = lambda: False, *, folders: bool = False
 ) -> tuple[dict[str, FileState], bool]:
     """Return all regular files below `root` by path, and whether the result is complete.
 

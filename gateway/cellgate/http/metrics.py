@@ -105,13 +105,7 @@ EXECUTION_CAUSES: Mapping[Status, tuple[str, ...]] = {
     Status.OK: (NO_CAUSE,),
     Status.ERROR: (NO_CAUSE, "disk_full", "pids_limit", OTHER),
     Status.TIMEOUT: ("cell_timeout", "no_kernel", "running_quota", OTHER),
-    Status.INTERRUPTED: (
-        "interrupt_requested",
-        "client_disconnected",
-        "kernel_restarted",
-        *_ENDS,
-        OTHER,
-    ),
+    Status.INTERRUPTED: ("interrupt_requested", "client_disconnected", "kernel_restarted", *_ENDS, OTHER),
     Status.DIED: (
         "kernel_exit",
         "out_of_memory",

@@ -131,11 +131,7 @@ class Operation:
 
 
 def operation(
-    name: str,
-    summary: str,
-    *answers: Answer,
-    needs: Permission | tuple[Permission, ...] = (),
-    **more: Any,
+    name: str, summary: str, *answers: Answer, needs: Permission | tuple[Permission, ...] = (), **more: Any
 ) -> Callable[[F], F]:
     """Declare the decorated method. `more`: fields of `Operation`."""
     permissions = frozenset((needs,) if isinstance(needs, Permission) else needs)

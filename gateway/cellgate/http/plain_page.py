@@ -31,12 +31,7 @@ class Form:
 
 
 def plain_page(
-    title: str,
-    text: str,
-    *,
-    refresh: str = "",
-    link: tuple[str, str] | None = None,
-    form: Form | None = None,
+    title: str, text: str, *, refresh: str = "", link: tuple[str, str] | None = None, form: Form | None = None
 ) -> bytes:
     """Return a page. `refresh`: as HTML's http-equiv has it. `link`: an address and its text."""
     again = f'<meta http-equiv="refresh" content="{html.escape(refresh)}">' if refresh else ""

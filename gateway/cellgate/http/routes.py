@@ -34,12 +34,7 @@ from cellgate.http.jupyter.login import LoginHandler
 from cellgate.http.openapi.description import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.v1.audit import AuditHandler, AuditVerifyHandler
 from cellgate.http.v1.blocks import BlocksHandler
-from cellgate.http.v1.checkpoints import (
-    CheckpointHandler,
-    CheckpointsHandler,
-    RollbackHandler,
-    UndoHandler,
-)
+from cellgate.http.v1.checkpoints import CheckpointHandler, CheckpointsHandler, RollbackHandler, UndoHandler
 from cellgate.http.v1.console import ConsoleUrlHandler
 from cellgate.http.v1.event_socket import EventSocketHandler
 from cellgate.http.v1.events import EventsHandler

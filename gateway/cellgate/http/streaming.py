@@ -166,9 +166,7 @@ class StreamingHandler(BaseHandler):
         while not self.disconnected:
             waiting: set[asyncio.Future[Any]] = {upcoming, self._gone}
             done, _ = await asyncio.wait(
-                waiting,
-                timeout=self.services.keep_alive,
-                return_when=asyncio.FIRST_COMPLETED,
+                waiting, timeout=self.services.keep_alive, return_when=asyncio.FIRST_COMPLETED
             )
             if upcoming in done:
                 return upcoming.result()

@@ -139,10 +139,7 @@ class Authentication:
                 raise InvalidToken(f"A name that begins with {other.prefix!r} is vouched for by nobody else")
         if self.directory.is_disabled(name):
             raise InvalidToken(
-                "This user is disabled at this gateway",
-                cause="disabled_user",
-                token=login.id,
-                principal=name,
+                "This user is disabled at this gateway", cause="disabled_user", token=login.id, principal=name
             )
         if self._roles.get(name) is not login.principal.role:
             self._remember(login.principal)

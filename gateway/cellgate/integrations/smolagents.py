@@ -68,11 +68,7 @@ class CellgateExecutor(RemotePythonExecutor):  # type: ignore[misc]  # has no ty
     """
 
     def __init__(
-        self,
-        session: Session,
-        *,
-        additional_imports: Sequence[str] = (),
-        logger: AgentLogger | None = None,
+        self, session: Session, *, additional_imports: Sequence[str] = (), logger: AgentLogger | None = None
     ) -> None:
         self._cells = _Cells.sync(session)
         self._over = False

@@ -22,13 +22,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from cellgate.errors import (
-    PackageConflict,
-    PackageError,
-    QuotaExceeded,
-    StorageError,
-    not_written,
-)
+from cellgate.errors import PackageConflict, PackageError, QuotaExceeded, StorageError, not_written
 from cellgate.fairness.turns import Turns
 from cellgate.files.sharing import FolderUsers
 from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key

@@ -24,14 +24,7 @@ _OURS: Final = re.compile(r"(__host-|__secure-)?cellgate", re.IGNORECASE)
 _HOP: Final = OF_THE_CONNECTION | {"expect"}
 _BY_PROXIES: Final = frozenset({"forwarded", "x-real-ip", "x-scheme", "x-script-name", "x-original-url"})
 _FOR_A_HOST: Final = frozenset(
-    {
-        "alt-svc",
-        "clear-site-data",
-        "nel",
-        "report-to",
-        "service-worker-allowed",
-        "strict-transport-security",
-    }
+    {"alt-svc", "clear-site-data", "nel", "report-to", "service-worker-allowed", "strict-transport-security"}
 )
 """Fields of answers that would hold for more than this port."""
 

@@ -171,11 +171,7 @@ def _difference(found: Difference) -> DifferingPart:
     if found.picture is not None:
         picture = "data:image/png;base64," + base64.b64encode(found.picture).decode()
     return DifferingPart(
-        part=found.part,
-        note=found.note,
-        judged=found.judged,
-        diff=found.diff or UNSET,
-        picture=picture,
+        part=found.part, note=found.note, judged=found.judged, diff=found.diff or UNSET, picture=picture
     )
 
 

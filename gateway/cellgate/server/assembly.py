@@ -59,7 +59,7 @@ from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_sign_in import ProviderSignIn
 from cellgate.identity.principal import DEFAULT, Login
 from cellgate.identity.provider import open_keys
-from cellgate.identity.store import PRINCIPALS
+from cellgate.identity.store.opening import reader_of_users
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.ports.origin import PortsOrigin
@@ -296,7 +296,7 @@ async def _authentication(
 ) -> tuple[PrincipalDirectory, Authentication, ProviderSignIn | None]:
     """Return the users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
     people = settings.people
-    directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, people.token)
+    directory = PrincipalDirectory(reader_of_users(settings.data_dir), people.token)
     others: list[Authenticator] = []
     provider = None
     if people.librechat_key is not None:
@@ -598,10 +598,7 @@ def _build(
     installer = _installer(settings, catalog, folders.leftovers)
     usage = Usage(settings.people.quotas.policy, authentication.role_of, refused=metrics.quota_refused)
     egress = Egress(
-        lanes.lookups,
-        partial(_policy_of, usage),
-        unfit=_networked(kernels),
-        pass_bytes=usage.pass_network,
+        lanes.lookups, partial(_policy_of, usage), unfit=_networked(kernels), pass_bytes=usage.pass_network
     )
     stack.push_async_callback(egress.close)
     spilled = SpillLedger(settings.data_dir, storage.reserve)
@@ -870,10 +867,7 @@ def _servers(
 
 
 def _listener(
-    application: Application,
-    services: Services,
-    settings: ListenerSettings,
-    certificate: Certificate | None,
+    application: Application, services: Services, settings: ListenerSettings, certificate: Certificate | None
 ) -> Listener:
     return Listener(
         application,

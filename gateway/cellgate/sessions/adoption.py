@@ -70,13 +70,7 @@ LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
     }
 )
 PROGRAM_LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
-    {
-        "exit_code": None,
-        "signal": None,
-        "cause": "gateway_restart",
-        "truncated": None,
-        "duration_ms": None,
-    }
+    {"exit_code": None, "signal": None, "cause": "gateway_restart", "truncated": None, "duration_ms": None}
 )
 PORT_LOST_WITH_THE_GATEWAY: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
 

@@ -23,14 +23,9 @@ MOST_LENGTH = 64
 
 
 def check_agreement(
-    session: Session,
-    body: SessionBody,
-    kernels: KernelspecCatalog,
-    sharer: SessionRow | None,
-    *,
-    exact: bool,
-) -> None:
-    """Raise Conflict unless the session is what `body` asks for. The message says what differs, no values.
+    session: Session, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None, *, exact: bool
+) -> Session:
+    """Return the session, or raise Conflict, which names what differs, unless it is what `body` asks for.
 
     `kernels`: of which one is meant, where the body names a language. `sharer`: the session whose workspace
     is asked for. `exact`: it must also have every limit, variable, secret and field of metadata of `body`; it
@@ -40,14 +35,13 @@ def check_agreement(
         raise Conflict(
             f"Session {session.row.key!r} exists with {difference}; delete it first, or choose another key"
         )
-    if not exact:
-        return
-    different = [f"{part} ({_listed(names)})" for part, names in _differences(session, body) if names]
-    if different:
+    differences = _differences(session, body) if exact else ()
+    if different := [f"{part} ({_listed(names)})" for part, names in differences if names]:
         raise Conflict(
             f"Session {session.row.key!r} exists with other {', '.join(different)}; delete it first, choose"
             " another key, or leave out what it was created with"
         )
+    return session
 
 
 def names_kernel(body: SessionBody) -> bool:

@@ -102,10 +102,7 @@ class ProvenTime:
     """The clock of a data folder's retention. `look` is called in a thread, never twice at once."""
 
     def __init__(
-        self,
-        folder: Path,
-        wall: Callable[[], float] = time.time,
-        running: Callable[[], float] = boot_time,
+        self, folder: Path, wall: Callable[[], float] = time.time, running: Callable[[], float] = boot_time
     ) -> None:
         self._folder = folder
         self._wall = wall

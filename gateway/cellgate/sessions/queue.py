@@ -170,13 +170,7 @@ class SessionRuns:
     ) -> ExecutionRun:
         """Return a new execution, recorded as queued after all others."""
         self.made += 1
-        run = ExecutionRun(
-            request,
-            self._context,
-            number=self.made,
-            timeout=timeout,
-            idempotency=idempotency,
-        )
+        run = ExecutionRun(request, self._context, number=self.made, timeout=timeout, idempotency=idempotency)
         run.record.queued(request, timeout, len(self._queue) + (self.current is not None))
         return run
 

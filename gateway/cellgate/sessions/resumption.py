@@ -82,10 +82,7 @@ def resume(
     return Resumption(
         profile,
         limits,
-        Loss(
-            cause=UNSET if cause is None else cause,
-            missing=UNSET if missing == Missing() else missing,
-        ),
+        Loss(cause=UNSET if cause is None else cause, missing=UNSET if missing == Missing() else missing),
     )
 
 

@@ -17,10 +17,7 @@ from tests.clients.console.mounting import display, framed, markup, mount, strea
 from tests.support.browser import OPTIONS, Browsers, link, opened, program
 from tests.support.server import PATIENCE, GatewayProcess, until
 
-UDP = {
-    "udp-stun": "peer('stun:HOST')",
-    "udp-turn": "peer('turn:HOST')",
-}
+UDP = {"udp-stun": "peer('stun:HOST')", "udp-turn": "peer('turn:HOST')"}
 ALL = {**UDP, **SENDING}
 NESTED = {"udp-nested": "inner(`<script>(${peer})('stun:HOST')<\\/script>`)"}
 """Chromium 156 ends the process of the outputs for it, and the driver then takes the page for crashed."""

@@ -571,10 +571,7 @@ def test_source_has_colours(page: Any, language: str, source: str, kinds: list[s
         page,
         "highlight.js",
         "return its.pieces(given.source, given.language)",
-        {
-            "source": source,
-            "language": language,
-        },
+        {"source": source, "language": language},
     )
     assert "".join(piece for _, piece in pieces) == source
     assert [f"{kind}:{piece}" for kind, piece in pieces if kind] == kinds

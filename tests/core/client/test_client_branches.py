@@ -91,11 +91,7 @@ async def test_branches_of_a_session_that_is_kept_end_too() -> None:
 
 
 async def test_a_branch_that_was_left_as_a_block_is_ended_once_more_without_harm() -> None:
-    async with (
-        noting() as (gateway, ended),
-        gateway.session() as session,
-        await session.branch() as branch,
-    ):
+    async with noting() as (gateway, ended), gateway.session() as session, await session.branch() as branch:
         assert branch.name == "s-1"
     assert ended == ["s-1", "s-1", "s"]
 

@@ -454,9 +454,7 @@ async def test_a_flood_is_counted_rather_than_written_down(monkeypatch: pytest.M
     assert [event["host"] for event in events if event.get("verdict") == "allowed"] == ["h.example"]
 
 
-async def test_connections_that_say_nothing_are_not_kept_without_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_connections_that_say_nothing_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy, "OVERFLOW", 4)
     async with world(echo, limits=EgressLimits(connections=4)) as made:
         silent = [await made.connect() for _ in range(20)]

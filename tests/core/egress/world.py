@@ -119,10 +119,7 @@ class World:
 
 @asynccontextmanager
 async def world(
-    serve: Serve | None = None,
-    *,
-    limits: EgressLimits | None = None,
-    given: EgressPolicy | None = None,
+    serve: Serve | None = None, *, limits: EgressLimits | None = None, given: EgressPolicy | None = None
 ) -> AsyncIterator[World]:
     """A proxy that may reach h.example at 80 and 443, where `serve` answers."""
     async with AsyncExitStack() as stack:

@@ -68,9 +68,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     heard, closed = Heard(), Counter[str]()
     async with listening(
-        {"/plain": Keeping},
-        closed_by_us=lambda reason: closed.update([reason]),
-        heard=heard,
+        {"/plain": Keeping}, closed_by_us=lambda reason: closed.update([reason]), heard=heard
     ) as (port, listener):
         yield Served(port, listener, heard, closed)
     assert listener.memory.held == 0
@@ -97,9 +95,7 @@ def fragments(opcode: int, data: bytes, size: int, between: bytes = b"") -> byte
     starts = range(0, len(data), size)
     return between.join(
         frame(
-            opcode if not start else CONTINUATION,
-            data[start : start + size],
-            final=start + size >= len(data),
+            opcode if not start else CONTINUATION, data[start : start + size], final=start + size >= len(data)
         )
         for start in starts
     )

@@ -238,10 +238,7 @@ async def test_a_client_that_leaves_in_its_handshake_is_nothing(
 async def test_a_handshake_that_never_ends_is_cut_off(authority: Authority, lane: Lane) -> None:
     settings = ListenerSettings(head_timeout=0.5)
     async with listening(authority, lane, settings) as secure:
-        async with (
-            connected(secure, None) as (silent, _),
-            connected(secure, None) as (half, writer),
-        ):
+        async with connected(secure, None) as (silent, _), connected(secure, None) as (half, writer):
             writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
             assert await asyncio.gather(silent.read(), half.read()) == [b"", b""]
         assert secure.closed == {"head_timeout": 2}

@@ -227,10 +227,7 @@ def test_memory_and_disk_are_sampled(tmp_path: Path, lane: Lane) -> None:
     held = "held = bytes(b'x' * 50_000_000); print(flush=True); input()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {held!r}])"
     with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()

@@ -60,10 +60,7 @@ BEFORE = {
         "cellgate export to-replay --bundle -o analysis.zip",
     ],
     "session": ["cellgate exec 1 --session my-session", "cellgate exec 1 --session careful --checkpoints"],
-    "process": [
-        "cellgate exec 1 --session my-session",
-        "cellgate files put my-session data.csv data/a.csv",
-    ],
+    "process": ["cellgate exec 1 --session my-session", "cellgate files put my-session data.csv data/a.csv"],
     "verify": [
         "cellgate exec 1 --session my-session",
         "cellgate export my-session -o my-session.ipynb",
@@ -163,8 +160,7 @@ def test_examples_are_found() -> None:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "name",
-    mostly_nightly([name for name in COMMANDS if name != "record"], AT_EACH_CHANGE),
+    "name", mostly_nightly([name for name in COMMANDS if name != "record"], AT_EACH_CHANGE)
 )
 def test_the_examples_of_help_work(name: str, data: Path, tmp_path: Path) -> None:
     place = desk(tmp_path, data)

@@ -191,10 +191,7 @@ def test_each_command_refuses_values_that_do_not_fit(
         ("--cpus=0.001", "--cpus (0.001) must be between 0.05 and 1024"),
         ("--ServeApp.pids=1", "--ServeApp.pids (1) must be between 16 and 1000000"),
         ("--max-pids=1", "--max-pids (1) must be between 16 and 1000000"),
-        (
-            "--memory=9999999t",
-            "--memory (9999999t) and --ServeApp.disk (1g) must be at most 1024t",
-        ),
+        ("--memory=9999999t", "--memory (9999999t) and --ServeApp.disk (1g) must be at most 1024t"),
         ("--cell-timeout=1e9", "--cell-timeout (1000000000) must be above 0 and at most 2592000 seconds"),
         ("--max-lifetime=1e9", "--max-lifetime (1000000000) must be above 0 and at most 2592000 seconds"),
         ("--ServeApp.package_cache=x", f"--ServeApp.package_cache {SIZE}, not 'x'"),

@@ -341,12 +341,7 @@ def test_a_display_can_be_updated_by_a_later_cell(gateway: GatewayProcess, sessi
     assert (later["outputs"], unknown["outputs"]) == ([], [])
     assert other["outputs"] == [display({"text/plain": "'stays'"})]
     shown = [cell["outputs"] for cell in exported(gateway, session)["cells"]]
-    assert shown == [
-        [display({"text/plain": "'new'"})] * 2,
-        [display({"text/plain": "'stays'"})],
-        [],
-        [],
-    ]
+    assert shown == [[display({"text/plain": "'new'"})] * 2, [display({"text/plain": "'stays'"})], [], []]
 
 
 CLEARED = {

@@ -153,10 +153,7 @@ def test_a_repeated_request_gets_the_first_ones_execution(gateway: GatewayProces
     later = execute(gateway, session, "count += 1; count", "a", wait=False)
     assert (later.status, later.json()["execution"]) == (202, first["execution"])
     events = gateway.stream(
-        "POST",
-        f"/v1/sessions/{session}/execute",
-        {"code": "count += 1; count"},
-        **{"Idempotency-Key": "a"},
+        "POST", f"/v1/sessions/{session}/execute", {"code": "count += 1; count"}, **{"Idempotency-Key": "a"}
     )
     with events as answer:
         told = [json.loads(line) for line in answer]

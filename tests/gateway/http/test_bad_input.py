@@ -599,10 +599,7 @@ RAW: dict[
         b"HTTP/1.1 400 ",
     ),
     "long header": (lambda g: head(g, "GET /healthz HTTP/1.1", "X: " + "y" * 1_000_000), b""),
-    "many headers": (
-        lambda g: head(g, "GET /healthz HTTP/1.1", *(f"X-{n}: y" for n in range(100_000))),
-        b"",
-    ),
+    "many headers": (lambda g: head(g, "GET /healthz HTTP/1.1", *(f"X-{n}: y" for n in range(100_000))), b""),
     "endless path": (lambda g: head(g, f"GET /{'y' * 1_000_000} HTTP/1.1"), b""),
     "half a head": (lambda g: head(g, "GET /healthz HTTP/1.1")[:-3], b""),
     "half a body": (

@@ -49,9 +49,7 @@ async def test_a_flood_reaches_a_client_whole_and_in_order(jupyter: GatewayProce
         assert (position, rest) == (1_000_000, "")
 
 
-async def test_a_client_that_never_reads_delays_nobody(
-    start_gateway: Callable[..., GatewayProcess],
-) -> None:
+async def test_a_client_that_never_reads_delays_nobody(start_gateway: Callable[..., GatewayProcess]) -> None:
     """Another client gets all, the record is complete, and what waits for the client waits on disk."""
     gateway = start_gateway(pool_size=1, slow_client_memory="1m")
     kernel = gateway.post("/api/kernels").json()["id"]
@@ -124,9 +122,7 @@ async def test_another_session_id_brings_nothing_back(jupyter: GatewayProcess, k
         assert text(messages) == "seen\n"
 
 
-async def test_what_is_kept_for_a_client_is_bounded(
-    start_gateway: Callable[..., GatewayProcess],
-) -> None:
+async def test_what_is_kept_for_a_client_is_bounded(start_gateway: Callable[..., GatewayProcess]) -> None:
     """A client that missed too much starts anew; the record has all."""
     gateway = start_gateway(pool_size=1, replay_size="100k")
     kernel = gateway.post("/api/kernels").json()["id"]
@@ -144,9 +140,7 @@ async def test_what_is_kept_for_a_client_is_bounded(
     assert "v" * 200_000 in "".join(event["text"] for event in recorded)
 
 
-async def test_nothing_is_kept_after_the_time_for_it(
-    start_gateway: Callable[..., GatewayProcess],
-) -> None:
+async def test_nothing_is_kept_after_the_time_for_it(start_gateway: Callable[..., GatewayProcess]) -> None:
     gateway = start_gateway(pool_size=1, replay_seconds=0)
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel, session_id="me") as client:

@@ -40,8 +40,7 @@ def begun(url: str, method: str = "GET", **headers: str) -> http.client.HTTPConn
 def test_a_web_server_that_a_cell_started_is_seen_in_a_browser(ports: Ports, key: str) -> None:
     ports.gateway.execute(key, "open('page.html', 'w').write('<p>hello')")
     ports.gateway.execute(
-        key,
-        "import subprocess, sys; subprocess.Popen([sys.executable, '-m', 'http.server', '8000'])",
+        key, "import subprocess, sys; subprocess.Popen([sys.executable, '-m', 'http.server', '8000'])"
     )
     browser, first = ports.entered(key, 8000)
     assert first == f"{ports.base}/{key}/8000/"

@@ -118,8 +118,7 @@ def test_a_cell_that_ends_within_the_grace_is_answered_and_no_new_work_is_taken(
 
 
 @pytest.mark.parametrize(
-    "number",
-    mostly_nightly([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM], lambda number: number.name),
+    "number", mostly_nightly([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM], lambda number: number.name)
 )
 def test_a_cell_that_outlasts_the_grace_is_ended_with_the_cause(
     start_gateway: StartGateway, number: signal.Signals

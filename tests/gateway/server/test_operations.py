@@ -82,10 +82,7 @@ def test_the_memory_of_kernels_is_seen(sandbox: None, gateway: GatewayProcess, s
     size = 200_000_000
     gateway.execute(session, f"held = b'x' * {size}")
     names = ("cellgate_largest_kernel_memory_bytes", "cellgate_kernels_memory_bytes")
-    until(
-        lambda: all(metrics(gateway)[name,] > size for name in names),
-        "the kernel's memory is not seen",
-    )
+    until(lambda: all(metrics(gateway)[name,] > size for name in names), "the kernel's memory is not seen")
     assert metrics(gateway)["cellgate_storage_free_bytes",] > 0
     assert metrics(gateway)["cellgate_record_bytes",] > 0
     assert metrics(gateway)["cellgate_http_sent_bytes_total",] > 0

@@ -22,14 +22,7 @@ from tests.conftest import StartGateway
 from tests.support.channels import channels
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, together, until
-from tests.support.sleepers import (
-    AFTER,
-    MIB,
-    Groups,
-    groups_of_processes,
-    run_out_of_memory,
-    until_asleep,
-)
+from tests.support.sleepers import AFTER, MIB, Groups, groups_of_processes, run_out_of_memory, until_asleep
 
 Start = Callable[..., GatewayProcess]
 Kill = Callable[[GatewayProcess], None]

@@ -10,12 +10,7 @@ def test_nobody_has_more_than_their_part() -> None:
     first = [shares.take("ada") for _ in range(3)]
     assert [place is not None for place in first] == [True, True, False]
     others = [shares.take(name) is not None for name in ("bob", "bob", "eve", "eve")]
-    assert others == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    assert others == [True, True, True, False]
     assert shares.taken == 5
 
 

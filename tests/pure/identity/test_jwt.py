@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from cellgate.errors import Forbidden, InvalidToken
 from cellgate.identity.jwks import Algorithm, KeySet, parse_keys
-from cellgate.identity.jwt import (
-    LEEWAY_SECONDS,
-    MOST_TOKEN,
-    JwtLogin,
-    Verifier,
-    is_jwt,
-    read_header,
-)
+from cellgate.identity.jwt import LEEWAY_SECONDS, MOST_TOKEN, JwtLogin, Verifier, is_jwt, read_header
 from cellgate.identity.oidc_settings import OidcSettings, parse_roles
 from cellgate.identity.principal import EVERYWHERE, Permission, Principal, Role
 from cellgate_kernels.base.errors import InvalidInput

@@ -13,14 +13,7 @@ from cellgate.pages import sanitise
 from cellgate.pages.html_frame import PAGE_POLICY
 from cellgate.replay.page import page
 from cellgate.replay.report import NewRun, build_report
-from cellgate.wire.answers import (
-    Changed,
-    EnvironmentReport,
-    Pair,
-    ReplayFacts,
-    ReplayReport,
-    RestoredFile,
-)
+from cellgate.wire.answers import Changed, EnvironmentReport, Pair, ReplayFacts, ReplayReport, RestoredFile
 
 pytestmark = pytest.mark.usefixtures("templates_compiled_once")
 

@@ -81,8 +81,7 @@ def test_a_session_above_a_quota_is_refused_and_reserves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "limit", "one"),
-    [("memory", GIB, 600 * MIB), ("cpus", 1.0, 0.6), ("disk", 10 * MIB, 6 * MIB)],
+    ("quota", "limit", "one"), [("memory", GIB, 600 * MIB), ("cpus", 1.0, 0.6), ("disk", 10 * MIB, 6 * MIB)]
 )
 def test_the_limits_of_sessions_count_in_sum(quota: str, limit: float, one: float) -> None:
     ada = account(**{quota: limit})

@@ -179,11 +179,7 @@ LATE = {"status": "timeout", "cause": "cell_timeout", "timeout": 5.0}
             {"error": DIED},
             "out\nKeyboardInterrupt\n[cellgate: KernelDied: The kernel was ended by SIGSEGV.]",
         ),
-        (
-            [STOPPED],
-            {"error": STOPPED, **LATE},
-            f"out\nKeyboardInterrupt\n{TOO_LONG}",
-        ),
+        ([STOPPED], {"error": STOPPED, **LATE}, f"out\nKeyboardInterrupt\n{TOO_LONG}"),
         ([], {"error": KILLED, **LATE}, "out\n[cellgate: CellTimeout: The cell ran longer than its 5 s.]"),
         # Records from before `timeout` don't say how long it was.
         ([STOPPED], {"error": STOPPED, **LATE, "timeout": UNSET}, "out\nKeyboardInterrupt"),

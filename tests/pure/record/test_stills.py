@@ -347,11 +347,7 @@ def test_an_object_without_a_text_is_named_unless_there_is_more_to_see() -> None
 
 def test_a_widget_is_shown_by_its_last_state() -> None:
     view = output({WIDGET: {"model_id": "a"}, "text/plain": "IntSlider(value=3)"})
-    states = {
-        "a": {"model_name": "IntSliderModel", "state": {"value": 9}},
-        "odd": {"state": [1]},
-        "other": 5,
-    }
+    states = {"a": {"model_name": "IntSliderModel", "state": {"value": 9}}, "odd": {"state": [1]}, "other": 5}
     for form in ("html", "markdown"):
         seen = converted(form, view, widgets={STATE: {"state": states}})
         assert "IntSlider(value=9)" in seen
@@ -413,7 +409,4 @@ def test_values_of_any_kind_make_a_page(value: Any, metadata: dict[str, Any]) ->
 @pytest.mark.parametrize("mime", ["text/html", "image/svg+xml", "image/gif", "text/plain"])
 @both_costs
 def test_outputs_are_read_in_linear_time(mime: str, piece: str, cost: Cost) -> None:
-    cost.check(
-        lambda text: still(output({mime: text}), "html"),
-        lambda size: piece * (size // len(piece)),
-    )
+    cost.check(lambda text: still(output({mime: text}), "html"), lambda size: piece * (size // len(piece)))

@@ -39,11 +39,7 @@ class SecretApp(PrincipalsApp):
         cellgate secret remove API_KEY --user alice
     """
 
-    options_of_some = MappingProxyType(
-        {
-            "json": "list",
-        }
-    )
+    options_of_some = MappingProxyType({"json": "list"})
 
     user = Unicode(help="Whose secrets.").tag(config=True, metavar="NAME")
 
@@ -70,7 +66,7 @@ class SecretApp(PrincipalsApp):
             unreadable,
             what_to_do,
         )
-        from cellgate.identity.store import RESERVED  # noqa: PLC0415
+        from cellgate.identity.store.interface import RESERVED  # noqa: PLC0415
 
         check_secret_name(name)
         value = check_secret_value(_read_value())

@@ -49,12 +49,7 @@ class UserApp(PrincipalsApp):
         cellgate user disable alice
     """
 
-    options_of_some = MappingProxyType(
-        {
-            "role": "add",
-            "json": "list",
-        }
-    )
+    options_of_some = MappingProxyType({"role": "add", "json": "list"})
 
     role = Enum(ROLES, "user", help="What a new user may do: user, admin or auditor.").tag(
         config=True, metavar="ROLE"

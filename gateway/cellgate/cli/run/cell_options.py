@@ -24,8 +24,7 @@ class KernelOption(CommandApp):
     )
 
     checkpoints = Bool(
-        False,
-        help="Let a new session make a checkpoint after each cell, so that cells can be undone.",
+        False, help="Let a new session make a checkpoint after each cell, so that cells can be undone."
     ).tag(config=True)
 
     aliases: Any = {"kernel": "KernelOption.kernel", **CommandApp.aliases}  # noqa: RUF012

@@ -20,15 +20,7 @@ from cellgate.cli.run.script import exit_code, farewell
 from cellgate.cli.run.widgets import LastWidgets
 from cellgate.cli.terminal.escaping import printed
 from cellgate.cli.terminal.screen import Screen
-from cellgate.client import (
-    ErrorInfo,
-    ErrorRaised,
-    Event,
-    Finished,
-    Gateway,
-    GatewayError,
-    InputRequest,
-)
+from cellgate.client import ErrorInfo, ErrorRaised, Event, Finished, Gateway, GatewayError, InputRequest
 
 _GRACE = 15.0  # seconds for a cell to end after Ctrl-C
 

@@ -44,11 +44,7 @@ class FilesApp(CommandApp):
         cellgate files rm my-session raw/2026.csv
     """
 
-    options_of_some = MappingProxyType(
-        {
-            "output": "get",
-        }
-    )
+    options_of_some = MappingProxyType({"output": "get"})
 
     output = Unicode(help="With get: the FILE to write, replaced if it exists.").tag(
         config=True, metavar="FILE"

@@ -44,11 +44,7 @@ class PackagesApp(CommandApp):
         cellgate packages uninstall my-session humanize
     """
 
-    options_of_some = MappingProxyType(
-        {
-            "upgrade": "install",
-        }
-    )
+    options_of_some = MappingProxyType({"upgrade": "install"})
 
     upgrade = Bool(False, help="Replace installed versions by newer ones.").tag(config=True)
     json = Bool(False, help="Print JSON.").tag(config=True)

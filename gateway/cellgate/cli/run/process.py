@@ -130,12 +130,7 @@ class ProcessApp(CommandApp):
         self, gateway: Gateway, session: str, argv: Sequence[str], *, stdin: bool
     ) -> ProcessModel:
         return await gateway.start_program(
-            session,
-            argv,
-            env=self._variables(),
-            cwd=self.cwd or None,
-            stdin=stdin,
-            timeout=self.timeout,
+            session, argv, env=self._variables(), cwd=self.cwd or None, stdin=stdin, timeout=self.timeout
         )
 
     async def _run(self, gateway: Gateway, session: str, argv: Sequence[str]) -> int:

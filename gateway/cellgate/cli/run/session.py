@@ -171,9 +171,7 @@ class SessionApp(ListOptions):
         False, help="Let the session go on as the first alternative, in the order given, that ends well."
     ).tag(config=True)
     timeout = Duration(
-        None,
-        allow_none=True,
-        help="Seconds that an alternative may take; default: the session's own limit.",
+        None, allow_none=True, help="Seconds that an alternative may take; default: the session's own limit."
     ).tag(config=True, metavar="SECONDS")
 
     aliases = {  # noqa: RUF012

@@ -56,12 +56,7 @@ class ImageApp(BaseApp):
     """
 
     options_of_some = MappingProxyType(
-        {
-            "base_image": "build",
-            "kernel_environment": "build",
-            "requirements": "build",
-            "runtime": "check",
-        }
+        {"base_image": "build", "kernel_environment": "build", "requirements": "build", "runtime": "check"}
     )
 
     image = trait_of(ContainerSettings, "image")

@@ -8,12 +8,7 @@ from cellgate.doors.e2b.base import AbsentHandler
 from cellgate.doors.e2b.cells import CellHandler, HealthHandler
 from cellgate.doors.e2b.commands import ProcessHandler, StartHandler
 from cellgate.doors.e2b.contexts import ContextHandler, ContextRestartHandler, ContextsHandler
-from cellgate.doors.e2b.control import (
-    ConnectHandler,
-    SandboxDetailHandler,
-    SandboxesHandler,
-    TimeoutHandler,
-)
+from cellgate.doors.e2b.control import ConnectHandler, SandboxDetailHandler, SandboxesHandler, TimeoutHandler
 from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
 
 PREFIX: Final = "/e2b"

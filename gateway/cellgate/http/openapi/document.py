@@ -24,17 +24,7 @@ from msgspec import UnsetType
 from cellgate.errors import reasons, status_of_kind
 from cellgate.http.base import BaseHandler
 from cellgate.http.openapi.examples import load_examples
-from cellgate.http.operation import (
-    BYTES,
-    FORM,
-    JSON,
-    NDJSON,
-    SSE,
-    Answer,
-    Foreign,
-    Operation,
-    operation_of,
-)
+from cellgate.http.operation import BYTES, FORM, JSON, NDJSON, SSE, Answer, Foreign, Operation, operation_of
 from cellgate.http.queries import TOKEN, schema_of
 from cellgate.wire.answers import Accepted, KeepAlive
 from cellgate.wire.base import Body, Value

@@ -59,10 +59,7 @@ class ReplayHandler(StreamingHandler):
         )
         replay = Supervisor().share(
             self.services.replayer.replay(
-                self.owner,
-                key,
-                options,
-                listen=self._tell if streamed else _ignore,
+                self.owner, key, options, listen=self._tell if streamed else _ignore
             ),
             f"replay {key}",
             session=key,

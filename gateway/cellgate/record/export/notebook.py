@@ -91,12 +91,7 @@ class Notebook:
     """
 
     def __init__(
-        self,
-        session: SessionRow,
-        survey: Survey,
-        rows: Rows,
-        export: Export,
-        inherited: Sequence[Part] = (),
+        self, session: SessionRow, survey: Survey, rows: Rows, export: Export, inherited: Sequence[Part] = ()
     ) -> None:
         self._session = structs.replace(session, **survey.facts.fields)
         self._survey = survey
@@ -377,10 +372,7 @@ def _both_ends(value: str, cap: int) -> str:
 def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, Any]:
     """`kernelspec` and `language_info`, as far as the session's environment has them."""
     language = _language_info(environment.get("kernel_info", {}).get("language_info"))
-    kernelspec = {
-        "name": kernel,
-        "display_name": str(environment.get("display_name") or kernel),
-    }
+    kernelspec = {"name": kernel, "display_name": str(environment.get("display_name") or kernel)}
     if language is None:
         return {"kernelspec": kernelspec}
     return {"kernelspec": {**kernelspec, "language": language["name"]}, "language_info": language}

@@ -30,12 +30,7 @@ class Reading:
     """
 
     def __init__(
-        self,
-        steps: Steps,
-        session: SessionRow,
-        until: int,
-        head: bytes,
-        ancestors: Sequence[Reading] = (),
+        self, steps: Steps, session: SessionRow, until: int, head: bytes, ancestors: Sequence[Reading] = ()
     ) -> None:
         self.session = session
         self.ancestors = ancestors

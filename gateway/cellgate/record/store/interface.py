@@ -290,7 +290,10 @@ class RecordStore(EventStore, Protocol):
         """Return an id that no session has ever had, claimed by `FIRST_EPOCH`. The caller saves the row."""
 
     async def claim(self, session_id: int) -> int:
-        """Return the epoch of a new claim of a session, whose head nobody else moves from now on."""
+        """Return the epoch of a new claim of a session, whose head nobody else moves from now on.
+
+        Raises NotRecorded if another gateway has the session's key (``sessions.ownership``).
+        """
 
     async def add_to_trail(self, entries: Collection[Entry]) -> None:
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""

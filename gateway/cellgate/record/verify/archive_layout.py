@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from cellgate.record.verify.findings import Broken
+from cellgate.record.findings import Broken
 from cellgate_kernels.base.resources import MIB
 
 _LOCAL = struct.Struct("<4s5H3L2H")

@@ -28,12 +28,12 @@ from cellgate.record.export.bundle import (
 )
 from cellgate.record.export.notebook import Export, Notebook, Part
 from cellgate.record.export.survey import ListedRows, Survey
+from cellgate.record.findings import Broken, Finding, NoSeal, chained, counted, differing
 from cellgate.record.keys import signature_holds
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.seal import Seal, cell_digest, manifest_statement, notebook_digest, signed
 from cellgate.record.text import OPENING, cell_text, split, tail_text
 from cellgate.record.verify.archive_layout import check_layout
-from cellgate.record.verify.findings import Broken, Finding, NoSeal, chained, counted, differing
 from cellgate.record.verify.imported import (
     MOST_MANIFEST,
     UNREADABLE,

@@ -2,7 +2,7 @@
 
 A copy is a single file in the newest schema with all rows that were committed when it was started, including
 those only in the redo log. Whether it is good is for the caller to check, before it gets its name. Nothing
-here talks to a gateway; it reads the way ``verify.stores`` does.
+here talks to a gateway; it reads the way ``check`` does.
 """
 
 from __future__ import annotations

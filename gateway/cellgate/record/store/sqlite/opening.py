@@ -87,11 +87,7 @@ def beginnings(db: sqlite3.Connection) -> Beginnings:
     with damage_told("The record"):
         refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
         return Beginnings(
-            schema.applied(db),
-            schema.last_session_id(db),
-            refused,
-            purge.begun(db),
-            schema.last_activity(db),
+            schema.applied(db), schema.last_session_id(db), refused, purge.begun(db), schema.last_activity(db)
         )
 
 

@@ -1,7 +1,7 @@
 """Checks a whole data folder: every session's chain, the tables that repeat its facts, and the audit trail.
 
 It reads one snapshot through a read-only connection, so a gateway may run at the same time. Rows are read
-once, in order. ``notebooks`` checks exported files.
+once, in order. ``record.verify`` checks exported files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from cellgate.errors import RecordDamaged, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
+from cellgate.record.findings import Broken, Finding, chained, counted
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.sqlite import blobs, purge, salvage, schema, trail
 from cellgate.record.store.sqlite.lineage import check_origin
@@ -23,7 +24,6 @@ from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.migrations import version_of
 from cellgate.record.store.sqlite.opening import damage_told
 from cellgate.record.trail import BEGUN, DAMAGED, OF_NO_RECORD, PURGED, TrailRow
-from cellgate.record.verify.findings import Broken, Finding, chained, counted
 from cellgate_kernels.codec.decoding import json_decoder
 
 ATTEMPTS = 20

@@ -1,4 +1,4 @@
-"""The findings of a check, and words for bad rows and cells; ``notebooks`` and ``stores`` check. Pure."""
+"""The findings of a check, and words for bad rows and cells of exports and of data folders. Pure."""
 
 from __future__ import annotations
 
