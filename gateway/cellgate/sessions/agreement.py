@@ -25,7 +25,7 @@ MOST_LENGTH = 64
 def check_agreement(
     session: Session, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None, *, exact: bool
 ) -> Session:
-    """Return the session, or raise Conflict, which names what differs, unless it is what `body` asks for.
+    """Return the session if it is what `body` asks for. Raises Conflict that names each difference.
 
     `kernels`: of which one is meant, where the body names a language. `sharer`: the session whose workspace
     is asked for. `exact`: it must also have every limit, variable, secret and field of metadata of `body`; it
@@ -58,7 +58,7 @@ def _of_another_kind(
     kernel = session.row.kernel
     if names_kernel(body) and kernels.choose(body.kernel, body.language, kernel) != kernel:
         return f"kernel {kernel!r}"
-    network = "allow" if session.has_network else "none"
+    network = "allow" if session.slot.has_network else "none"
     if body.network not in (None, network):
         return f"network {network!r}"
     if body.checkpoint not in (None, AUTO if session.undo.automatic else "none"):

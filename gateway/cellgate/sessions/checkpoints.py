@@ -214,7 +214,7 @@ class SessionCheckpoints:
         self._points = [replace(each, memory=found.get(each.held.id, each.memory)) for each in self._points]
         ending = surplus(self.alive, self._most_bytes)
         for each in ending:
-            await self._end(each)
+            await self.forget(each)
         await self.forget_ended()
         return any(not each.automatic for each in ending)
 
@@ -257,12 +257,12 @@ class SessionCheckpoints:
 
     async def end(self, name: str) -> None:
         """End the checkpoint of this name. Raises NotFound, StorageError."""
-        await self._end(self.find(name))
+        await self.forget(self.find(name))
 
     async def end_all(self) -> None:
         """End all of them; new ones may follow. Raises StorageError."""
         for each in tuple(self._points):
-            await self._end(each)
+            await self.forget(each)
 
     async def end_oldest_automatic(self) -> bool:
         """Make room for a new one, but not at the cost of the newest; returns whether one was ended.
@@ -271,12 +271,13 @@ class SessionCheckpoints:
         """
         automatic = [each for each in self._points if each.automatic]
         if len(automatic) > 1:
-            await self._end(automatic[0])
+            await self.forget(automatic[0])
         return len(automatic) > 1
 
     async def forget(self, point: Checkpoint) -> None:
         """End this one, if it has not ended. Raises StorageError."""
-        await self._end(point)
+        self._let_go(point)
+        await self._work(self._snapshots.drop, point.snapshot)
 
     def move(self, point: Checkpoint, at: Position) -> None:
         """Set the position in the record up to which it was made of what is told there."""
@@ -308,11 +309,7 @@ class SessionCheckpoints:
         """Remove the files of those that have ended with their kernel. Raises StorageError."""
         unfinished = await self._work(lambda: self._snapshots.unfinished)
         for each in [each for each in self._points if not each.held.alive and each.snapshot != unfinished]:
-            await self._end(each)
-
-    async def _end(self, point: Checkpoint) -> None:
-        self._let_go(point)
-        await self._work(self._snapshots.drop, point.snapshot)
+            await self.forget(each)
 
     def _let_go(self, point: Checkpoint) -> None:
         """End a checkpoint, but for its files."""

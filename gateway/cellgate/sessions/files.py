@@ -222,7 +222,7 @@ class SessionFiles:
                 session.log.append("file", None, session.recorded_file(structs.asdict(model)))
                 models.append(model)
             self._ledger.placed(incoming.reservation, used)
-        session.touch()
+        session.record.begin_idleness()
         await session.log.commit()
         return models
 
@@ -268,7 +268,7 @@ class SessionFiles:
             session.slot.watch.know("/".join(parts), None)
             fields = {"path": "/".join(parts), "size": None, "sha256": None, "action": "deleted"}
             session.log.append("file", None, session.recorded_file(fields))
-            session.touch()
+            session.record.begin_idleness()
             await session.log.commit()
 
     async def remove_all(self, principal: str, key: str, parts: Parts) -> None:
@@ -284,7 +284,7 @@ class SessionFiles:
                 session.log.append("file", None, session.recorded_file(fields))
                 if number % RECORDED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        session.touch()
+        session.record.begin_idleness()
         await session.log.commit()
 
     async def make_folder(self, principal: str, key: str, parts: Parts) -> bool:
@@ -297,7 +297,7 @@ class SessionFiles:
             session.check_open()
             limit = session.limits.resources.disk
             made = await self._lanes.files.run(_make_folder, session.slot.workspace, parts, limit)
-        session.touch()
+        session.record.begin_idleness()
         return made
 
     async def move(self, principal: str, key: str, old: Parts, new: Parts) -> list[FileChange]:
@@ -326,7 +326,7 @@ class SessionFiles:
                     session.log.append("file", None, session.recorded_file(gone))
                     session.log.append("file", None, session.recorded_file(structs.asdict(change)))
         if session is not None:
-            session.touch()
+            session.record.begin_idleness()
             await session.log.commit()
         return changes
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KernelCallbacks:
-    """What a session does for its kernels.
+    """What a session does for its kernels, and has for them.
 
     `attend` is called with each new kernel before it is used, to listen to it, and `exited` when it ends.
-    `key`: the session's. `room` returns once more of a kernel's output can be accepted. `moved` is told the
-    number of claims ahead while the session waits in line for a kernel. `claimant`: who waits.
+    `key`: the session's. `secrets`: for its variables. `neighbours`: who has the kernels that share a sandbox
+    with its own. `room` returns once more of a kernel's output can be accepted. `moved` is told the number of
+    claims ahead while the session waits in line for a kernel. `claimant`: who waits.
     """
 
     key: str
+    secrets: SessionSecrets | None
+    neighbours: Neighbours
     room: Callable[[], Awaitable[None]]
     attend: Callable[[Kernel], None]
     exited: Callable[[Kernel], None]
@@ -51,20 +54,8 @@ class KernelCallbacks:
     claimant: Callable[[], Claimant]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionGrants:
-    """What a session was given besides a kernel: secrets for its variables, a way to a network.
-
-    `neighbours`: who has the kernels that share a sandbox with its own.
-    """
-
-    secrets: SessionSecrets | None = None
-    proxy: SessionProxy | None = None
-    neighbours: Neighbours = field(default_factory=Neighbours)
-
-
 class SessionKernel:
-    """Holds at most one kernel at a time.
+    """Holds at most one kernel at a time. `proxy`: their way to a network, if they have one.
 
     Attaching and removing a kernel always run to completion, even if the caller is cancelled, so its files
     are never left half moved.
@@ -77,7 +68,7 @@ class SessionKernel:
         files: KeptFolder,
         packages: SessionPackages,
         callbacks: KernelCallbacks,
-        grants: SessionGrants | None = None,
+        proxy: SessionProxy | None,
     ) -> None:
         self.current: Kernel | None = None
         self.moving = asyncio.Lock()
@@ -94,10 +85,9 @@ class SessionKernel:
         self._pool = pool
         self._files = files
         self._callbacks = callbacks
-        granted = SessionGrants() if grants is None else grants
-        self._secrets = granted.secrets
-        self._proxy = granted.proxy
-        self._neighbours = granted.neighbours
+        self._secrets = callbacks.secrets
+        self._proxy = proxy
+        self._neighbours = callbacks.neighbours
         self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
 

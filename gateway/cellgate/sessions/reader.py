@@ -244,7 +244,7 @@ class Archive:
         told = []
         for model, row in zip(models, rows, strict=True):
             session = sessions[row.id]
-            made = counts.get(row.id, 0) if session is None else session.executions_made
+            made = counts.get(row.id, 0) if session is None else session.runs.made
             use = None if session is None or self._meter is None else self._meter.of(session.kernel)
             told.append(
                 structs.replace(

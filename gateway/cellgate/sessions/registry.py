@@ -310,7 +310,7 @@ class SessionManager:
                 await asyncio.wait([purge])
             elif (session := self._live.get(owned)) is not None:
                 if not session.ending:
-                    session.touch()
+                    session.record.begin_idleness()
                     return check_agreement(session, body, self._catalog, sharer, exact=exact), False
                 await asyncio.wait([session.over])  # even if its end fails
                 self._forget(session)
@@ -574,7 +574,7 @@ class SessionManager:
         if session is not None and not (self.closing or session.ending or owned in self._purges):
             if language is not None:
                 parse_language(language)
-            session.touch()
+            session.record.begin_idleness()
             return session
         body = SessionBody(session=key)
         if language is not None:

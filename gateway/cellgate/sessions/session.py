@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import UNSET, structs, to_builtins
 
@@ -40,16 +40,14 @@ from cellgate.quotas.usage import CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.checkpoints import Checkpoint, Position, RolledBack
-from cellgate.sessions.connections import SessionConnections
 from cellgate.sessions.copied_cell import copied
-from cellgate.sessions.kernel_slot import KernelCallbacks, SessionGrants, SessionKernel
+from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
+from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
-from cellgate.sessions.ports import SessionPortsHost
-from cellgate.sessions.programs import SessionPrograms
 from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
-from cellgate.sessions.state import SessionRecord, SessionState
-from cellgate.sessions.undo import SessionUndo, UndoParts
+from cellgate.sessions.state import Act, Occupancy, Occupant, SessionRecord, SessionState
+from cellgate.sessions.undo import SessionUndo
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import BranchedFrom, Loss
@@ -108,16 +106,6 @@ Moved = Callable[[int], None]
 """Is told how many others get a kernel first."""
 
 
-class CellHook(Protocol):
-    """Acts before and after each of the session's cells, one at a time; cells in subshells are excluded."""
-
-    async def before(self, run: ExecutionRun) -> None:
-        """The cell is about to be sent. To end it instead, `abandon` it."""
-
-    async def after(self, run: ExecutionRun) -> None:
-        """The cell has ended, but its end is not recorded yet."""
-
-
 class Session:
     """A live session. Created by ``registry.SessionManager``, over when `end` returns."""
 
@@ -133,9 +121,8 @@ class Session:
         self._store = spec.store
         self._observer = parts.observer
         self._queue = ExecutionQueue()
-        self._runs = SessionRuns(
-            self._queue,
-            RunContext(spec.log, settings.execution, self, parts.observer, self.account.name),
+        self.runs = SessionRuns(
+            self._queue, RunContext(spec.log, settings.execution, self, parts.observer, self.account.name)
         )
         self.slot = SessionKernel(
             spec.profile,
@@ -144,23 +131,23 @@ class Session:
             SessionPackages(self.account.name, spec.row.id, parts.installer, self._ids),
             KernelCallbacks(
                 key=spec.row.key,
+                secrets=spec.secrets,
+                neighbours=parts.neighbours,
                 room=self._room,
                 attend=self._attend,
                 exited=self._tasks.guard(self._kernel_exited, "death of a kernel"),
                 moved=self._moved,
                 claimant=self._claimant,
             ),
-            SessionGrants(spec.secrets, self._proxy(spec, parts), parts.neighbours),
+            self._proxy(spec, parts),
         )
         spec.log.overfull = self.slot.hold_back
         self.undo = SessionUndo(
-            UndoParts(
-                parts.pool,
-                partial(parts.workspaces.snapshots, snapshots_of(spec.row)),
-                self.account,
-                spec.limits.resources,
-                spec.checkpoints,
-            )
+            parts.pool,
+            partial(parts.workspaces.snapshots, snapshots_of(spec.row)),
+            self.account,
+            spec.limits.resources,
+            automatic=spec.checkpoints,
         )
         """What it can go back to."""
         self.processes = SessionProcesses(
@@ -180,7 +167,7 @@ class Session:
         """The ports that programs listen on inside its sandbox."""
         self._stop_door: Callable[[], None] | None = None
         # Hooks that run before a cell is sent and after it has ended.
-        self._hooks: tuple[CellHook, ...] = ()
+        self._hooks: tuple[CellPackages, ...] = ()
         if parts.installer is not None:
             self._hooks = (CellPackages(self.slot),)
         self._settings = settings
@@ -210,6 +197,24 @@ class Session:
         """Done when the session has ended, whoever ended it."""
         # Told the position in line for the first kernel: there is no execution yet to tell it.
         self._opener: Moved | None = None
+        self.occupancy = Occupancy(
+            {
+                Occupant.CELL: lambda: self.runs.current is not None,
+                Occupant.BESIDE: lambda: self.runs.busy_beside,
+                Occupant.QUEUED: lambda: not self._queue.empty,
+                Occupant.RESTART: lambda: self._queue.restarting,
+                Occupant.REPLACING: lambda: self._replacing,
+                Occupant.HELD: lambda: self._holds,
+                Occupant.EXPLORED: lambda: self._stop_exploring is not None,
+                Occupant.DUE: lambda: self.undo.due,
+                Occupant.CHECKPOINTS: lambda: self.undo.automatic and self.undo.alive,
+                Occupant.PACKAGES: lambda: self.slot.packages.busy,
+                Occupant.PROGRAMS: lambda: self.processes.busy,
+                Occupant.PORTS: lambda: self.ports.busy,
+                Occupant.CLIENTS: lambda: self.door.connections,
+                Occupant.ENDING: lambda: self._end is not None,
+            }
+        )
 
     def _proxy(self, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:
         """Return the way to a network, for a session that has one."""
@@ -218,13 +223,8 @@ class Session:
         return SessionProxy(
             parts.egress,
             self.account.name,
-            SessionConnections(self.record, self._runs, spec.secrets, self.account),
+            SessionConnections(self.record, self.runs, spec.secrets, self.account),
         )
-
-    @property
-    def has_network(self) -> bool:
-        """Whether its kernels reach what the principal's policy names."""
-        return self.slot.has_network
 
     @property
     def row(self) -> SessionRow:
@@ -293,13 +293,7 @@ class Session:
     @property
     def idle_since(self) -> float | None:
         """The time when the session became idle, by the loop's clock; None while it is in use."""
-        used = self._runs.busy or self.slot.packages.busy or self.door.connections or self.processes.busy
-        return None if used or self.ports.busy or self._holds else self.record.idle_since
-
-    @property
-    def executions_made(self) -> int:
-        """The number of executions in its record."""
-        return self._runs.made
+        return None if self.occupancy.forbids(Act.IDLE) else self.record.idle_since
 
     @property
     def queue_length(self) -> int:
@@ -321,18 +315,18 @@ class Session:
 
     async def quiet(self) -> None:
         """Return when no cell is running or queued."""
-        while self._runs.busy:
+        while self.runs.busy:
             self._quiet.clear()
             await self._quiet.wait()
 
     async def recorded(self) -> None:
         """Return when every end that the kernel has reported is recorded, or could not be written in time."""
-        if ending := self._runs.ending():
+        if ending := self.runs.ending():
             await asyncio.wait(ending, timeout=self._settings.execution.settle)
 
     def find(self, execution: str) -> ExecutionRun | None:
         """Return the queued or running execution with this id."""
-        return self._runs.find(execution)
+        return self.runs.find(execution)
 
     def waiting_messages(self) -> list[ExecutionRun]:
         """Return the queued cells of Jupyter clients."""
@@ -361,7 +355,7 @@ class Session:
             self._loss = structs.replace(self._loss, files=self._files_left())
         try:
             self.record.attached(kernel, self._loss)
-            self._runs.made = executions_made
+            self.runs.made = executions_made
             if self.log.last_seq == 0:
                 cause = "created"
             elif adopted is None:
@@ -376,10 +370,10 @@ class Session:
         if running is not None:
             running.host = self
             running.end.place = self.account.adopt_cell()
-            self._runs.current = running
+            self.runs.current = running
         self.undo.attached()
         self._start_worker()
-        self.touch()
+        self.record.begin_idleness()
 
     # Branches
 
@@ -428,9 +422,10 @@ class Session:
 
     def _check_at_rest(self) -> None:
         """Raises KernelBusy and KernelDied if it can't be branched, or asked anything, now."""
-        if self._stop_exploring is not None:
+        occupant = self.occupancy.forbids(Act.HOLD)
+        if occupant is Occupant.EXPLORED:
             raise KernelBusy("The session is being explored; wait for the end of that, or interrupt it")
-        if self._runs.busy or self._replacing or self.slot.packages.busy:
+        if occupant is not None:
             raise KernelBusy("The session is in use; try again when no cell runs or waits")
         if not self.slot.alive:
             raise KernelDied("The session's kernel has ended, with all variables; run a cell to get another")
@@ -468,7 +463,7 @@ class Session:
     def _asked(self, task: asyncio.Task[Any]) -> None:
         self._questions.discard(task)
         self._holds -= 1
-        self.touch()
+        self.record.begin_idleness()
         self._queue.wake()
 
     def _stop_questions(self) -> None:
@@ -491,7 +486,7 @@ class Session:
         self._report("A session begins", cause=BRANCHED)
         self.undo.attached()
         self._start_worker()
-        self.touch()
+        self.record.begin_idleness()
 
     # Checkpoints
 
@@ -524,7 +519,7 @@ class Session:
     async def _keep_automatically(self) -> None:
         """Make the checkpoint that follows a cell, before another one begins."""
         kernel = self.kernel
-        if kernel is None or not kernel.alive or self._runs.busy_beside or self.slot.shares_files:
+        if kernel is None or not kernel.alive or self.runs.busy_beside or self.slot.shares_files:
             self.undo.due = False
             return
         self._holds += 1
@@ -548,7 +543,7 @@ class Session:
     def undo_last_cell(self) -> asyncio.Future[RolledBack | None]:
         """Go back to the newest checkpoint from before the last cell. Raises as `roll_back`."""
         return self._begin_rollback(
-            self.undo.before_last_cell(sum(run.was_sent for run in self._runs.running))
+            self.undo.before_last_cell(sum(run.was_sent for run in self.runs.running))
         )
 
     def _begin_rollback(self, point: Checkpoint) -> asyncio.Future[RolledBack | None]:
@@ -574,7 +569,7 @@ class Session:
             # Somebody may know its key; no cell begins between the fork and the look at its files.
             branch._holds += 1
             try:
-                if branch._runs.busy or branch.undo.cells != 1:
+                if branch.runs.busy or branch.undo.cells != 1:
                     raise Conflict("The branch has run other cells too")
                 at = replace(await self._position(), cells=self.undo.cells + 1)
                 point = await self.undo.make_of_branch(kernel, at, anyway=anyway)
@@ -584,7 +579,7 @@ class Session:
 
         async def tell(_: RolledBack) -> None:
             row = run.record.row(self.row.id, None)
-            self.record.finished(await copied(branch.log, row, self.log, self._runs.take_number))
+            self.record.finished(await copied(branch.log, row, self.log, self.runs.take_number))
             # Going back to it must not undo the cell that it is made of.
             self.undo.move(point, await self._position())
 
@@ -661,11 +656,11 @@ class Session:
         """
         if name not in {WORKER, LISTENER, SENDING}:
             return
-        current = self._runs.current
+        current = self.runs.current
         if name == WORKER and current is not None and current.broken:
             # Ending it failed as well. Its waiters can be told, but the end can't be recorded.
             current.end.fail(GatewayFault())
-            self._runs.current = None
+            self.runs.current = None
         else:
             self._faults += 1
             if current is not None:
@@ -693,11 +688,7 @@ class Session:
         self._stop_door = None
         self.attend_door(kernel)
         kernel.connection.listen(
-            self._widgets,
-            self._sent,
-            room=self._widgets.room,
-            types=COMM_EVENTS,
-            failed=self.listener_failed,
+            self._widgets, self._sent, room=self._widgets.room, types=COMM_EVENTS, failed=self.listener_failed
         )
 
     def attend_door(self, kernel: Kernel | None = None) -> None:
@@ -735,7 +726,7 @@ class Session:
     def _sent(self, message: Message) -> None:
         """A message is sent to the kernel, by anybody: an input_reply lets its cell ask for input again."""
         if message.channel is Channel.STDIN:
-            for run in self._runs.running:
+            for run in self.runs.running:
                 run.machine.answered()
 
     def _kernel_exited(self, kernel: Kernel) -> None:
@@ -749,7 +740,7 @@ class Session:
 
     def _exited(self, kernel: Kernel) -> None:
         """Record the death of a kernel between cells; one that dies during a cell is handled by the run."""
-        if kernel is self.kernel and self._runs.current is None and self._end is None:
+        if kernel is self.kernel and self.runs.current is None and self._end is None:
             self.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
             if self.door.connections:
                 self.revive()
@@ -759,24 +750,23 @@ class Session:
 
         Not while what was lost can be gone back to: that would end the checkpoints.
         """
-        coming = self._replacing or self._runs.current is not None or self._queue.restarting or self.ending
-        if self.slot.alive or coming:
+        if self.slot.alive:
             return
-        if self.undo.automatic and self.undo.alive:
+        occupant = self.occupancy.forbids(Act.REVIVE)
+        if occupant is Occupant.CHECKPOINTS:
             self.door.tell("dead")
-        elif self._revivals < MOST_REVIVALS:
+        elif occupant is None and self._revivals < MOST_REVIVALS:
             self._revivals += 1
             self._queue.put_restart(self.record.cause or "kernel_exit")
 
     def _claimant(self) -> Claimant:
-        name = self.account.name
-        return Claimant(name, self._weight_of(name))
+        return Claimant(self.account.name, self._weight_of(self.account.name))
 
     # In line for a kernel
 
     def _moved(self, position: int) -> None:
         """The session's position in line has changed: the execution that the kernel is for tells it."""
-        run = self._runs.current
+        run = self.runs.current
         if run is None or run.machine.finished:
             run = self._queue.first
         if run is not None:
@@ -794,7 +784,7 @@ class Session:
         self._unwatch()
         first = self._queue.first
         waits = first is not None and not first.deadline.stands_in_line  # else it has a timer of its own
-        if self._replacing and self._runs.current is None and first is not None and waits:
+        if self._replacing and self.runs.current is None and first is not None and waits:
             patience = first.deadline.patience
             if patience is not None:
                 timer = asyncio.get_running_loop().call_later(
@@ -866,7 +856,7 @@ class Session:
         """
         timeout = min(request.timeout or self.limits.cell_timeout, self._settings.ceilings.cell_timeout)
         self._check_room(self._settings.max_queue)
-        place = self.account.enter(at_once=not self._runs.busy)
+        place = self.account.enter(at_once=not self.runs.busy)
         run = self._make_run(request, self._capped(timeout), idempotency, place)
         if arrived is not None:
             run.deadline.deduct(self.slot.waited(arrived))
@@ -883,12 +873,12 @@ class Session:
         """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
         self.account.begin_request()
         self._check_room(self._settings.channels.max_queue)
-        beside = beside and self.slot.alive and not self._holds
-        place = self.account.enter(at_once=beside or not self._runs.busy)
+        beside = beside and self.slot.alive and not self.occupancy.forbids(Act.BESIDE)
+        place = self.account.enter(at_once=beside or not self.runs.busy)
         run = self._make_run(request, self._capped(self._settings.ceilings.cell_timeout), None, place)
         if not beside or self.kernel is None or not place.running:
             return self._begin_or_queue(run)
-        self._runs.begin_beside(run)
+        self.runs.begin_beside(run)
         self._tasks.start(
             self._run_beside(run, self.kernel),
             f"subshell {run.id}",
@@ -900,11 +890,10 @@ class Session:
     def _begin_or_queue(self, run: ExecutionRun) -> ExecutionRun:
         """Queue the run; if nothing is ahead of it, send it now, a loop iteration before the worker would."""
         prepared = run.request.env or self._hooks
-        free = self.slot.alive and not self._replacing and not self._runs.busy
-        free = free and not self._holds and not self.undo.due
+        free = self.slot.alive and not self.occupancy.forbids(Act.SEND)
         turn = run.end.place is None or run.end.place.running
         if self.kernel is not None and free and turn and not prepared:
-            self._runs.current = run
+            self.runs.current = run
             self.record.state = SessionState.BUSY
             # The worker has nothing to do until the cell ends or times out; the run wakes it then.
             self._tasks.guard(run.send, SENDING, execution=run.id)(self.kernel)
@@ -917,10 +906,6 @@ class Session:
         """Raises ShuttingDown once the session has started to end."""
         if self._end is not None:
             raise ShuttingDown("The session is ending")
-
-    def touch(self) -> None:
-        """Restart the idle time."""
-        self.record.begin_idleness()
 
     def _check_room(self, room: int) -> None:
         """Raises ShuttingDown, QueueFull, StorageError or PrincipalQuotaExceeded if it takes no new cell."""
@@ -936,7 +921,7 @@ class Session:
         place: CellPlace,
     ) -> ExecutionRun:
         try:
-            run = self._runs.make(request, timeout, idempotency)
+            run = self.runs.make(request, timeout, idempotency)
         except BaseException:
             place.leave()
             raise
@@ -947,12 +932,12 @@ class Session:
 
     async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
         """Return the execution that was requested with this idempotency key; see `SessionRecord.known`."""
-        return await self.record.known(key, request_hash, self._runs.known())
+        return await self.record.known(key, request_hash, self.runs.known())
 
     def stop(self, execution: str, cause: str = "cancelled") -> None:
         """Remove an execution from the queue, or interrupt it; does nothing if it has ended."""
         run = self.find(execution)
-        if run is not None and run in self._runs.running:
+        if run is not None and run in self.runs.running:
             run.interrupt("interrupt_requested" if cause == "cancelled" else cause)
         elif run is not None:
             self._queue.remove(run, cause)
@@ -961,28 +946,25 @@ class Session:
 
     def _finish_later(self, run: ExecutionRun) -> None:
         self._tasks.start(
-            self._finish(run),
-            f"finish {run.id}",
-            lambda _: run.end.fail(GatewayFault()),
-            execution=run.id,
+            self._finish(run), f"finish {run.id}", lambda _: run.end.fail(GatewayFault()), execution=run.id
         )
 
     def interrupt(self) -> None:
         """Interrupt the running cell, if there is one, or the exploration."""
         self.record.touch()
         self._stop_exploration("interrupt_requested")
-        if self._runs.current is not None:
-            self._runs.current.interrupt()
+        if self.runs.current is not None:
+            self.runs.current.interrupt()
 
     def interrupt_requested(self) -> None:
         """A client has sent its own interrupt_request to the kernel."""
         self._stop_exploration("interrupt_requested")
-        if self._runs.current is not None:
-            self._runs.current.interrupt_requested()
+        if self.runs.current is not None:
+            self.runs.current.interrupt_requested()
 
     def answer(self, execution: str, value: str) -> None:
         """Answer the input_request of a running execution. Raises NotFound or InvalidInput."""
-        self._runs.answer(execution, value)
+        self.runs.answer(execution, value)
 
     def restart(self) -> asyncio.Future[RolledBack | None]:
         """Replace the kernel: the running cell ends as interrupted, queued ones are cancelled.
@@ -1030,25 +1012,25 @@ class Session:
         self._stop_exploration(cause)
         self._stop_questions()
         self._queue.cancel_all(cause)
-        gave_up = any(self._runs.running)
-        self._runs.abandon(cause)
+        gave_up = any(self.runs.running)
+        self.runs.abandon(cause)
         return self._queue.put_restart(cause, point, insists=gave_up)
 
     async def _work(self) -> None:
-        if self._runs.current is not None and self._runs.current.broken:
+        if self.runs.current is not None and self.runs.current.broken:
             # The previous worker failed at this run.
-            await self._wrap_up(self._runs.current)
+            await self._wrap_up(self.runs.current)
         while self._end is None:
-            if self.undo.due and self._runs.current is None and not self._holds:
+            if self.undo.due and not self.occupancy.forbids(Act.KEEP):
                 await self._keep_automatically()
                 continue
-            item = self._runs.current or self._next()
+            item = self.runs.current or self._next()
             if isinstance(item, Restart):
                 await self._do_restart(item)
             elif item is None:
                 self._quiet.set()
                 await self._queue.wait()
-            elif item.machine.finished and item is not self._runs.current:
+            elif item.machine.finished and item is not self.runs.current:
                 await self._finish_cancelled(item)
             else:
                 with self._observer.within(item.end.origin):
@@ -1056,7 +1038,7 @@ class Session:
 
     def _next(self) -> ExecutionRun | Restart | None:
         """Return the next thing to do. A cell waits in the queue until its principal may run one more."""
-        if self._holds:
+        if self.occupancy.forbids(Act.TAKE):
             return self._queue.take_cancelled()
         while (item := self._queue.take_urgent()) is None and (run := self._queue.first) is not None:
             if run.deadline.late:
@@ -1107,8 +1089,8 @@ class Session:
             raise
 
     async def _execute(self, run: ExecutionRun) -> None:
-        already_sent = self._runs.current is run
-        self._runs.current = run
+        already_sent = self.runs.current is run
+        self.runs.current = run
         self._revivals = 0
         try:
             if not already_sent:
@@ -1149,13 +1131,13 @@ class Session:
         if self._end is None and not run.broken and await self._after_loss(run):
             run.lose(self.take_loss())
         await self._finish(run)
-        self._runs.current = None
+        self.runs.current = None
         if self._end is None and run.broken:
             await self._after_loss(run)
         if self.state is SessionState.BUSY:
             self.record.state = SessionState.IDLE
             self.record.cause = None
-        self.touch()
+        self.record.begin_idleness()
         if self.kernel is not None and self.kernel.exited.done():
             self._exited(self.kernel)
         elif self.kernel is None and self.door.connections:
@@ -1167,13 +1149,13 @@ class Session:
         if run.gave_up and kernel is self.kernel:
             self._begin_restart("kernel_restarted")
         await self._finish(run)
-        self._runs.end_beside(run)
+        self.runs.end_beside(run)
         self.record.touch()
         self._quiet.set()
 
     def _break_off_beside(self, run: ExecutionRun) -> None:
         run.break_off()
-        self._runs.end_beside(run)
+        self.runs.end_beside(run)
         self._finish_later(run)
         self._quiet.set()
 
@@ -1209,13 +1191,13 @@ class Session:
         """
         if run.end.event is None:
             self.undo.cell_ended(began=run.was_sent)
-        ends_it = self.state is SessionState.BUSY and run is self._runs.current
+        ends_it = self.state is SessionState.BUSY and run is self.runs.current
         event = run.finish(SessionState.IDLE if ends_it else self.record.state)
         if event["cause"] in LIMITS:
             self._report("A limit ended a cell", execution=run.id, cause=event["cause"])
         self.record.finished(event)
         run.record.save(event["status"])
-        self._runs.remember(run)
+        self.runs.remember(run)
         if run.request.message is None:
             await run.end.commit()
             return
@@ -1270,11 +1252,11 @@ class Session:
         """Take each step even if an earlier one failed, because a session must always end."""
         self._queue.cancel_all(cause)
         self._queue.wake()
-        self._runs.abandon(cause)
+        self.runs.abandon(cause)
         await self._step(self.slot.packages.close())
         await self._step(self._stop_worker())
-        if self._runs.current is not None:
-            await self._step(self._finish(self._runs.current))
+        if self.runs.current is not None:
+            await self._step(self._finish(self.runs.current))
         while (item := self._queue.take()) is not None:
             if isinstance(item, Restart):
                 item.refuse(ShuttingDown("The session has ended"))
@@ -1330,9 +1312,9 @@ class Session:
     def _refuse_all(self, error: CellgateError) -> None:
         """Let nobody wait forever, even for something that could not be recorded."""
         self._queue.refuse_restarts(error)
-        for run in self._runs.known():
+        for run in self.runs.known():
             run.end.fail(error)
-        self._runs.current = None
+        self.runs.current = None
         self._quiet.set()
 
     def _close_log(self) -> None:

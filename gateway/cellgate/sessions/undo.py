@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.errors import Conflict, NotFound, SnapshotsFull
@@ -49,33 +48,30 @@ _ENDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UndoParts:
-    """What a session's checkpoints are made with.
-
-    `open_snapshots`: its folder of snapshots, which may take so many bytes. `automatic`: whether one is made
-    after each cell.
-    """
-
-    forks: Forks
-    open_snapshots: Callable[[int], Awaitable[Snapshots]]
-    account: Account
-    limits: ResourceLimits
-    automatic: bool = False
-
-
 class SessionUndo:
     """The checkpoints of one session. `close` it before the session's files go.
 
     `cells`: how many have begun and are not undone. `due`: the next automatic one is to be made before
-    another cell begins.
+    another cell begins. `open_snapshots`: its folder of snapshots, which may take so many bytes. `automatic`:
+    whether a checkpoint is made after each cell.
     """
 
-    def __init__(self, parts: UndoParts) -> None:
-        self.automatic = parts.automatic
+    def __init__(
+        self,
+        forks: Forks,
+        open_snapshots: Callable[[int], Awaitable[Snapshots]],
+        account: Account,
+        limits: ResourceLimits,
+        *,
+        automatic: bool,
+    ) -> None:
+        self.automatic = automatic
         self.cells = 0
         self.due = False
-        self._parts = parts
+        self._forks = forks
+        self._open_snapshots = open_snapshots
+        self._account = account
+        self._limits = limits
         self._points: SessionCheckpoints | None = None
         self._reserved: Reservation | None = None
         self._one_at_a_time = asyncio.Lock()
@@ -178,15 +174,14 @@ class SessionUndo:
         if self._closed:
             raise Conflict("The session is ending, and keeps no more checkpoints")
         if self._points is None:
-            parts = self._parts
-            reserved = parts.account.reserve_disk(parts.limits.disk)
+            reserved = self._account.reserve_disk(self._limits.disk)
             try:
-                snapshots = await parts.open_snapshots(parts.limits.disk)
+                snapshots = await self._open_snapshots(self._limits.disk)
             except BaseException:
                 reserved.release()
                 raise
             self._reserved = reserved
-            self._points = SessionCheckpoints(parts.forks, snapshots, parts.limits.memory // MEMORY_SHARE)
+            self._points = SessionCheckpoints(self._forks, snapshots, self._limits.memory // MEMORY_SHARE)
         return self._points
 
     # Going back

@@ -10,7 +10,7 @@ from cellgate.errors import QueueFull
 from cellgate.ports.table import MOST_OF_PRINCIPAL, MOST_OF_SESSION, PortConnection, PortCounts, SessionPorts
 from cellgate.record.events import EventLog
 from cellgate.record.store.memory import MemoryStore
-from cellgate.sessions.ports import SessionPortsHost
+from cellgate.sessions.hosts import SessionPortsHost
 from cellgate_kernels.base.errors import PortUnanswered
 from cellgate_kernels.kernel.kernel import Kernel
 

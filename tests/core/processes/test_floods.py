@@ -14,7 +14,7 @@ from cellgate.processes.request import ProcessRequest
 from cellgate.processes.table import ProcessCounts, SessionProcesses
 from cellgate.record.events import EventLog
 from cellgate.record.store.memory import MemoryStore
-from cellgate.sessions.programs import SessionPrograms
+from cellgate.sessions.hosts import SessionPrograms
 from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places
 from cellgate_kernels.keeper.frames import HEAD, NUMBER, Told

@@ -26,7 +26,7 @@ from cellgate.processes.table import (
 )
 from cellgate.record.events import EventLog
 from cellgate.record.store.memory import MemoryStore
-from cellgate.sessions.programs import SessionPrograms
+from cellgate.sessions.hosts import SessionPrograms
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.structure import INLINE_BYTES
 from cellgate_kernels.keeper.programs import ProgramExit, ProgramOutput, ProgramSpec, StreamName

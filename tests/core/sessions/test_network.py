@@ -16,7 +16,7 @@ from cellgate.egress.shared import Egress
 from cellgate.errors import Conflict, NetworkNotAllowed
 from cellgate.identity.host_patterns import parse_host_pattern
 from cellgate.identity.secrets import Secret
-from cellgate.sessions.connections import SessionConnections
+from cellgate.sessions.hosts import SessionConnections
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import SessionModel

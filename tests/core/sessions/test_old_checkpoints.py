@@ -13,7 +13,7 @@ from cellgate.quotas.quotas import Quotas
 from cellgate.quotas.usage import Account
 from cellgate.sessions import undo
 from cellgate.sessions.checkpoints import Position
-from cellgate.sessions.undo import SessionUndo, UndoParts
+from cellgate.sessions.undo import SessionUndo
 from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.turns import Claimant
@@ -42,7 +42,7 @@ async def test_the_next_checkpoint_does_not_wait_for_a_look_at_the_former(
     kernel = await pool.claim(KernelProfile("python3"), Claimant("ada"))
     kernel.workspace.mkdir(exist_ok=True)
     account = Account("ada", Quotas(), time.monotonic, lambda _: None)
-    points = SessionUndo(UndoParts(pool, snapshots, account, ResourceLimits(), automatic=True))
+    points = SessionUndo(pool, snapshots, account, ResourceLimits(), automatic=True)
     for cells in range(3):
         await points.make_automatic(kernel, Position(cells, cells))
         for _ in range(10):

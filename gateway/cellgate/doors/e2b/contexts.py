@@ -154,7 +154,7 @@ class ContextsHandler(SandboxHandler):
             language=language,
             env=env,
             limits=LimitsBody(lifetime=left, idle_timeout=left),
-            network="allow" if sandbox.has_network else "none",
+            network="allow" if sandbox.slot.has_network else "none",
             metadata={
                 "door": DOOR,
                 "context": identifier,

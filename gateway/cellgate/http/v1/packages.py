@@ -82,7 +82,7 @@ class PackagesHandler(BaseHandler):
         changed = await session.slot.packages.change(
             session.slot, change, lambda kind, fields: session.log.append(kind, None, fields)
         )
-        session.touch()
+        session.record.begin_idleness()
         await session.log.commit()
         self.answer(
             PackageChanges(

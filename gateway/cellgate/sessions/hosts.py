@@ -1,7 +1,8 @@
-"""What a session does for its proxy: its connections become events of its record, of no execution.
+"""What a session is for its proxy, for the programs beside its kernel, and for the ports they listen on.
 
-They may end after the cell that opened them, when nothing more may be recorded of it, so an event only names
-that cell. ``egress.proxy`` makes the events; ``session`` has the proxy.
+The proxy's connections become events of its record, of no execution. They may end after the cell that opened
+them, when nothing more may be recorded of it, so an event only names that cell. ``egress``, ``processes`` and
+``ports`` do the rest; ``session`` has one of each.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from typing import Any
 
 from cellgate.errors import StorageError
 from cellgate.quotas.usage import Account
+from cellgate.record.events import EventLog
+from cellgate.record.store.interface import EventStore
 from cellgate.sessions.queue import SessionRuns
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.state import SessionRecord
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.protocol.masking import Masker
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +56,41 @@ class SessionConnections:
             logger.warning(
                 "A connection of session %s is not recorded: %s", self._record.row.key, error.message
             )
+
+
+class SessionPrograms:
+    """A `ProcessHost`. `used` is called when a program has ended."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        store: EventStore,
+        cap: int,
+        secrets: SessionSecrets | None,
+        used: Callable[[], None],
+    ) -> None:
+        self.log = log
+        self.cap = cap
+        self._store = store
+        self._secrets = secrets
+        self.used = used
+
+    def masker(self) -> Masker | None:
+        """Finds the values of the session's secrets, if it has any."""
+        return None if self._secrets is None else self._secrets.text_masker()
+
+    async def room(self) -> None:
+        """Return when the store takes more. Raises StorageError."""
+        await self._store.room(self.log.whose)
+
+
+class SessionPortsHost:
+    """A `PortsHost`. `kernel` gives the current one, `used` is called when a connection has ended."""
+
+    def __init__(self, log: EventLog, kernel: Callable[[], Kernel], used: Callable[[], None]) -> None:
+        self.log = log
+        self.kernel = kernel
+        self.used = used
 
 
 def _masked(value: Any, mask: Callable[[str], str]) -> Any:
