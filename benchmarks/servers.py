@@ -152,10 +152,7 @@ def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
 
 @contextmanager
 def cellgate(
-    backend: str,
-    *options: str,
-    script: Path | None = None,
-    checkout: Path | None = None,
+    backend: str, *options: str, script: Path | None = None, checkout: Path | None = None
 ) -> Iterator[Server]:
     """A `cellgate serve` of this environment on a free port, with all its kernels warm and idle.
 

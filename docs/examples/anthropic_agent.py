@@ -19,12 +19,7 @@ MOST_TURNS = 20
 
 def ask(messages: list, tools: list) -> dict:
     """The model's next message."""
-    body = {
-        "model": os.environ["ANTHROPIC_MODEL"],
-        "max_tokens": 4000,
-        "messages": messages,
-        "tools": tools,
-    }
+    body = {"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 4000, "messages": messages, "tools": tools}
     headers = {
         "Content-Type": "application/json",
         "anthropic-version": "2023-06-01",

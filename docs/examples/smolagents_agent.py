@@ -25,8 +25,6 @@ if __name__ == "__main__":
     url = os.environ.get("CELLGATE_URL", "http://127.0.0.1:8888")
     print(
         ask(
-            sys.argv[1],
-            InferenceClientModel(os.environ["MODEL"]),
-            Gateway(url, os.environ["CELLGATE_TOKEN"]),
+            sys.argv[1], InferenceClientModel(os.environ["MODEL"]), Gateway(url, os.environ["CELLGATE_TOKEN"])
         )
     )

@@ -91,10 +91,7 @@ class CellgateApp(BaseApp):
             "cellgate.cli.record.record.RecordApp",
             "Measure, compact, back up and restore the record; signing key.",
         ),
-        "completion": (
-            "cellgate.cli.completion.CompletionApp",
-            "Print a completion script for your shell.",
-        ),
+        "completion": ("cellgate.cli.completion.CompletionApp", "Print a completion script for your shell."),
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:

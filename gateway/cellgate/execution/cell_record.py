@@ -83,13 +83,7 @@ class CellRecord:
     """
 
     def __init__(
-        self,
-        log: EventLog,
-        *,
-        execution: str,
-        msg_id: str,
-        number: int,
-        idempotency: tuple[str, str] | None,
+        self, log: EventLog, *, execution: str, msg_id: str, number: int, idempotency: tuple[str, str] | None
     ) -> None:
         self.log = log
         self.execution = execution

@@ -312,12 +312,7 @@ class BranchProvisioner(CellgateProvisioner):
     _is_in = False
 
     def join(
-        self,
-        sandbox: SharedSandbox,
-        place: BranchPlace,
-        kept: Kept,
-        workspace: Path,
-        packages: Path | None,
+        self, sandbox: SharedSandbox, place: BranchPlace, kept: Kept, workspace: Path, packages: Path | None
     ) -> None:
         """Become the kernel of a process that runs already. Its connection has a new key."""
         self.sandbox = sandbox

@@ -241,10 +241,7 @@ def chart_of(data):
     """Return the type of the chart that these forms have, and its kind, if none of them is a picture."""
     if any(mime.startswith(PICTURES) for mime in data):
         return None
-    return next(
-        ((mime, kind) for mime in data for begin, kind in KINDS if mime.startswith(begin)),
-        None,
-    )
+    return next(((mime, kind) for mime in data for begin, kind in KINDS if mime.startswith(begin)), None)
 
 
 def of_plotly():

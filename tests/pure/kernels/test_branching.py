@@ -11,11 +11,7 @@ from cellgate_kernels.base.errors import CannotBranch
 @pytest.mark.parametrize(
     ("kind", "name", "advice"),
     [
-        (
-            ObstacleKind.THREAD,
-            "mine",
-            "end them, or branch with `anyway` (`--anyway`)",
-        ),
+        (ObstacleKind.THREAD, "mine", "end them, or branch with `anyway` (`--anyway`)"),
         (ObstacleKind.NATIVE_THREAD, "polars-0", "branch before the library computes anything"),
         (ObstacleKind.NATIVE_THREAD, "duckdb", "end when the connection is closed"),
         (ObstacleKind.OPENMP, "numba", "Choose another threading layer"),

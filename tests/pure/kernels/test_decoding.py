@@ -12,12 +12,7 @@ from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
 from cellgate_kernels.protocol.messages import MalformedMessage, read_content
 from tests.support.growth import calls
 
-SLOW = [
-    b"1e-310",
-    b"5e-324",
-    b"1.7976931348623157e308",
-    b"1.2345678901234567890123e-300",
-]
+SLOW = [b"1e-310", b"5e-324", b"1.7976931348623157e308", b"1.2345678901234567890123e-300"]
 
 
 @pytest.mark.parametrize("number", SLOW)

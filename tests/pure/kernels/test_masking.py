@@ -94,9 +94,7 @@ def at_once(size: int) -> None:
 
 
 @pytest.mark.parametrize("work", [piecewise, at_once])
-def test_a_long_value_that_repeats_itself_costs_no_square_of_its_length(
-    work: Callable[[int], None],
-) -> None:
+def test_a_long_value_that_repeats_itself_costs_no_square_of_its_length(work: Callable[[int], None]) -> None:
     small, large = steps(partial(work, 300)), steps(partial(work, 600))
     assert large < 2.2 * small
 
@@ -254,11 +252,7 @@ def test_streams_are_apart(messages: MessageMasker) -> None:
         stream(KEY[half:], "stderr"),
         stream(KEY[half:]),
     )
-    assert texts(out) == [
-        ("stdout", KEY[half:]),
-        ("stderr", "[secret KEY]"),
-        ("stdout", "[secret KEY]"),
-    ]
+    assert texts(out) == [("stdout", KEY[half:]), ("stderr", "[secret KEY]"), ("stdout", "[secret KEY]")]
 
 
 @pytest.mark.parametrize("msg_type", ["display_data", "status", "execute_reply", "input_request"])

@@ -86,12 +86,7 @@ class TokenApp(PrincipalsApp):
                 store.revoke_token(words[0])
 
     def _create(self) -> None:
-        from cellgate.identity.tokens import (  # noqa: PLC0415
-            check_reach,
-            check_scopes,
-            parse_expiry,
-            parse_scopes,
-        )
+        from cellgate.identity.tokens import check_reach, check_scopes, parse_expiry, parse_scopes  # noqa: PLC0415
 
         if not self.user:
             raise UsageError("--user NAME says whose token it is")
