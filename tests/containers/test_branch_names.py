@@ -25,18 +25,6 @@ from tests.gateway.kernels.test_kernel import folders
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only a gateway that is root makes names there")
 
-__all__ = [
-    "backend",
-    "catalog",
-    "folders",
-    "launcher",
-    "parent",
-    "test_a_kernel_that_goes_back_has_the_names_of_its_files",
-    "test_all_names_are_the_branchs_own",
-    "test_it_stays_where_it_was",
-    "test_programs_beside_it_have_its_names",
-    "test_shared_files_have_the_same_names",
-]
 
 REQUESTS = """
 import ctypes, errno, fcntl, json, os, socket
