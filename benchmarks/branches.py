@@ -20,7 +20,8 @@ from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.base.resources import MIB, ResourceLimits
-from cellgate_kernels.kernel.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher
 from cellgate_kernels.protocol.execution import Execution
 from cellgate_kernels.protocol.messages import Channel, Message, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps, OutputLimiter
@@ -94,12 +95,10 @@ def _figures(spent: dict[str, list[float]], used: dict[str, list[float]], cold: 
         Figure(f"  the gateway's processor time, {kind}, p50", quantile(samples, 0.5) * 1000, "ms")
         for kind, samples in used.items()
     ]
-    figures.append(
-        Figure("kernel started cold with imports, p50", started * 1000, "ms", details=summary(cold))
-    )
-    figures.append(
-        Figure("  branch with imports against it", middle["with imports"] / started, "x", at_most(0.1))
-    )
+    figures += [
+        Figure("kernel started cold with imports, p50", started * 1000, "ms", details=summary(cold)),
+        Figure("  branch with imports against it", middle["with imports"] / started, "x", at_most(0.1)),
+    ]
     return figures
 
 

@@ -119,9 +119,13 @@ class Conflict(CellgateError):
 
 
 class NotOwner(CellgateError):
-    """The request names another gateway, by `Cellgate-Owner`, as the one that has the session."""
+    """Another gateway has the session. `address`: its URL for this one, if that is known."""
 
     reason = "not_owner"
+
+    def __init__(self, message: str, address: str | None = None) -> None:
+        super().__init__(message)
+        self.address = address
 
 
 class CannotShare(Conflict):
@@ -378,7 +382,7 @@ def status_of(error: CellgateError) -> HTTPStatus:
 
 
 def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
-    """The status of a class of errors, or of its nearest base in the table; 503 for errors of backends."""
+    """Return the status of a class of errors or of its nearest listed base; 503 for backends' errors."""
     for each in kind.__mro__:
         if each in _STATUS:
             return _STATUS[each]

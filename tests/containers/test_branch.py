@@ -13,7 +13,8 @@ from cellgate_kernels.backends.docker import DockerProvisioner
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.engine.engine import Engine
-from cellgate_kernels.kernel.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile, SharedBackend
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher, SharedBackend
 from cellgate_kernels.protocol.messages import Channel
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.gateway.kernels.test_branch import (
@@ -41,32 +42,6 @@ from tests.gateway.kernels.test_branch import (
     test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others,
 )
 from tests.gateway.kernels.test_kernel import DEADLINE, folders, printed
-
-__all__ = [
-    "folders",
-    "parent",
-    "test_a_branch_has_a_copy_of_the_files_or_the_same",
-    "test_a_branch_that_does_not_come_up_leaves_its_parent_alone",
-    "test_a_busy_kernel_is_not_disturbed",
-    "test_a_debugger_is_an_obstacle_and_can_be_attached_in_a_branch",
-    "test_a_kill_ends_one",
-    "test_an_interrupt_stops_the_cell_of_one",
-    "test_an_obstacle_is_named",
-    "test_an_obstacle_is_overruled",
-    "test_begins_and_ends_together",
-    "test_branches_end_with_their_gateway_and_the_first_kernel_does_not",
-    "test_each_goes_its_own_way",
-    "test_ends_in_any_order",
-    "test_files_of_the_parent_outlive_a_branch_that_exits",
-    "test_nothing_piles_up",
-    "test_processes_of_cells_stay_the_parents",
-    "test_random_numbers_go_on_or_are_seeded",
-    "test_what_cells_opened_stays_open_down_the_line",
-    "test_what_clients_ask_of_it",
-    "test_what_works_in_a_branch",
-    "test_which_packages_work_in_a_branch",
-    "test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others",
-]
 
 EATS = "kept = bytearray(600 * 1024 * 1024)"
 

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from tests.containers.test_branch import backend, catalog, launcher
 from tests.gateway.kernels.test_branch import PYTHON3, copied, parent, printed
 from tests.gateway.kernels.test_branch_names import (
@@ -24,18 +25,6 @@ from tests.gateway.kernels.test_kernel import folders
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only a gateway that is root makes names there")
 
-__all__ = [
-    "backend",
-    "catalog",
-    "folders",
-    "launcher",
-    "parent",
-    "test_a_kernel_that_goes_back_has_the_names_of_its_files",
-    "test_all_names_are_the_branchs_own",
-    "test_it_stays_where_it_was",
-    "test_programs_beside_it_have_its_names",
-    "test_shared_files_have_the_same_names",
-]
 
 REQUESTS = """
 import ctypes, errno, fcntl, json, os, socket

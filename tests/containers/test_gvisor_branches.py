@@ -9,7 +9,7 @@ import pytest
 
 from cellgate_kernels.base.branching import BranchSpec, Obstacle, ObstacleKind
 from cellgate_kernels.base.errors import CannotBranch
-from cellgate_kernels.kernel.kernel import KernelLauncher
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.containers.test_branch import launcher
 from tests.gateway.kernels.test_kernel import PYTHON3, folders, printed
@@ -36,5 +36,5 @@ async def test_a_kernel_that_the_system_does_not_let_branch_says_so(launcher: Ke
         with pytest.raises(CannotBranch) as refused:
             await ask
         assert refused.value.obstacles == (Obstacle(ObstacleKind.KERNEL, "python3"),)
-    assert "can't be branched without PR_SET_CHILD_SUBREAPER" in await kernel._provisioner.log_tail()
+    assert "can't be branched without PR_SET_CHILD_SUBREAPER" in await kernel.provisioner.log_tail()
     await kernel.discard()

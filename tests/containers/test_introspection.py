@@ -17,15 +17,6 @@ from tests.gateway.sessions.test_introspection import (
 from tests.gateway.sessions.test_sessions import test_a_model_tells_what_its_kernel_uses_if_asked
 from tests.support.server import GatewayProcess
 
-__all__ = [
-    "test_a_model_tells_what_its_kernel_uses_if_asked",
-    "test_completions_are_those_of_the_session",
-    "test_methods_of_classes_are_not_called",
-    "test_names_are_looked_up",
-    "test_nothing_is_recorded_counted_or_remembered",
-    "test_variables_have_types_and_summaries",
-]
-
 
 @pytest.fixture(scope="module")
 def gateway(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:

@@ -19,14 +19,6 @@ from tests.gateway.execution.test_streams import (
 from tests.support.kernels import EACH_CONTAINER
 from tests.support.server import GatewayProcess
 
-__all__ = [
-    "test_all_that_was_printed_is_there",
-    "test_letters_of_children_are_whole",
-    "test_text_that_was_sent_comes_only_once",
-    "test_the_words_of_c_code_and_of_a_fault_are_there",
-    "test_what_children_write_is_in_the_answer_of_their_cell",
-]
-
 
 @pytest.fixture(scope="module", params=EACH_CONTAINER)
 def gateway(

@@ -25,16 +25,6 @@ pytestmark = pytest.mark.usefixtures("no_container_left")
 
 AFTER = 1.0
 
-__all__ = [
-    "key",
-    "test_a_port_that_nobody_listens_on_is_a_page_that_tries_again",
-    "test_a_reader_who_leaves_lets_the_program_go",
-    "test_a_web_server_that_a_cell_started_is_seen_in_a_browser",
-    "test_a_websocket_is_relayed",
-    "test_bodies_of_any_size_pass_both_ways",
-    "test_the_end_of_a_session_ends_its_connections",
-]
-
 
 @pytest.fixture
 def ports(start_gateway: StartGateway, backend: str) -> Ports:

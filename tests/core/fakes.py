@@ -30,9 +30,10 @@ from cellgate_kernels.base.errors import KernelspecNotFound
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.channels.connection import Listener
-from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.kernel.kernel import KernelFacts, KernelProfile
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.pool.pool import KernelPool, Moved
+from cellgate_kernels.pool.claims import Moved
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.messages import Channel, Header, Message, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -166,7 +167,7 @@ class FakeConnection:
 class FakeKernel:
     """As much of a kernel as a session sees."""
 
-    isolation, display_name, packages, environment, stored = "none", "Fake", None, None, False
+    isolation, packages, environment, stored = "none", None, None, False
     egress = branched = None
     asleep = False
     shares_sandbox_with = ()
@@ -175,7 +176,7 @@ class FakeKernel:
         self.id = f"kernel-{number}"
         self.profile = profile
         self.image: dict[str, str] = {}
-        self.info: dict[str, Any] = {}
+        self.facts = KernelFacts({}, "Fake")
         self.connection = FakeConnection(faults)
         self.exited: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
         self.folder = root / self.id

@@ -15,7 +15,7 @@ import pytest
 from cellgate.errors import NotFound, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.record.verify.stores import check_record
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.sessions.session import Session
 from cellgate.sessions.worker import MOST_FAULTS
 from cellgate.wire.models import SessionBody

@@ -33,9 +33,9 @@ from cellgate.quotas.usage import Usage
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.sqlite import blobs, schema
 from cellgate.record.store.sqlite.backlog import Group
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.schema import storage_error
-from cellgate.record.verify.stores import check_record
 from cellgate.server.observing import Observer
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
 from cellgate.sessions.registry import SessionManager

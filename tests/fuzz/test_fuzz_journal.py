@@ -18,8 +18,8 @@ import pytest
 from hypothesis import strategies as st
 
 from cellgate.errors import StorageError
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.verify.stores import check_record
 from tests.fuzz.budget import Fuzz
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, image, text

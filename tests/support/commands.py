@@ -47,7 +47,7 @@ IMPORTED = [
     "cellgate.cli.people.user",
     "cellgate.cli.record.verify",
     "cellgate.mcp.http",
-    "cellgate.identity.store",
+    "cellgate.identity.store.opening",
     "cellgate.server.assembly",
     "cellgate_kernels.backends.docker",
     "cellgate_kernels.backends.process",

@@ -18,9 +18,10 @@ from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.tracing import Tracer
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
+from cellgate.identity.store.opening import reader_of_users
 from cellgate.quotas.usage import Usage
 
-OPEN = AccessPolicy(Authentication(PrincipalDirectory(Path("/nowhere"), None)))
+OPEN = AccessPolicy(Authentication(PrincipalDirectory(reader_of_users(Path("/nowhere")), None)))
 """Everybody may ask."""
 
 

@@ -25,7 +25,7 @@ def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
 def choose_action(
     command: str, usage: str, actions: Mapping[str, str], words: Sequence[str], forms: Sequence[str] = ()
 ) -> tuple[str, list[str]]:
-    """The action and its arguments. `[NAME]` may be left out, `NAME...` may be several; ``--`` is none.
+    """Return the action and its arguments. `[NAME]` may be left out, `NAME...` repeats; ``--`` is none.
 
     `forms` are the usages in full, where they have more than the arguments. Raises UsageError for an action
     that is not there, and for too many or too few arguments.

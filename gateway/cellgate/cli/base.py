@@ -228,7 +228,7 @@ def switches(class_name: str, **settings: Bool[Any, Any]) -> dict[str, tuple[dic
 
 
 def expanded(name: str) -> Path:
-    """A path as a user gives it, with ``~`` resolved. Raises UsageError for a home that is not known."""
+    """Return a user's path with ``~`` resolved. Raises UsageError for a home that is not known."""
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
@@ -317,7 +317,7 @@ class BaseApp(Application):
             raise UsageError(f"{path} can't be read ({why}); give --url and --token") from error
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Reads all settings. Raises UsageError, which says what is wrong; exits after ``--help``."""
+        """Read all settings; exit after ``--help``. Raises UsageError, which says what is wrong."""
         try:
             # traitlets' decorator around this method would log the error and exit with 1.
             inspect.unwrap(Application.parse_command_line)(self, argv)
@@ -372,10 +372,10 @@ class BaseApp(Application):
         return f"; it was removed: {told}" if told else ""
 
     def _check_command_line(self) -> None:
-        """For a command that accepts less than others. Raises UsageError."""
+        """Check the command line; overridden by commands that accept less. Raises UsageError."""
 
     def _check_loaded(self, config: Config) -> None:
-        """Refuses invalid values, and unknown ``--Class.trait``, which traitlets accepts without effect."""
+        """Refuse invalid values, and unknown ``--Class.trait``, which traitlets accepts without effect."""
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
         for class_name, name, _ in settings_of(config):
             cls = classes.get(class_name)
@@ -386,7 +386,7 @@ class BaseApp(Application):
         self._check_fit(config, lambda class_name, name: self.option(name, class_name))
 
     def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:
-        """Refuses settings that no command has, unknown ones of this command, and invalid values of its own.
+        """Refuse settings that no command has, unknown ones of this command, and invalid values of its own.
 
         `called` gives the name by which the user gave a setting.
         """
@@ -476,7 +476,7 @@ class BaseApp(Application):
             yield textwrap.indent(inspect.cleandoc(str(self.examples)), "  ")
 
     def emit_commands(self) -> Generator[str, None, None]:
-        """Lines between the description and the options; for the root command."""
+        """Yield the lines between the description and the options of the root command."""
         yield from ()
 
     def _option_lines(self, width: int) -> Generator[str, None, None]:
@@ -542,7 +542,7 @@ class CommandApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Runs the command and exits with its code. Raises UsageError if the gateway refuses a request."""
+        """Run the command and exit with its code. Raises UsageError if the gateway refuses a request."""
         import asyncio  # noqa: PLC0415 - keeps --help quick
 
         from cellgate.client import GatewayError  # noqa: PLC0415
@@ -586,7 +586,7 @@ class CommandApp(BaseApp):
 
     @staticmethod
     def print(text: str) -> None:
-        """Writes a line of the command's result to stdout."""
+        """Write a line of the command's result to stdout."""
         sys.stdout.write(f"{printed(text) if sys.stdout.isatty() else text}\n")
         sys.stdout.flush()  # here, because `main` handles the error of a reader that has left
 
@@ -624,7 +624,7 @@ class CommandApp(BaseApp):
         return Gateway(self.address(), token or None, trust=self.trust())
 
     def _local_gateway(self) -> RunningGateway | None:
-        """The gateway of the data folder if it is that of the settings: its token goes to no other URL."""
+        """Return the data folder's gateway if the settings name it: its token goes to no other URL."""
         from cellgate.client.transport import without_version  # noqa: PLC0415 - keeps --help quick
 
         running = self._running_gateway()

@@ -95,7 +95,7 @@ class CellgateApp(BaseApp):
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Reads the command line and creates the subcommand it names."""
+        """Read the command line and create the subcommand it names."""
         words = sys.argv[1:] if argv is None else argv
         if COMPLETING in self.environment:
             from traitlets.config.argcomplete_config import get_argcomplete_cwords  # noqa: PLC0415
@@ -109,7 +109,7 @@ class CellgateApp(BaseApp):
         super().initialize(list(words))
 
     def initialize_subcommand(self, subc: str, argv: list[str] | None = None) -> None:
-        """Creates the subcommand as a plain child: traitlets would keep one instance per process."""
+        """Create the subcommand as a plain child: traitlets would keep one instance per process."""
         if subc in OF_THE_SERVER and (absent := missing(SERVER)):
             raise UsageError(
                 f"cellgate {subc} needs the server ({', '.join(absent)} missing here):"
@@ -130,7 +130,7 @@ class CellgateApp(BaseApp):
             raise UsageError("the command comes first, then its options; see cellgate --help")
 
     def start(self) -> None:
-        """Starts the subcommand; without one, shows the help and exits with 2."""
+        """Start the subcommand; without one, show the help and exit with 2."""
         if self.subapp is None:
             self.print_help()
             self.exit(2)
@@ -145,7 +145,7 @@ class CellgateApp(BaseApp):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs ``cellgate`` with `argv` (default: the process's arguments); returns the exit code."""
+    """Run ``cellgate`` with `argv` (default: the process's arguments); return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a cell's text may not fit the terminal's encoding

@@ -100,7 +100,7 @@ def _range(trait: Integer[Any, Any] | Float[Any, Any]) -> str:
 
 
 def _finite(limit: float | None) -> float | None:
-    """None if there is no limit: a Float without limits has infinite ones."""
+    """Return the limit, or None for the infinite one of a Float without limits."""
     return None if limit is None or math.isinf(limit) else limit
 
 

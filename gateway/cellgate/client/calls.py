@@ -126,14 +126,14 @@ class Calls:
 
     @asynccontextmanager
     async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
-        """An answer whose body the caller reads."""
+        """Yield an answer whose body the caller reads."""
         async with self.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
 
     async def download(
         self, target: str, path: Path | Callable[[str], Path], progress: Progress | None = None
     ) -> Path:
-        """Streams the body to a file beside `path`, then replaces `path` with it. Raises OSError.
+        """Stream the body to a file beside `path`, then replace `path` with it. Raises OSError.
 
         `path` may depend on the name that the gateway gives the file. Returns it.
         """
@@ -142,18 +142,19 @@ class Calls:
             await asyncio.to_thread(_check_replaceable, path)
         async with self.open(target) as answer:
             if not isinstance(path, Path):
-                path = path(_name_in(answer.headers.get("content-disposition", "")))
+                disposition = answer.headers.get("content-disposition", "")
+                path = path(disposition.partition('filename="')[2].partition('"')[0])
                 await asyncio.to_thread(_check_replaceable, path)
             await _save(answer, path, progress or ignore_progress)
         return path
 
 
 def ignore_progress(_done: int, _total: int | None) -> None:
-    """A `Progress` for callers that want none."""
+    """Do nothing: a `Progress` for callers that need none."""
 
 
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:
-    """Streams the body to a file beside `path`, then replaces `path` with it."""
+    """Stream the body to a file beside `path`, then replace `path` with it."""
     # Not tempfile's, which only its owner may read: this is the user's own file, as their umask has it.
     name = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -186,11 +187,6 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
         raise
 
 
-def _name_in(disposition: str) -> str:
-    """Return the name in a Content-Disposition as our gateways write it; an empty one if it has none."""
-    return disposition.partition('filename="')[2].partition('"')[0]
-
-
 def form_of(path: Path) -> str:
     """Return the form of a record in a file of this name: ``ipynb``, ``bundle``, or a form to convert to.
 
@@ -216,7 +212,7 @@ def as_script(path: Path, told: str) -> Path:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raises OSError for a folder, and for a device, a pipe, or a link to one such as /dev/stdout.
+    """Raise OSError for a folder, and for a device, a pipe, or a link to one such as /dev/stdout.
 
     Root's file would take the place of these.
     """
@@ -231,7 +227,7 @@ def _check_replaceable(path: Path) -> None:
 
 
 def _leads_into_proc(path: Path) -> bool:
-    """Whether a link, or one that it leads to, points to a process's descriptor, as /dev/stdout does."""
+    """Return whether a link leads, at once or in steps, to a process's descriptor, as /dev/stdout does."""
     # `stat` has followed them all, so they end.
     while path.is_symlink():
         path = path.parent.resolve() / path.readlink()
@@ -254,7 +250,7 @@ def session_path(session: str, *more: str) -> str:
 
 
 def words(argv: Sequence[str]) -> list[str]:
-    """A program and its arguments. Raises TypeError for a command line, and for a list within a list."""
+    """Return a program and its arguments. Raises TypeError for a command line or a nested list."""
     if isinstance(argv, str) or not all(isinstance(word, str) for word in argv):
         raise TypeError(
             "a program and its arguments are words of their own, such as 'ls', '-l'; no shell is used"
@@ -326,13 +322,13 @@ def _types_of(values: Iterable[object]) -> str:
 
 
 def check_code(code: object) -> None:
-    """Raises TypeError for code that is not text."""
+    """Raise TypeError for code that is not text."""
     if not isinstance(code, str):
         raise TypeError(f"code must be str, not {type(code).__name__}")
 
 
 def check_on_cancel(value: str) -> None:
-    """Raises InvalidInput for another word than those that there are."""
+    """Raise InvalidInput for an unknown word."""
     if value not in {"interrupt", "continue"}:
         raise InvalidInput(f"on_cancel is 'interrupt' or 'continue', not {value!r}")
 

@@ -16,7 +16,7 @@ from cellgate_kernels.codec.telling import tell
 
 
 def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str, note: str = "") -> dict[str, str]:
-    """A MIME bundle of all outputs: their text, and HTML if any is more than text. A `note` comes first."""
+    """Return a MIME bundle of all outputs, HTML if any is more than text. A `note` comes first."""
     parts = [f"<p>{html.escape(note)}</p>"] if note else []
     rich = False
     for output in outputs:

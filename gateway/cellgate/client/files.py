@@ -47,7 +47,7 @@ class Files(Asynchronous):
     async def put(
         self, path: str, source: bytes | str | Path, progress: Progress | None = None
     ) -> FileChange:
-        """Writes `source` to the file: bytes, text, or the content of the file at a Path (may raise OSError).
+        """Write `source` to the file: bytes, text, or the content of the file at a Path (may raise OSError).
 
         An existing file is replaced; missing folders are created.
         """
@@ -61,7 +61,7 @@ class Files(Asynchronous):
         return decode(await self._calls.upload(self._path(path), body), FileChange)
 
     async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """The file's content from byte `start` on, all or `length` bytes of it; empty after its end."""
+        """Return `length` bytes of the file from byte `start` on, by default all; empty after its end."""
         if length == 0:
             return b""
         last = "" if length is None else start + length - 1
@@ -76,20 +76,20 @@ class Files(Asynchronous):
             return b""
 
     async def save(self, path: str, target: Path | str, progress: Progress | None = None) -> None:
-        """Writes the file to `target`, whole or not at all. Raises OSError if `target` can't be written."""
+        """Write the file to `target`, whole or not at all. Raises OSError if `target` can't be written."""
         await self._calls.download(self._path(path), Path(target), progress)
 
     async def make_folder(self, path: str) -> None:
-        """Makes a folder and those above it; it is no error if it exists."""
+        """Make a folder and those above it; it is no error if it exists."""
         await self._calls.call("POST", f"{self._path(path)}?mkdir=true")
 
     async def move(self, path: str, to: str) -> Sequence[FileChange]:
-        """Renames a file or a folder; returns the files at their new paths. Nothing is replaced."""
+        """Rename a file or a folder; return the files at their new paths. Nothing is replaced."""
         target = f"{self._path(path)}?{urlencode({'move_to': to})}"
         return decode(await self._calls.call("POST", target), FileChanges).files
 
     async def remove(self, path: str) -> None:
-        """Removes a file or an empty folder."""
+        """Remove a file or an empty folder."""
         await self._calls.call("DELETE", self._path(path))
 
 

@@ -26,7 +26,7 @@ class Image:
         return f"Image({self.type!r}, {len(self.data)} bytes)"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it to a file, which is replaced if it exists. Raises OSError."""
+        """Write the image to a file, replacing an existing one. Raises OSError."""
         Path(path).write_bytes(self.data)
 
 

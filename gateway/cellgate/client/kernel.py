@@ -52,7 +52,7 @@ class KernelQuestions:
     async def ask(
         self, kind: str, content: dict[str, Any], *, timeout: float = _ANSWER_TIMEOUT
     ) -> dict[str, Any] | None:
-        """The content of the reply to a request on the shell channel; None if there is none in time."""
+        """Return the content of the reply to a request on the shell channel; None if it is late."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": kind, "session": self._session}
         message = {
             "header": {**header, "username": "", "version": "5.3", "date": ""},
@@ -82,7 +82,7 @@ class KernelQuestions:
         return self._socket
 
     async def _read(self, socket: WebSocketClientConnection) -> None:
-        """Passes on replies. Everything else, such as the outputs of cells, is dropped."""
+        """Pass on replies. Everything else, such as the outputs of cells, is dropped."""
         while (frame := await socket.read_message()) is not None:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 message = msgspec.json.decode(frame, type=_Message)
@@ -95,7 +95,7 @@ class KernelQuestions:
                 waiting.set_result(None)
 
     async def close(self) -> None:
-        """Closes the WebSocket; a further request opens another."""
+        """Close the WebSocket; a further request opens another."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -25,7 +25,7 @@ _NANOSECOND_TIMES = "time64[ns][pyarrow]"
 
 
 def to_frame(table: Mapping[str, Any]) -> Any:
-    """The DataFrame or Series of a table as data, with the rows that it has. Raises ValueError for no table.
+    """Return a table's DataFrame or Series, with the rows that it has. Raises ValueError for no table.
 
     Columns whose dtype this pandas does not know are columns of objects.
     """

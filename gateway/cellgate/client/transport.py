@@ -98,7 +98,7 @@ class Answer:
         self._stream = response.stream
 
     async def check(self) -> None:
-        """Raises GatewayError for a refusal (status 300 and above), and for an informational answer."""
+        """Raise GatewayError for a refusal (status 300 and above), and for an informational answer."""
         if self.status < 200:
             raise _lost()
         if self.status >= 300:
@@ -134,7 +134,7 @@ class Answer:
         )
 
     async def chunks(self, *, idle_timeout: float | None = None) -> AsyncGenerator[bytes]:
-        """The body in parts. Raises GatewayError when it ends early or is silent for `idle_timeout` s."""
+        """Yield the body in parts. Raises GatewayError if it ends early or is silent for `idle_timeout` s."""
         parts = aiter(self._stream)
         while True:
             try:
@@ -271,7 +271,7 @@ class Server:
         on_send: Callable[[], object] | None = None,
         session: str | None = None,
     ) -> AsyncIterator[Answer]:
-        """Sends a request; yields its answer once the headers have arrived. Leaving closes the connection.
+        """Send a request; yield its answer once the headers have arrived. Leaving closes the connection.
 
         `body`: JSON as bytes, or any bytes as a Body. `on_send` is called when its first byte is sent:
         before that, the gateway can't have acted. `session`: the path of the session that it is about, where
@@ -313,7 +313,7 @@ class Server:
         body: bytes | Body | None,
         backend: _Backend,
     ) -> httpcore2.Response:
-        """The response, once its head has arrived. `stack` closes the connection and the body's chunks."""
+        """Return the response once its head has arrived. `stack` closes its connection and body."""
         connection = httpcore2.AsyncHTTPConnection(
             self._origin, ssl_context=self._tls, network_backend=backend
         )
@@ -374,12 +374,12 @@ class Server:
 
 
 def without_version(url: str) -> str:
-    """A gateway's URL, or its path, without a slash at its end, and without ``/v1``, which is each call's."""
+    """Return a gateway's URL or path without a final slash and ``/v1``, which each call adds."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _ignore() -> None:
-    """For who does not ask when a request is sent."""
+    """Do nothing: for callers that need not know when a request is sent."""
 
 
 def _below(error: BaseException | None) -> Iterator[BaseException]:
@@ -395,7 +395,7 @@ def _find(kind: type[E], outermost: BaseException) -> E | None:
 
 
 def _why(outermost: BaseException) -> str:
-    """The system's reason for a failed connection, found below the errors that the layers made of it."""
+    """Return the system's reason for a failed connection, from below the errors of the layers."""
     reason = "no answer"
     for error in _below(outermost):
         if isinstance(error, ConnectionError) and error.errno:
@@ -437,7 +437,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._ahead: asyncio.Task[bytes] | None = None
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Raises WriteError when an answer arrives: httpcore2 then stops sending, and reads it."""
+        """Raise WriteError when an answer arrives: httpcore2 then stops sending, and reads the answer."""
         self._on_send()
         if len(buffer) <= _SMALL and self._ahead is None:
             await self._inner.write(buffer, timeout)

@@ -170,7 +170,7 @@ def parse_event(line: bytes) -> Event | None:
 
 
 def parse_opening(line: bytes) -> answers.SessionModel | int | None:
-    """A line while a session is made: the session, its position in line for a kernel, or a keep-alive.
+    """Parse a line sent while a session is made: the session, its position in line, or a keep-alive.
 
     Raises GatewayError if it is none of them, and if it says that there will be no session.
     """

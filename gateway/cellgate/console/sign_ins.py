@@ -54,7 +54,7 @@ class SignIns:
         return None if grant is None else grant.login
 
     def redeem(self, ticket: str) -> tuple[str, Login] | None:
-        """The secret for a browser, and the login that it has now; None for a ticket that is not good."""
+        """Return the secret for a browser and its login; None for a ticket that is not good."""
         redeemed = self._kept.redeem(ticket)
         return None if redeemed is None else (redeemed[0], redeemed[1].login)
 
@@ -90,7 +90,7 @@ class SignIns:
         return (grant.login for grant in self._kept.in_use(IN_USE_SECONDS))
 
     def follow(self, ended: Callable[[], None]) -> None:
-        """From now on, call `ended` when a sign-in is over. It closes the connections; it must not raise."""
+        """Call `ended`, which closes connections and must not raise, whenever a sign-in ends from now on."""
         self._ended = ended
         self._tasks.repeat(self._look, "sign-ins", pause=LOOK_SECONDS)
 

@@ -214,7 +214,7 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
         super().begin()
 
     def folder(self) -> str:
-        """The folder that the query names, in the workspace; "" for that itself. Raises InvalidInput."""
+        """Return the query's folder in the workspace; "" for the workspace itself. Raises InvalidInput."""
         path = self.parameter("path").rstrip("/")
         folder = in_workspace(f"{path}/").strip("/")
         return "/".join(parse_path(folder)) if folder else ""

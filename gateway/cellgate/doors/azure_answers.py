@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 def is_newer(version: str) -> bool:
-    """Whether an api-version, which is a date, is of the newer API. Who names none has the older one."""
+    """Return whether an api-version, a date, is of the newer API; without one it is the older."""
     return version >= FIRST_NEWER
 
 

@@ -137,7 +137,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
     async def own_session(
         self, files: Mapping[str, bytes], language: str | None = None, *, keep_files: bool = False
     ) -> AsyncGenerator[Session]:
-        """A session for this request alone, which is recorded and ends with it, with these files by path.
+        """Yield a recorded session with these files by path, for this request alone; end it afterwards.
 
         `keep_files`: whether its files stay, as those of sessions do that have ended by themselves.
         """
@@ -176,7 +176,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file is none that people ask for: it, or a folder above it, is hidden or Python's own."""
+    """Return whether a file is not worth listing: it, or a folder above it, is hidden or Python's own."""
     return any(part.startswith(".") or part == "__pycache__" for part in path.split("/"))
 
 

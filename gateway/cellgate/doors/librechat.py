@@ -125,7 +125,8 @@ class ExecHandler(LibreChatAccess, DoorHandler):
         if len(body.files) > MOST_FILES:
             raise InvalidInput(f"A script may get {MOST_FILES} files at most")
         sources = [self._source(each) for each in body.files]
-        cells = [self.checked(Script(code)) for code in (*_arguments(body.args), body.code)]
+        arguments = [f"import sys\nsys.argv[1:] = {body.args!r}"] if body.args else []
+        cells = [self.checked(Script(code)) for code in (*arguments, body.code)]
         async with self.own_session({}, language, keep_files=True) as session:
             for each in sources:
                 await self.services.files.copy(self.owner, each.key, each.parts, session, each.target)
@@ -216,11 +217,6 @@ class ListHandler(LibreChatAccess, FolderHandler):
         self.check()
         page = await self.page(self.reached(key), limit=MOST_LISTED, after="")
         await self.answer_parts(await self.services.lanes.texts.run(_listed, key, page.files))
-
-
-def _arguments(words: list[str]) -> list[str]:
-    """Return the cells that let a script find its arguments."""
-    return [f"import sys\nsys.argv[1:] = {words!r}"] if words else []
 
 
 def _answer(key: str, result: Result) -> list[bytes]:

@@ -32,7 +32,7 @@ _VARIES = re.compile(r"\((?:[^()]|\([^()]*\))*\)\??")
 
 
 def check_doors(names: Iterable[str]) -> tuple[str, ...]:
-    """The doors that are to be open, in order, without repetitions. Raises InvalidInput for unknown names."""
+    """Return the doors to open, in order and without repetitions. Raises InvalidInput for unknown names."""
     wanted = {name.strip() for given in names for name in given.split(",")} - {""}
     if ALL in wanted:
         return tuple(DOORS)
@@ -59,7 +59,7 @@ def recover_doors(services: Services) -> None:
 
 
 def door_paths() -> dict[type[BaseHandler], str]:
-    """The path of each handler of a door, with stars for what varies: what the audit trail calls it."""
+    """Return the path of each handler of a door, with stars for its variable parts, for the audit trail."""
     return {
         handler: _VARIES.sub("*", path).rstrip("?") for routes in DOORS.values() for path, handler in routes
     }

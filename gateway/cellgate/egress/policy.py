@@ -135,7 +135,7 @@ class EgressPolicy:
 
 
 def split_authority(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """A canonical host and a port from ``host:port``. Raises ValueError, also without a port or default."""
+    """Return a canonical host and the port of ``host:port`` or the default. Raises ValueError without one."""
     if text.startswith("["):
         inside, closed, rest = text[1:].partition("]")
         if not closed or ":" not in inside:
@@ -156,7 +156,7 @@ def split_authority(text: str, default_port: int | None = None) -> tuple[str, in
 
 
 def canonical_host(text: str) -> str:
-    """A host as patterns compare it: in lower case, without a final dot; addresses in their usual form.
+    """Return a host as patterns compare it: lower case, no final dot, addresses in their usual form.
 
     Raises ValueError for what is no name, and for numbers that only some programs read as an address.
     """

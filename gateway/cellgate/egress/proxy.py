@@ -70,7 +70,7 @@ class ProxyHost(Protocol):
         """The id of the execution that runs now."""
 
     def check_writable(self) -> None:
-        """Raises StorageError while connections can't be recorded."""
+        """Raise StorageError while connections can't be recorded."""
 
     def note(self, event_type: str, fields: dict[str, Any]) -> None:
         """Record an event of the session."""
@@ -270,7 +270,7 @@ class SessionProxy:
         return upstream
 
     def _admit(self, request: ProxyRequest) -> EgressPolicy:
-        """The policy that allows the request, as far as can be told without resolving. Raises Refused."""
+        """Return the policy that allows the request, before its host is resolved. Raises Refused."""
         limits = self._egress.limits
         if len(self._open) >= limits.connections:
             raise Refused(
@@ -353,7 +353,7 @@ BROKEN = (OSError, BadBody, Refused)
 
 
 def _listener(folder: Path) -> socket.socket:
-    """A socket that listens in a folder, in the place of one that an earlier gateway left. Raises OSError."""
+    """Return a socket that listens in a folder, in place of an earlier gateway's. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -378,7 +378,7 @@ def _listener(folder: Path) -> socket.socket:
 
 
 def _still_allowed(policy: EgressPolicy | None, connection: _Connection) -> bool:
-    """Whether an open connection would still be allowed; one that is not open yet is checked elsewhere."""
+    """Return whether an open connection would still be allowed; new ones are checked elsewhere."""
     request = connection.request
     if request is None or connection.address is None:
         return True

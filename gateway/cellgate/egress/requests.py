@@ -78,7 +78,7 @@ def _authority(text: str, default_port: int | None = None) -> tuple[str, int]:
 
 
 def _absolute(method: str, target: str, minor: int, fields: list[tuple[str, str]]) -> ProxyRequest:
-    """A request of plain HTTP, with the fields that are for the host and none that are for the proxy."""
+    """Return a request of plain HTTP with the fields for the host, without those for the proxy."""
     if target[: len(_SCHEME)].lower() != _SCHEME:
         raise BadHead("this is a proxy: it takes CONNECT, and addresses that begin with http://")
     rest = target[len(_SCHEME) :]
@@ -106,7 +106,7 @@ def _values(fields: list[tuple[str, str]], wanted: str) -> list[str]:
 
 
 def _check_host(fields: list[tuple[str, str]], minor: int, expected: tuple[str, int]) -> None:
-    """The Host field must say what the address says: a server may go by either."""
+    """Check that the Host field equals the address's host: a server may go by either."""
     hosts = _values(fields, "host")
     if len(hosts) > 1 or (not hosts and minor > 0):
         raise BadHead("there must be one Host field")

@@ -34,7 +34,7 @@ def nobody(_principal: str) -> EgressPolicy | None:
 
 
 async def at_once(_principal: str, _count: int) -> None:
-    """The pace of a gateway whose operator limits none."""
+    """Return at once: the pace of a gateway without limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Egress:
         self.lookups = Lookups(self.lane, self.ways.ask)
 
     def check(self, principal: str) -> None:
-        """Raises NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
+        """Raise NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
         policy = self.policy_of(principal)
         if policy is None or not policy.patterns:
             raise NetworkNotAllowed(
@@ -110,11 +110,11 @@ class Egress:
         await self.lookups.close()
 
     def closed(self, principal: str) -> None:
-        """A connection of the principal's is over."""
+        """Count one connection of the principal less."""
         self.open[principal] -= 1
         if not self.open[principal]:
             del self.open[principal]
 
     def is_full(self, principal: str) -> bool:
-        """Whether all sessions together, or this principal's, have as many connections as there may be."""
+        """Return whether all sessions together, or this principal's, have the most connections allowed."""
         return self.open.total() >= self.limits.of_all or self.open[principal] >= self.limits.of_one

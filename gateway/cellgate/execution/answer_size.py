@@ -126,7 +126,7 @@ class Cutter:
         }
 
     def spend(self, *values: Any) -> None:
-        """These values are a part of the answer."""
+        """Count these values as a part of the answer."""
         self._room -= sum(_json_size(value) for value in values)
 
     def texts(self, outputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ class Cutter:
         return short if room > 0 and self._take(short) else None
 
     def _fitting(self, output: dict[str, Any], index: int) -> dict[str, Any] | None:
-        """The output, without as much of it as there is no room for; None if there is none for the rest."""
+        """Return as much of the output as there is room for; None if there is no room at all."""
         if self._take(output):
             return output
         data = output.get("data", {})

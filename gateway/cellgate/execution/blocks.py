@@ -57,7 +57,7 @@ class Block:
     file: Parts | None
 
     def cell(self, kernel_language: str) -> str:
-        """The cell that runs it in a kernel of this language. Raises InvalidInput when there is none."""
+        """Return the cell that runs the block in a kernel of this language. Raises InvalidInput."""
         return cell_of(self.language, self.code, kernel_language)
 
 
@@ -139,7 +139,7 @@ def _pip_line(line: str) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """The exit code of a block: its program's own or, where it has none, what AutoGen's executors return."""
+    """Return the exit code of a block: its program's own, or the one that AutoGen's executors return."""
     if result.status == "error" and result.error is not None:
         found = _EXIT_STATUS.get(result.error.ename, _NEVER).search(result.error.evalue)
         if found is not None and 0 < int(found[1]) < 256:

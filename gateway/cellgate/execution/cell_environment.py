@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 
+from cellgate_kernels.base.tasks import until
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.messages import Channel
 
@@ -46,9 +47,7 @@ async def run_silently(
     for ended in (reply, kernel.exited):
         ended.add_done_callback(wake)
     try:
-        while not (reply.done() or kernel.exited.done() or given_up()):
-            progress.clear()
-            await progress.wait()
+        await until(lambda: reply.done() or kernel.exited.done() or given_up(), progress)
     finally:
         kernel.exited.remove_done_callback(wake)
         reply.cancel()

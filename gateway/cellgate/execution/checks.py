@@ -59,7 +59,7 @@ def check_env(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> None:
-    """Raises InvalidInput when a session's metadata is too large, too deep, or can't be sent as JSON."""
+    """Raise InvalidInput when a session's metadata is too large, too deep, or can't be sent as JSON."""
     too_deep = f"metadata is nested more than {MAX_METADATA_DEPTH} levels deep"
     try:
         size = len(msgspec.json.encode(metadata))

@@ -79,7 +79,7 @@ class Ceilings:
         return {**asdict(self.resources), "cell_timeout": self.cell_timeout, "lifetime": self.lifetime}
 
     def lowered_by(self, quotas: Quotas) -> Ceilings:
-        """Of these and the principal's own, the lower ones."""
+        """Return the lower of each of these limits and the principal's own."""
         everybody = self.to_wire()
         lower = {
             name: own
@@ -105,7 +105,7 @@ class Ceilings:
         return float(timeout)
 
     def lower(self, limits: SessionLimits) -> tuple[SessionLimits, list[str]]:
-        """The limits, lowered to their ceilings where needed, and what was lowered, in words for the log."""
+        """Return the limits, lowered to their ceilings, and a description of each lowered one for the log."""
         above = self._above(limits)
         if not above:
             return limits, []

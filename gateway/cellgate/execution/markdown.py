@@ -38,6 +38,6 @@ def _ends_quote(state: StateBlock, line: int, _end: int, silent: bool) -> bool:
 
 
 def fence_language(info: str) -> str:
-    """The language of an info string: python for ``python title="x"``, ``{python}`` and ``{.python #id}``."""
+    """Return the language of an info string: python for ``python title="x"`` and ``{.python #id}``."""
     words = re.split(r"[\s,{}]+", info.strip().strip("{}").strip(), maxsplit=1)
     return words[0].removeprefix(".").lower()

@@ -50,7 +50,7 @@ def without_images(output: dict[str, Any], address: str | None) -> dict[str, Any
 
 
 def output_bytes(output: Mapping[str, Any], mime: str | None = None) -> tuple[str, bytes]:
-    """An nbformat output as a media type and its bytes: its image if it has one, otherwise its whole text.
+    """Return the media type and bytes of an nbformat output: its image, otherwise its whole text.
 
     `mime` selects one of a display's representations. Raises NotFound when there is none of this type.
     """

@@ -73,7 +73,7 @@ def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -
 
 
 def in_language(request: ExecuteRequest, language: str | None, of_kernel: str) -> ExecuteRequest:
-    """The request as a cell for a kernel of this language. Raises InvalidInput if the kernel can't run it."""
+    """Return the request as a cell for a kernel of this language. Raises InvalidInput if it can't run."""
     if request.env and of_kernel != "python":
         raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
     if language is None:

@@ -66,17 +66,18 @@ class Backlog:
                 self._messages.append(shown)
 
     def collected(self) -> list[Message]:
-        """The messages so far, once. They still count until the end, so that it comes even in a flood."""
+        """Return the messages so far, once. They still count until the end, to end even in a flood."""
         messages = self._messages
         self._messages = []
         return messages
 
     def end(self) -> None:
-        """Stop listening, and let the kernel continue."""
+        """Stop listening, and let the kernel continue; does nothing the second time."""
         self._stop()
         self._messages = []
         if self._connection is not None:
             self._connection.resume()
+            self._connection = None
 
 
 class RecordedOutputs:

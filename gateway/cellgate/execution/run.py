@@ -71,7 +71,7 @@ class Host(Protocol):
         """Something happened that a caller of `ExecutionRun.run` has to act on."""
 
     def listener_failed(self, error: Exception) -> None:
-        """A message from the kernel could not be handled."""
+        """Note that a message from the kernel could not be handled."""
 
     def take_loss(self) -> Loss | None:
         """Return the loss of the previous kernel unless an execution has reported it; the caller does."""
@@ -256,7 +256,9 @@ class ExecutionRun:
 
     async def run(self, kernel: Kernel) -> None:
         """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
-        if self._kernel is None and self.unwanted.is_set():
+        # A cell that a former gateway sent runs already: it has to be interrupted, not left out.
+        begun = self._kernel is not None or (self._resumed is not None and not self.machine.finished)
+        if not begun and self.unwanted.is_set():
             self.machine.kernel_lost(Status.CANCELLED, "cancelled")
             return
         try:
@@ -276,6 +278,8 @@ class ExecutionRun:
         """Detach from the kernel, which does nothing more for this cell; its threads may still print."""
         self.deadline.stop()
         self.input.awaited = False
+        if self._resumed is not None:
+            self._resumed.end_backlog()
         if self._kernel is not None:
             self._kernel.exited.remove_done_callback(self._wake)
             self._kernel = None
@@ -302,6 +306,8 @@ class ExecutionRun:
         assert self.deadline.sent_at is not None
         self.deadline.queued_at = self.deadline.sent_at - resumed.waited
         self._note_sent()
+        if self.unwanted.is_set():
+            self._interrupt(kernel)
         asked = False
         try:
             async with aclosing(resumed.missed()) as messages:

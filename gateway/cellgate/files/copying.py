@@ -97,7 +97,7 @@ class _Linked:
 
 
 def _identity(entry: trees.Entry) -> tuple[int, ...]:
-    """Of a file as it is now: it may be written while it is copied, or another may get its inode."""
+    """Return a file's identity now: it may change while it is copied, and its inode may be used again."""
     found = entry.found
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

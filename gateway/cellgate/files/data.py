@@ -50,7 +50,7 @@ def go_on(stop: Stop) -> None:
 
 @contextmanager
 def opened(name: str, folder: int, path: str = "") -> Iterator[int | None]:
-    """A descriptor to read a regular file in a folder; None if it is gone, or something else by now.
+    """Return a descriptor for reading a regular file in a folder; None if it is gone or replaced.
 
     `path`: how the file is named to people. Raises OSError, FileHeld.
     """

@@ -141,7 +141,7 @@ class Ledger:
         return sum(each.size for account in theirs for each in account.reservations)
 
     def check_disk(self, more: int, size: int, owner: str) -> None:
-        """Raises StorageFull and QueueFull when a reservation can't grow by `more` bytes, to `size`."""
+        """Raise StorageFull and QueueFull when a reservation can't grow by `more` bytes, to `size`."""
         reserved = self.size
         of_one = part_of_one(self._most)
         if size > of_one:

@@ -176,7 +176,7 @@ class _Hasher:
         self._stop = stop
 
     def hash(self, root: Path, file: FileState) -> str | None:
-        """The hash, or None if the allowance is used up, or the file changed, is gone or can't be read."""
+        """Return the hash, or None if the allowance is used up or the file changed or can't be read."""
         if file.size > self._left or time.monotonic() > self._end:
             return None
         try:

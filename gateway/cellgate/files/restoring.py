@@ -177,7 +177,7 @@ class Restoring:
             return False
 
     def _can_be_overwritten(self, folder: int, entry: Record, found: os.stat_result, blob: Blob) -> bool:
-        """Whether it is the snapshot's file, is open, and has no name that the snapshot does not know."""
+        """Return whether the entry is the snapshot's file, is open, and has no name outside the snapshot."""
         identity = entry.identity
         if (
             identity is None

@@ -27,7 +27,7 @@ class FolderUsers:
         self._shared: dict[str, _Shared] = {}
 
     def join(self, folder: Path) -> None:
-        """One more session uses the folder."""
+        """Count one more session that uses the folder."""
         self._shared.setdefault(folder.name, _Shared()).users += 1
 
     def others_use(self, folder: Path) -> bool:
@@ -37,7 +37,7 @@ class FolderUsers:
 
     @asynccontextmanager
     async def leaving(self, folder: Path) -> AsyncGenerator[bool, None]:
-        """Yields whether this session is the folder's last user; on exit it no longer uses it.
+        """Yield whether this session is the folder's last user; on exit it no longer uses it.
 
         One leaves at a time. If the block raises, the session still uses it, because its files are still
         there and nowhere else.

@@ -280,7 +280,7 @@ class Snapshots:
         return self._known_files().get((found.st_dev, found.st_ino))
 
     def _know(self, manifest: Manifest, restored: Restored | None) -> None:
-        """The workspace's files are those of a manifest, but for those that a restore has made anew."""
+        """Remember a manifest's files as the workspace's, but for those that a restore has made anew."""
         self._known = {}
         self._files_are = manifest, {} if restored is None else restored.anew
 

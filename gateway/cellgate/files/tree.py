@@ -115,7 +115,7 @@ def _explain(path: str, error: OSError) -> CellgateError:
 
 @contextmanager
 def _folder(root: Path, parts: Parts, *, make: bool = False) -> Iterator[int]:
-    """A descriptor (O_PATH) of the folder `parts` below `root`; `make` creates missing folders."""
+    """Return a descriptor (O_PATH) of the folder `parts` below `root`; `make` creates missing folders."""
     descriptor = os.open(root, _FOLDER)
     try:
         owner = os.fstat(descriptor)
@@ -138,7 +138,7 @@ def _folder(root: Path, parts: Parts, *, make: bool = False) -> Iterator[int]:
 
 
 def _give(owner: os.stat_result, chown: Callable[[int, int], None]) -> None:
-    """If the gateway runs as root, give what it creates to the kernel's user."""
+    """Give a created file to the kernel's user, if the gateway runs as root."""
     if owner.st_uid != os.geteuid() and os.geteuid() == 0:
         chown(owner.st_uid, owner.st_gid)
 
@@ -359,7 +359,7 @@ def look_into(root: Path, parts: Parts, depth: int) -> list[Item]:
 
 @contextmanager
 def _below(root: Path, parts: Parts, deepest: int, most: int) -> Iterator[trees.Walk]:
-    """A walk through this folder alone: what is beside it neither counts nor hinders."""
+    """Return a walk through this folder alone: the files beside it neither count nor hinder."""
     with _explained(parts), _folder(root, parts) as folder:
         # The walk would just leave out a folder that can't be read.
         os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder))

@@ -46,7 +46,7 @@ class WorkspaceWatch:
             self._known[path] = state.identity
 
     async def changes(self, root: Path) -> list[dict[str, Any]]:
-        """Files created, changed and deleted since the last call, by path; at most 1,000 of them.
+        """Return files created, changed and deleted since the last call, by path; at most 1,000.
 
         Each as `{"path", "size", "sha256", "action"}`. Deleted files, and those beyond 256 MiB in total, have
         no hash.

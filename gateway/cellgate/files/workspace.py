@@ -172,16 +172,16 @@ class KeptFolder:
         return home.folder
 
     def settle(self, folder: Path) -> None:
-        """The files are in this folder of a kernel now."""
+        """Note the kernel's folder that has the files now."""
         self._arrive(folder)
         self._home.turn.release()
 
     def forgo(self) -> None:
-        """There will be no kernel after all."""
+        """Let the next one have its turn: there will be no kernel."""
         self._home.turn.release()
 
     def arrive(self, folder: Path) -> None:
-        """A kernel that has the files already, in this folder, belongs to the session from now on."""
+        """Assign a kernel that has the files already, in this folder, to the session."""
         self._arrive(folder)
 
     def _arrive(self, folder: Path) -> None:
@@ -193,7 +193,7 @@ class KeptFolder:
 
     @asynccontextmanager
     async def _leaving(self, folder: Path) -> AsyncGenerator[tuple[bool, bool], None]:
-        """Yields whether this session is the last user of the folder, and whether it is the last of those
+        """Yield whether this session is the last user of the folder, and whether it is the last of those
         with its kept folder. On exit it uses the folder no longer.
         """
         home = self._home
@@ -256,7 +256,7 @@ class KeptFolder:
                 raise
 
     def join(self, folder: Path) -> None:
-        """One more session uses a kernel's folder."""
+        """Count one more session that uses a kernel's folder."""
         self._users.join(folder)
 
     def is_shared(self, folder: Path) -> bool:
@@ -265,7 +265,7 @@ class KeptFolder:
 
     @asynccontextmanager
     async def alone(self, folder: Path) -> AsyncGenerator[bool, None]:
-        """Yields whether no other session uses a kernel's folder; those that would `enter` it wait until the
+        """Yield whether no other session uses a kernel's folder; those that would `enter` it wait until the
         exit. Nobody can leave the folder in between.
         """
         async with self._home.turn:
@@ -322,7 +322,7 @@ class KeptFolder:
             await asyncio.to_thread(self._owed.unlink, missing_ok=True)
 
     async def leave(self, source: Path) -> bool:
-        """The session uses an ended kernel's folder no longer; returns whether it was the session's alone."""
+        """Count one session less for an ended kernel's folder; return whether it was the last one."""
         async with self._leaving(source) as (last, _):
             return last
 
@@ -537,7 +537,7 @@ def _owed_folder(mark: Path) -> Path | None:
 
 
 def _all_owed(root: Path, names: Collection[str], known: Collection[str]) -> dict[str, list[str]]:
-    """The recorded sessions to which files are owed, by the name of the folder. Other marks are removed."""
+    """Return the recorded sessions that are owed files, by folder name, and remove other marks."""
     found: dict[str, list[str]] = {}
     for name in names:
         session = name.removesuffix(OWED)

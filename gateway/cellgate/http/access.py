@@ -46,7 +46,7 @@ class AccessPolicy:
     any_address: bool = False
 
     def authenticate(self, authorization: str, query_token: str | None) -> Login | Ask:
-        """The login of a request, or how to ask for it. The errors are those of `Authentication.login`."""
+        """Return the login of a request, or a way to ask for it. Raises as `Authentication.login`."""
         return self.authentication.login(token_of(authorization, query_token))
 
     def is_token(self, word: str) -> bool:
@@ -78,7 +78,7 @@ class AccessPolicy:
             )
 
     def check_origin(self, origin: str | None, host: str) -> bool:
-        """Whether the request comes from an allowed foreign Origin. Raises Forbidden for any other one."""
+        """Return whether the request comes from an allowed foreign Origin. Raises Forbidden for others."""
         if origin is None or origin_host(origin) == host.lower():
             return False
         if origin in self.allowed_origins or "*" in self.allowed_origins:
@@ -174,7 +174,7 @@ def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bo
 
 
 def token_of(authorization: str, query_token: str | None) -> str:
-    """The token of a request: of its Authorization header, else of its query; an empty string if none."""
+    """Return the token of a request: of its Authorization header or its query, "" without one."""
     scheme = authorization.lower()
     for known in SCHEMES:
         if scheme.startswith(known):

@@ -209,7 +209,7 @@ class BaseHandler(RequestHandler):
         return None
 
     def _authenticate(self) -> Login | Ask:
-        """The login of the request's token or, where it brings none, of the browser that is signed in."""
+        """Return the login of the request's token or, without a token, of the browser's sign-in."""
         authorization = self.request.headers.get("Authorization", "")
         token = self.get_query_argument("token", None)
         if "Cookie" in self.request.headers and not token_of(authorization, token):
@@ -329,7 +329,7 @@ class BaseHandler(RequestHandler):
         stream.passed = partial(self.services.usage.pass_bytes, login.principal.name)
 
     def _count_request(self) -> None:
-        """Raises PrincipalQuotaExceeded if its principal may send no more now, or not so much."""
+        """Raise PrincipalQuotaExceeded if the principal may send no more now, or not so much."""
         length = self.request.headers.get("Content-Length", "0")
         known = int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0
         self.services.usage.account(self.principal.name).begin_request(known)
@@ -348,7 +348,7 @@ class BaseHandler(RequestHandler):
             self._span = None
 
     def _check_permissions(self) -> None:
-        """Raises Forbidden unless the login has what the method needs."""
+        """Raise Forbidden unless the login has what the method needs."""
         method = self.request.method or ""
         needed = needs_of(self, method)
         if needed is not None:

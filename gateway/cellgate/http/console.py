@@ -156,7 +156,7 @@ class Entrance(BaseHandler):
     """A handler that lets a browser in."""
 
     async def login_of(self, token: str) -> Login:
-        """The login of a token, or the only one there is. Raises what `Authentication.login` raises."""
+        """Return the login of a token, or the only one. Raises as `Authentication.login`."""
         found = self.services.access.authenticate(f"Bearer {token}", None)
         if isinstance(found, Login):
             return found

@@ -53,7 +53,7 @@ def method_of(request: HTTPServerRequest) -> str:
 
 
 def path_of(request: HTTPServerRequest, is_token: IsToken = nothing_known) -> str:
-    """The path, without its query, and without a token. `is_token`: whether the gateway knows a word as one.
+    """Return the path without query and token. `is_token`: whether the gateway knows a word as a token.
 
     A request to a proxy has a whole URL in place of the path, which may hold a name and a password.
     """

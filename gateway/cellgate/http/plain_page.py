@@ -33,7 +33,7 @@ class Form:
 def plain_page(
     title: str, text: str, *, refresh: str = "", link: tuple[str, str] | None = None, form: Form | None = None
 ) -> bytes:
-    """A page. `refresh`: when to go where, as HTML has it. `link`: an address, and what it is called."""
+    """Return a page. `refresh`: as HTML's http-equiv has it. `link`: an address and its text."""
     again = f'<meta http-equiv="refresh" content="{html.escape(refresh)}">' if refresh else ""
     way = f'<p><a href="{html.escape(link[0])}">{html.escape(link[1])}</a></p>' if link else ""
     button = "" if form is None else form.html

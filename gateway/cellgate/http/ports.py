@@ -191,7 +191,7 @@ class ProgramHandler(BaseHandler):
         return _Target(ports, grant.port, grant.place.prefix, self._path_below(grant.place.prefix))
 
     def _check_page(self) -> None:
-        """Raises Forbidden for a request by a page of any other origin: a browser says where it is from.
+        """Raise Forbidden for a request by a page of any other origin: a browser says where it is from.
 
         Cookies alone would not tell: they are the same for all ports of a host.
         """
@@ -380,14 +380,14 @@ class ProgramHandler(BaseHandler):
         self.finish()
 
     def _write_head(self, answer: ProgramAnswer) -> None:
-        """The program's own head; nothing that the gateway says of its own answers."""
+        """Write the program's own head, without any header of the gateway's."""
         self._headers = HTTPHeaders()
         self.set_status(answer.status, answer.reason or None)
         for name, value in answer_fields(answer.fields, self._passing, switches=answer.switches):
             self.add_header(name, value)
 
     async def _relay(self, exchange: Exchange) -> None:
-        """A WebSocket: what either side sends goes to the other, until one of them ends it."""
+        """Relay a WebSocket's bytes in both directions, until either side ends it."""
         client = self.detach()
         assert self._connection is not None
         client.set_close_callback(self._connection.close)

@@ -205,7 +205,7 @@ def routes(services: Services) -> list[Route]:
 
 
 def paths() -> dict[type[BaseHandler], str]:
-    """The path of each handler, with names in braces: what logs and the audit trail call a resource."""
+    """Return the path of each handler, with names in braces, for logs and the audit trail."""
     named = {handler: path.rstrip("?") for path, handler in (*JUPYTER, *CONSOLE)}
     return named | {handler: path for path, handler in TABLE}
 

@@ -48,7 +48,7 @@ def _whole_pages(size: int) -> memoryview:
 
 
 def can_send(connection: object) -> bool:
-    """Whether `send_file` works on this connection: no TLS, and tornado still has the detail we set."""
+    """Return whether `send_file` works on this connection: no TLS, and tornado's detail is as expected."""
     return (
         isinstance(connection, HTTP1Connection)
         and isinstance(connection.stream, IOStream)

@@ -110,7 +110,7 @@ def _parted(told: str) -> tuple[str, str]:
 
 
 def _subject(path: str) -> str:
-    """A value by its path, to begin a sentence with. Keys that a client has made up are not repeated."""
+    """Return the name of the value at a path, to begin a sentence. Keys made up by clients are left out."""
     owner, dots, rest = path.partition("[...]")
     return f"a value in {owner}" if dots and not rest.replace("[...]", "") else path or "it"
 

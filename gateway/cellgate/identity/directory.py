@@ -1,46 +1,34 @@
-"""Who a token belongs to, and which secrets there are: the file's content, in memory, as it is now.
+"""Who a token belongs to, and which secrets there are: what the store of users has, in memory, as it is now.
 
 A gateway asks `login` for every request, so a look-up is one hash and one dictionary, after `is_behind` has
-asked the system whether a command has changed the file. A supervised task looks at the file twice a second,
-too, and tells of logins that ended, so that open connections end. It never writes the file (``store``).
+asked whether a command has changed the store. A supervised task looks at the store twice a second, too, and
+tells of logins that ended, so that open connections end. Only commands write it (``store.interface``).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from cellgate.errors import InvalidToken, NotFound, StorageError
+from cellgate.errors import InvalidToken, StorageError
 from cellgate.identity.principal import DEFAULT, Login, Principal, Role
-from cellgate.identity.secrets import (
-    SECRET_KEY,
-    Box,
-    Secret,
-    SecretKey,
-    load_secret_key,
-    open_boxes,
-    what_to_do,
-)
-from cellgate.identity.store import Act, PrincipalStore, Token, User
+from cellgate.identity.secrets import SECRET_KEY, Box, Secret, SecretKey, open_boxes, what_to_do
+from cellgate.identity.store.interface import Act, Everybody, Token, User, UserReader
 from cellgate.identity.tokens import digest
-from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-TICK_NS = 50_000_000
-"""Longer than a tick of the clock by which a system stamps files: 4 ms, or 10."""
 REMOVED_SECONDS = 60.0
 PATIENCE_SECONDS = 30.0
-"""How long a file that can't be read any more is taken for unchanged; then its tokens open nothing."""
+"""How long a store that can't be read any more is taken for unchanged; then its tokens open nothing."""
 
 
 class DirectoryListener(Protocol):
@@ -55,7 +43,7 @@ class DirectoryListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The content of the file. `next_end`: when the first of the tokens expires.
+    """The content of the store. `next_end`: when the first of the tokens expires.
 
     `of_disabled`: the tokens of disabled users, by their digests, without those that were revoked.
     """
@@ -71,9 +59,9 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a reading found. `stamp`: of the file as it was before; `error`: why `content` is an older one."""
+    """What a reading found. `stamp`: the store's from before; `error`: why `content` is an older one."""
 
-    stamp: tuple[int, ...] | None
+    stamp: Hashable
     content: _Known
     error: StorageError | None = None
 
@@ -86,13 +74,13 @@ class PrincipalDirectory:
 
     def __init__(
         self,
-        path: Path,
+        users: UserReader,
         token: str | None,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = path
+        self._users = users
         self._own = None if token is None else digest(token)
         self._clock = clock
         self._monotonic = monotonic
@@ -101,11 +89,10 @@ class PrincipalDirectory:
         self._told_of = self._known
         self._listener: DirectoryListener | None = None
         self.generation = 0
-        """How often the content of the file has changed."""
-        self._store: PrincipalStore | None = None
-        self._seen: tuple[int, ...] | None = None
-        self._stamp: tuple[int, ...] | None = None
-        """That of the file when it was last read, or tried to be; empty if the next write may have it too."""
+        """How often the content of the store has changed."""
+        self._stamp: Hashable = None
+        """That of the store when it was last read, or tried to be."""
+        self._anew = False
         self._failed_since: float | None = None
         self._told = ""
         self._removed: dict[str, float] = {}
@@ -150,7 +137,7 @@ class PrincipalDirectory:
         return self._known.by_id.get(login.id) == login and not login.expired(self._clock())
 
     def is_disabled(self, name: str) -> bool:
-        """Return whether this user is in the file and disabled."""
+        """Return whether there is this user, disabled."""
         user = self._known.users.get(name)
         return user is not None and user.disabled
 
@@ -190,18 +177,18 @@ class PrincipalDirectory:
             raise StorageError(f"{SECRET_KEY} is missing or can't be used: {what_to_do(boxes)}")
         return open_boxes(self._known.key, boxes)
 
-    # Following the file
+    # Following the store
 
     def is_behind(self) -> bool:
-        """Whether the file has been written since it was last read, or tried to be; `refresh` reads it.
+        """Whether the store has changed since it was last read, or tried to be; `refresh` reads it.
 
         One system call, so that each request can ask: a token works, and a disabled user's does not, from the
         moment on that the command has returned.
         """
-        return self._stamp_of_file() != self._stamp
+        return self._users.stamp() != self._stamp
 
     async def catch_up(self) -> None:
-        """Read the file if it has changed, and tell who follows it: what a login had opened is closed then.
+        """Read the store if it has changed, and tell who follows it: what a login had opened is closed then.
 
         What can't be read is the matter of the next look.
         """
@@ -211,7 +198,7 @@ class PrincipalDirectory:
             self._tell_of_changes(self._listener)
 
     def follow(self, listener: DirectoryListener) -> None:
-        """Look at the file from now on, and tell the listener."""
+        """Look at the store from now on, and tell the listener."""
         self._told_of = self._known
         self._listener = listener
         self._tasks.repeat(lambda: self._look(listener), "users and tokens", pause=LOOK_SECONDS)
@@ -219,16 +206,16 @@ class PrincipalDirectory:
     async def close(self) -> None:
         """Stop following the store and close it."""
         await self._tasks.cancel()
-        await self._lane.run(self._close_store)
+        await self._lane.run(self._users.close)
         self._lane.close()
 
     async def refresh(self) -> None:
-        """Read the file if it has changed. Raises StorageError.
+        """Read the store if it has changed. Raises StorageError.
 
         It counts as read only when its content counts: who asks meanwhile waits for a reading, too. The
         content of a reading whose caller was cancelled comes with the next.
         """
-        reading = await self._lane.run(self._look_at_file)
+        reading = await self._lane.run(self._look_at_users)
         self._stamp = reading.stamp
         if reading.content is not self._content:
             self._content = self._known = reading.content
@@ -237,11 +224,8 @@ class PrincipalDirectory:
             raise reading.error
 
     async def acts(self, after: int, limit: int) -> list[Act]:
-        """The acts after the one with this number, in order; none without a file. Raises StorageError."""
-        return await self._lane.run(self._acts, after, limit)
-
-    def _acts(self, after: int, limit: int) -> list[Act]:
-        return [] if self._store is None else self._store.acts(after, limit)
+        """Return the acts after the one with this number, in order. Raises StorageError."""
+        return await self._lane.run(self._users.acts, after, limit)
 
     async def _look(self, listener: DirectoryListener) -> float:
         try:
@@ -254,7 +238,7 @@ class PrincipalDirectory:
         return LOOK_SECONDS
 
     def _tell_of_changes(self, listener: DirectoryListener) -> None:
-        # Not what was known before this look: somebody who looks for a secret reads the file too.
+        # Not what was known before this look: somebody who looks for a secret reads it too.
         former = self._told_of
         if self._known is not former or self._clock() >= former.next_end:
             self._tell(former, listener)
@@ -271,7 +255,7 @@ class PrincipalDirectory:
             logger.error("Users and tokens could not be read for too long: their tokens open nothing now")
             # Nobody was removed, as far as we know. What can be read again counts, changed or not.
             self._known = replace(self._known, logins={}, by_id={})
-            self._seen = None
+            self._anew = True
 
     def _tell(self, former: _Known, listener: DirectoryListener) -> None:
         listener.logins_changed()
@@ -293,86 +277,25 @@ class PrincipalDirectory:
 
     # In the lane's thread
 
-    def _look_at_file(self) -> _Reading:
-        stamp = self._lasting_stamp()  # before it is read: what is written meanwhile is another state
+    def _look_at_users(self) -> _Reading:
+        stamp = self._users.stamp(settled=True)  # before it is read: a later change is another state
         error = None
         try:
-            self._read = self._read_if_changed() or self._read
+            if (found := self._users.read(anew=self._anew)) is not None:
+                self._read = _know(found, self._clock())
+                self._anew = False
         except StorageError as raised:
             error = raised
         return _Reading(stamp, self._read, error)
 
-    def _read_if_changed(self) -> _Known | None:
-        """Return the content of the file, or None if it is as it was. Raises StorageError."""
-        try:
-            found = self._path.stat()
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                raise StorageError(f"{self._path} can't be read: {in_words(error, file=False)}") from error
-            self._close_store()
-            gone = self._seen is not None
-            self._seen = None
-            return _Known() if gone else None
-        if self._store is None or self._seen is None or self._seen[:2] != (found.st_dev, found.st_ino):
-            self._close_store()
-            try:
-                self._store = PrincipalStore(self._path, create=False)
-            except NotFound:
-                return None  # removed in this moment: the next look sees it
-        seen = (found.st_dev, found.st_ino, self._store.version(), *self._state_of_key())
-        if self._seen == seen:
-            return None
-        known = _know(self._store.users(), self._store.tokens(), self._clock())
-        known = replace(known, **self._read_secrets(self._store))
-        self._seen = seen
-        return known
 
-    def _stamp_of_file(self) -> tuple[int, ...] | None:
-        """Changes when the file is written or replaced; None while there is none, or none can be seen."""
-        try:
-            found = os.stat(self._path)  # noqa: PTH116, a path's own method takes longer
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-    def _lasting_stamp(self) -> tuple[int, ...] | None:
-        """Return the stamp, or an empty one right after a write: another may follow within the same tick."""
-        stamp = self._stamp_of_file()
-        young = stamp is not None and 0 <= time.time_ns() - stamp[-1] < TICK_NS
-        return () if young else stamp
-
-    def _state_of_key(self) -> tuple[int, ...]:
-        """Changes when the key of the secrets does: it may be put back from a backup."""
-        try:
-            found = self._path.with_name(SECRET_KEY).lstat()
-        except OSError:
-            return ()
-        return found.st_ino, found.st_ctime_ns
-
-    def _read_secrets(self, store: PrincipalStore) -> dict[str, Any]:
-        boxes = {(box.user, box.name): box for box in store.secrets()}
-        key = None
-        if boxes:
-            try:
-                key = load_secret_key(self._path.with_name(SECRET_KEY), create=False)
-            except StorageError as error:
-                # Everything but sessions with secrets goes on.
-                logger.error("%s", error.message)
-        return {"secrets": boxes, "key": key}
-
-    def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-
-def _know(users: Iterable[User], tokens: Iterable[Token], at: float) -> _Known:
-    """Return the users, and the logins of all tokens that were not revoked."""
-    by_name = {user.name: user for user in users}
+def _know(found: Everybody, at: float) -> _Known:
+    """Return the users and their secrets, and the logins of all tokens that were not revoked."""
+    by_name = {user.name: user for user in found.users}
     principals = {name: Principal(name, user.role) for name, user in by_name.items() if not user.disabled}
     logins = {}
     of_disabled = {}
-    for token in tokens:
+    for token in found.tokens:
         if token.revoked_at is not None:
             continue
         principal = principals.get(token.user)
@@ -383,7 +306,10 @@ def _know(users: Iterable[User], tokens: Iterable[Token], at: float) -> _Known:
             principal, token.scopes, reach=token.reach, token=token.id, expires=token.expires_at
         )
     by_id = {login.id: login for login in logins.values()}
-    return _Known(by_name, logins, by_id, of_disabled, _next_end(logins.values(), at))
+    secrets = {(box.user, box.name): box for box in found.secrets}
+    return _Known(
+        by_name, logins, by_id, of_disabled, _next_end(logins.values(), at), secrets=secrets, key=found.key
+    )
 
 
 def _next_end(logins: Iterable[Login], at: float) -> float:

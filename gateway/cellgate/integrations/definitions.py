@@ -96,7 +96,7 @@ def _named(definition: Definition, parameters: str) -> dict[str, Any]:
 
 
 def _of_gemini(definition: Definition) -> dict[str, Any]:
-    """A declaration for Gemini, whose objects have properties or are left out."""
+    """Return a declaration for Gemini, whose objects have properties or are left out."""
     named = _named(definition, "parameters")
     if not named["parameters"]["properties"]:
         del named["parameters"]
@@ -104,7 +104,7 @@ def _of_gemini(definition: Definition) -> dict[str, Any]:
 
 
 def _plain(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a parameter without null, be it a type or the default."""
+    """Return the schema of a parameter without null, as a type and as the default."""
     kinds = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
     rest = {
         name: value

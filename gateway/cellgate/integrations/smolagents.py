@@ -112,7 +112,7 @@ class CellgateExecutor(RemotePythonExecutor):  # type: ignore[misc]  # has no ty
 
 
 def _value(result: Result) -> Any:
-    """The value of the cell's last expression: a picture, or the text that a notebook shows; None if none."""
+    """Return the value of the cell's last expression: a picture or a notebook's text; None without one."""
     shown = [each for each in result.outputs if each.get("output_type") == "execute_result"]
     if not shown:
         return None

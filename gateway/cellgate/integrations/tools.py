@@ -100,7 +100,7 @@ class SessionTools(Asynchronous):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the session as its own ``async with`` block would."""
+        """End the session as its own ``async with`` block would."""
         await self._session.__aexit__(kind, error, trace)
 
     @property
@@ -299,7 +299,7 @@ class SessionTools(Asynchronous):
         return "\n".join([*parts, f"[cellgate: {state_of(process)}]"])
 
     def _branch(self, name: str | None) -> Session:
-        """The branch of this name, or the session itself. Raises InvalidInput."""
+        """Return the branch of this name, or the session itself. Raises InvalidInput."""
         if name is None:
             return self._session
         if name not in self._branches:
@@ -366,7 +366,7 @@ def _near(name: str) -> str:
 
 
 def _fitting(table: dict[str, Any], limit: int) -> str:
-    """The table as JSON of at most `limit` characters, with only its first rows if necessary."""
+    """Return the table as JSON of at most `limit` characters, cut to its first rows if necessary."""
     text = msgspec.json.encode(table).decode()
     rows = table.get("data")
     while len(text) > limit and isinstance(rows, list) and rows:
@@ -391,7 +391,7 @@ def _pictures(result: Result) -> Iterator[Picture]:
 
 
 def _together(content: Content) -> Content:
-    """The content of several cells without those pictures that are too many for one answer."""
+    """Return the content of several cells without the pictures that are too many for one answer."""
     kept: Content = []
     room = _MOST_OF_ALL
     left = 0

@@ -122,7 +122,7 @@ def _html(node: Any) -> str:
     _make_still(node, "html", formulas.of_output)
 
     def clean(text: object) -> str:
-        """Replaces nbconvert's filter: one output's markup, balanced so that it can't swallow later ones."""
+        """Replace nbconvert's filter: one output's markup, balanced so that it can't swallow later ones."""
         kept, styles = sanitise.split_styles(str(text))
         if sanitise.too_deep(kept):
             return "<p>[cellgate: this output is nested too deeply to be shown]</p>"

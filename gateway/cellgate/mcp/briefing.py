@@ -40,7 +40,7 @@ class Wanted:
 
 
 async def ask_for_briefing(gateway: Gateway, wanted: Wanted) -> str:
-    """The briefing on new sessions of a gateway; empty if the gateway does not answer now."""
+    """Return the briefing on new sessions of a gateway; "" if the gateway does not answer now."""
     try:
         async with asyncio.timeout(_PATIENCE):
             return briefing(await gateway.info(), wanted)

@@ -58,7 +58,7 @@ async def progress(context: Context) -> AsyncIterator[None]:
 
 
 def text_content(text: str) -> TextContent:
-    """A text as a tool returns it."""
+    """Return a text in the form of a tool's result."""
     return TextContent(type="text", text=text)
 
 

@@ -52,7 +52,7 @@ class _Client:
         self.task: asyncio.Task[None] | None = None
 
     async def live(self, session: Session, app: ASGIApp, ready: asyncio.Event) -> None:
-        """Keeps the application running until `over` is set, then ends the gateway session."""
+        """Keep the application running until `over` is set, then end the gateway session."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_end, session)
             await stack.enter_async_context(app.router.lifespan_context(app))  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ class McpDoor:
         self._tasks = Supervisor()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        """Runs from the server's start to its shutdown, which ends all sessions."""
+        """Run from the server's start to its shutdown, which ends all sessions."""
         await receive()
         pause = min(30.0, self._idle / 4)
         reaper = self._tasks.repeat(self._reap, "reaper", pause=pause)
@@ -161,7 +161,7 @@ class McpDoor:
         return None
 
     async def _begin(self, token: str | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request without a session; if it succeeds, a new session has started."""
+        """Serve a request without a session; if it succeeds, a new session has started."""
         gateway = Gateway(self._url, token, trust=self._trust)
         session = gateway.session(
             kernel=self._new.kernel, network=self._new.network, checkpoint=self._new.checkpoint
@@ -200,7 +200,7 @@ class McpDoor:
             client.used = time.monotonic()
 
     async def _reap(self) -> float:
-        """Ends sessions whose clients have been away too long; returns the seconds until the next run."""
+        """End sessions whose clients have been away too long; return the seconds until the next run."""
         before = time.monotonic() - self._idle
         for client in list(self._clients):
             if not client.requests and client.used < before:

@@ -40,7 +40,7 @@ class Serving:
 
 
 async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], object]) -> None:
-    """Serves clients on `listener` until SIGINT or SIGTERM. `ready` is called with the URL.
+    """Serve clients on `listener` until SIGINT or SIGTERM. `ready` is called with the URL.
 
     Raises InvalidInput when anybody on the network could use a gateway that requires no token.
     """

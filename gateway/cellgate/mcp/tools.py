@@ -47,7 +47,7 @@ class SessionTools:
         self._tools = tools.SessionTools(session, max_text=max_text)
 
     def server(self, version: str, briefing: str = "") -> MCPServer[Any]:
-        """A server that offers the tools. `briefing`: on the environment, if it is known."""
+        """Return a server that offers the tools. `briefing`: on the environment, if known."""
         instructions = _INSTRUCTIONS + (f"\n{briefing}\n" if briefing else _NETWORK)
         server: MCPServer[Any] = MCPServer(
             "cellgate", instructions=instructions, version=version, log_level="WARNING"

@@ -218,7 +218,7 @@ def entry_key(sha256: str, python: str) -> str:
 
 
 def _check_key(key: str) -> str:
-    """Returns the key, which is used as a folder's name. Raises ValueError if it is not valid."""
+    """Return the key, which is used as a folder's name. Raises ValueError if it is not valid."""
     if not _KEY.fullmatch(key):
         raise ValueError("this is no name of an entry")
     return key

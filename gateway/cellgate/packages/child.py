@@ -52,7 +52,7 @@ class ChildLimits:
 async def run(
     argv: Sequence[str], env: Mapping[str, str], limits: ChildLimits, output: Path | None = None
 ) -> tuple[int, str]:
-    """The exit code, and the end of what was written to stderr and, unless it goes into `output`, to stdout.
+    """Run a child; return its exit code and the end of its stderr and, unless `output` takes it, stdout.
 
     Raises PackageIndexUnavailable at the deadline, QuotaExceeded when too much was written, PackageError when
     the program can't be started.

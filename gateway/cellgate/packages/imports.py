@@ -85,7 +85,7 @@ def python_of(code: str) -> str:
 
 
 def names_at_imports(code: str) -> frozenset[str]:
-    """All names on lines of Python code that may be import statements: the imported modules, and others.
+    """Return all names on lines of Python code that may be imports: modules and others.
 
     As Python knows them, in the form NFKC. Without those that are too long for a package's name: the time
     of normalising one grows with the square of its length.

@@ -83,7 +83,7 @@ class Installer:
         self._tasks = Supervisor()
 
     def target(self, kernel: Kernel) -> Target:
-        """The kernel's Python, which wheels must fit. Raises InvalidInput if it can't have any packages."""
+        """Return the kernel's Python, which wheels must fit. Raises InvalidInput if it can have none."""
         environment = kernel.environment
         if environment is None:
             raise InvalidInput(
@@ -99,7 +99,7 @@ class Installer:
     async def obtain(
         self, principal: str, change: Change, installed: Mapping[str, str], target: Target
     ) -> list[Wheel]:
-        """The wheels that `change` adds to what the kernel and the session have; they are in the cache now.
+        """Return the wheels that `change` adds to those of kernel and session, after caching them.
 
         `principal`: whose session it is.
 
@@ -149,7 +149,7 @@ class Installer:
             over.set()
 
     def _digest(self, wanted: Change, kept: Mapping[str, str], target: Target) -> str:
-        """A hash of everything a lock depends on: the same request for the same kernel can reuse the lock."""
+        """Return a hash of all that a lock depends on: an equal request can reuse the lock."""
         known = (
             sorted(each.line for each in wanted.install),
             sorted(wanted.constraints),
@@ -162,13 +162,13 @@ class Installer:
 
     @asynccontextmanager
     async def _turn(self, principal: str) -> AsyncGenerator[Path, None]:
-        """A work folder, once it is this install's turn. Raises QueueFull."""
+        """Yield a work folder at this install's turn. Raises QueueFull."""
         async with self._turns.turn(principal), self._folder() as work:
             yield work
 
     @asynccontextmanager
     async def _folder(self) -> AsyncGenerator[Path, None]:
-        """A temporary work folder. Raises StorageError."""
+        """Yield a temporary work folder. Raises StorageError."""
         work: Path | None = None
         try:
             work = Path(mkdtemp(dir=self._work))

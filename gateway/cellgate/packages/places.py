@@ -11,7 +11,7 @@ MOST_BYTES = 255
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of this name directly in `folder`. Raises PackageError unless it is a single plain name."""
+    """Return the path of this name in `folder`. Raises PackageError unless it is one plain name."""
     fits = name not in {"", ".", ".."} and not {"/", "\0"} & set(name)
     place = folder / name
     if not fits or len(os.fsencode(name)) > MOST_BYTES or place.parent != folder:

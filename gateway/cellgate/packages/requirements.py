@@ -114,7 +114,7 @@ def parse_change(
     upgrade: bool = False,
     constraints: Sequence[str] = (),
 ) -> Change:
-    """The change that a request's texts describe. Raises InvalidInput. Slow, so it belongs in a thread."""
+    """Return the change that a request describes. Raises InvalidInput. Slow: call it in a thread."""
     if max(len(install), len(uninstall)) > MOST_REQUIREMENTS or len(constraints) > MOST_CONSTRAINTS:
         raise InvalidInput(
             f"At most {MOST_REQUIREMENTS} requirements and {MOST_CONSTRAINTS} constraints are allowed"

@@ -268,7 +268,7 @@ class SessionPackages:
         return store.of(f"session-{self.session_id}")
 
     def share(self, other: SessionPackages, kernel: Kernel) -> None:
-        """The session's kernel is a branch of the other session's: they have one folder of packages."""
+        """Use the folder of packages of the session whose kernel this one's is a branch of."""
         if kernel.packages is not None and self.installer is not None:
             self._folder = other._folder
             self.installer.users.join(kernel.packages)

@@ -59,7 +59,7 @@ class PackageSettings:
         return EVERYTHING in self.allowed or name in self.allowed
 
     def check(self, names: Collection[str]) -> None:
-        """Raises PackagesNotAllowed with the names that are not allowed, if any."""
+        """Raise PackagesNotAllowed with the names that are not allowed, if any."""
         refused = sorted(name for name in names if not self.allows(name))
         if refused:
             near = nearest(refused[0], self.allowed) if len(refused) == 1 else None

@@ -7,7 +7,7 @@ built here, not by files or other variables. ``record.requirement_lines`` writes
 
 Results are read from machine-readable files (a plan as JSON, a ``pylock.toml`` of PEP 751) and validated.
 Errors are identified by uv's exit code and by the wheel that was requested. Its messages go to the log; only
-why there is no solution is repeated to whoever asked.
+the derivation of why there is no solution is repeated to the client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cellgate.packages.child import ChildLimits, run
 from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.uv_output import is_full, log_output, one_line, secrets_of
+from cellgate.packages.uv_output import derivation, is_full, log_output, secrets_of
 from cellgate.record.export.requirement_lines import Line, document, hashed_line, pin_line
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
@@ -55,8 +55,6 @@ MOST_TAGS = 500
 """Of a wheel: how many platforms its name may stand for."""
 MOST_ANSWER = 4 * MIB
 """Bytes of one result file that uv writes."""
-MOST_TOLD = 600
-"""Characters of uv's own words in an error."""
 
 _GLIBC = (17, 28, *range(31, 41))
 """The minor versions of glibc 2 that uv supports as platforms; an image's version is rounded down to one."""
@@ -288,15 +286,16 @@ class Uv:
         if alone == FAILED:
             return _failure(alone, answer, change.install)
         names = _listed(wanted.line for wanted in change.install)
-        words = one_line(answer if alone else said, self._secrets)[:MOST_TOLD]
+        reason = derivation(answer if alone else said)
+        words = f"uv says: {reason}" if reason else "The gateway's log has what uv says"
         if alone:
             return PackageNotFound(
                 f"The index has no wheel of {names} for this kernel's Python, or not of each; packages that"
-                f" come as source only are not built here. Check names and versions. uv says: {words}"
+                f" come as source only are not built here. Check names and versions. {words}"
             )
         return PackageConflict(
             f"{names}: these versions don't go together, or not with what the session has already, or need"
-            f" what the index has not: ask for all at once, or for other versions. uv says: {words}"
+            f" what the index has not: ask for all at once, or for other versions. {words}"
         )
 
     async def _run(

@@ -1,8 +1,9 @@
-"""The installer's output: the little that is read from it, and the part that the operator's log gets.
+"""The installer's output: the little that is read from it, and the parts that logs and clients get.
 
 uv's output repeats content of indexes, files and requirements. Exit codes and files say what happened
-(``uv``); the output is only searched for an error number of the operating system. What of it reaches the log
-or a client is one line of ASCII, without passwords.
+(``uv``); the output is only searched for an error number of the operating system. The log gets one line of
+ASCII without passwords; a client gets uv's derivation alone, in which neither an index's own text nor the
+operator's addresses stand.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 LOGGED = 2000
 """Maximum number of characters of an installer's output in the log."""
+MOST_TOLD = 600
+"""Maximum number of characters of uv's derivation in an error."""
 
 # Rust's notation of an OS error.
 _FULL = re.compile(rf"\(os error (?:{errno.ENOSPC}|{errno.EDQUOT})\)", re.ASCII)
@@ -58,3 +61,17 @@ def one_line(said: str, secrets: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         said = said.replace(secret, MASK)
     return ascii(" ".join(without_secrets(said).split()))[1:-1]
+
+
+def derivation(said: str) -> str:
+    """Return why uv found no solution: names and versions of packages, joined by uv's words; "" if unknown.
+
+    Hints after the derivation and reasons why a release was yanked repeat text of the index as it is.
+    """
+    before, begin, rest = said.partition("Because ")
+    if "No solution found" not in before:
+        return ""
+    for end in ("\n\n", "hint:", "(reason:"):
+        rest = rest.partition(end)[0]
+    words = (MASK if "/" in word else word for word in (begin + rest).split())
+    return ascii(" ".join(words))[1:-1][:MOST_TOLD]

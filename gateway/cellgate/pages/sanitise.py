@@ -87,7 +87,7 @@ def _harmless(value: str) -> bool:
 
 
 def _called(value: str) -> Iterator[str]:
-    """The name before each opening parenthesis; only the end of a name that is too long for any function."""
+    """Yield the name before each opening parenthesis; of a name too long for a function, its end."""
     at = value.find("(")
     while at >= 0:
         found = _NAME.search(value[max(0, at - _LONGEST_NAME) : at].rstrip())
@@ -163,7 +163,7 @@ def too_deep(text: str) -> bool:
 
 
 def _end_before(stack: list[str], name: str) -> None:
-    """An item of a list closes the previous one and a paragraph in it; so do cells and rows."""
+    """Close a previous item and its paragraph before an item of a list; likewise cells and rows."""
     for place in range(len(stack) - 1, -1, -1):
         if stack[place] not in _ENDED_BY_NEXT:
             return
@@ -197,7 +197,7 @@ def split_styles(text: str) -> tuple[str, list[str]]:
 
 
 def _selects_only(selector: str) -> bool:
-    """Whether it is written as a selector: one with a function such as `url` loads nothing, but is none."""
+    """Return whether the text is a selector; one with a function such as `url` is none."""
     if any(mark in selector for mark in _UNSAFE):
         return False
     return all(name.lower() in _OF_SELECTORS for name in _called(selector))

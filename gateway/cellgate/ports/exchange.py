@@ -94,7 +94,7 @@ class Exchange:
         raise BadProgramAnswer("The program sends interim answers only")
 
     async def body(self) -> AsyncGenerator[bytes]:
-        """The answer's body, as it comes: pieces that came together are one, and a turn of the loop apart.
+        """Yield the answer's body as it comes, joining pieces that came together; one turn of the loop apart.
 
         Raises BadProgramAnswer when it is not whole.
         """

@@ -68,7 +68,7 @@ class PortsOrigin:
         return PortPlace(host=f"{label_of(owner, session, port)}.{self.name}")
 
     def url(self, place: PortPlace, reached_at: str) -> str:
-        """The URL of a port's first page. `reached_at`: the name by which the asker reached the gateway."""
+        """Return the URL of a port's first page. `reached_at`: the client's name for the gateway."""
         name = place.host or self.name or reached_at
         host = f"[{name}]" if ":" in name else name
         usual = {"http": 80, "https": 443}[self.scheme]
@@ -125,7 +125,7 @@ def check_port(text: str) -> int:
 
 
 def parse_path(path: str) -> PortPath | None:
-    """The session and the port that a request's path names, None if it names none. Raises InvalidInput."""
+    """Return the session and port that a path names, None if it names none. Raises InvalidInput."""
     match = _PATH.match(path)
     if match is None:
         return None

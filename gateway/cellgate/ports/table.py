@@ -40,7 +40,7 @@ class PortCounts:
         self._open: Counter[str] = Counter()
 
     def enter(self, principal: str) -> None:
-        """One more. Raises QueueFull when that would be too many."""
+        """Count one more. Raises QueueFull when there are too many."""
         if self._open[principal] >= MOST_OF_PRINCIPAL:
             raise QueueFull(
                 f"{MOST_OF_PRINCIPAL} connections to programs of {principal} are open already",
@@ -63,10 +63,10 @@ class PortsHost(Protocol):
         """The log that records events of ports."""
 
     def kernel(self) -> Kernel:
-        """The current kernel. Raises KernelDied when there is none, ShuttingDown when the session ends."""
+        """Return the current kernel. Raises KernelDied without one, ShuttingDown at the session's end."""
 
     def used(self) -> None:
-        """A connection has ended: the session's idle time begins now, if nothing else goes on."""
+        """Note a connection's end: the session's idle time begins now, if nothing else goes on."""
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class SessionPorts:
         self._host.used()
 
     def lose(self) -> None:
-        """The kernel ends, and with it all connections. What they carried is recorded."""
+        """End all connections with their kernel, and record what they carried."""
         for connection in tuple(self._open):
             connection.close()
         for port, sums in self._ports.items():
@@ -196,6 +196,6 @@ class SessionPorts:
         self._ports.clear()
 
     async def close(self) -> None:
-        """The session ends, or another gateway continues it: nothing that was permitted here is any more."""
+        """Revoke all permissions: the session ends, or another gateway continues it."""
         self.closed = True
         self.lose()

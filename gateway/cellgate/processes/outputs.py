@@ -53,7 +53,7 @@ class Kept:
         self._forgotten = self._length > 0
 
     def add(self, text: str) -> None:
-        """The text goes on."""
+        """Append text."""
         self._length += len(text)
         room = HALF - len(self._head)
         if room > 0:
@@ -74,7 +74,7 @@ class Kept:
         self._in_tail = len(tail)
 
     def text(self, whole: str) -> str:
-        """All of it, or what is kept of both ends with a mark between them that points to the `whole`."""
+        """Return all output, or both its ends with a mark between them that points to the `whole`."""
         tail = "".join(self._tail)
         if self._length <= 2 * HALF and not self._forgotten:
             return self._head + tail

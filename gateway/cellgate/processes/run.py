@@ -52,13 +52,13 @@ class ProcessHost(Protocol):
         """The most bytes of one program's output that are recorded."""
 
     def masker(self) -> Masker | None:
-        """Finds the secrets that the session's programs may know; None if there are none."""
+        """Return the secrets that the session's programs may know; None without any."""
 
     async def room(self) -> None:
         """Return when more can be recorded."""
 
     def used(self) -> None:
-        """A program has ended: the session's idle time begins now, if nothing else runs."""
+        """Note a program's end: the session's idle time begins now, if nothing else runs."""
 
 
 class _Mine(msgspec.Struct):
@@ -248,7 +248,7 @@ class ProcessRun:
         self._finish(None)
 
     def break_off(self) -> None:
-        """An internal error: nobody follows it any more."""
+        """End the program's record after an internal error."""
         self._cause = self._cause or GatewayFault.reason
         self._finish(None)
         self._over()

@@ -42,7 +42,7 @@ class ProcessCounts:
         self._running: Counter[str] = Counter()
 
     def enter(self, principal: str) -> None:
-        """One more. Raises QueueFull when that would be too many."""
+        """Count one more. Raises QueueFull when there are too many."""
         if self._running[principal] >= MOST_OF_PRINCIPAL:
             raise QueueFull(
                 f"{MOST_OF_PRINCIPAL} processes of {principal} are running already; end one first",
@@ -151,7 +151,7 @@ class SessionProcesses:
             kept += size(each)
 
     def lose(self, cause: str) -> None:
-        """The kernel or the session ends: so do all of them, now, and their record."""
+        """End all programs, and their record, with the kernel or the session."""
         for run in self.running:
             run.lose(cause)
 

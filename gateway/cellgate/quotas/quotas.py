@@ -195,7 +195,7 @@ NO_QUOTAS: Final = Policy()
 
 
 def parse_quotas(content: bytes, file: str) -> Policy:
-    """The policy of a file with this content. Raises InvalidInput that names `file`, section and key."""
+    """Return the policy of a file. Raises InvalidInput that names `file`, section and key."""
     try:
         document = tomllib.loads(content.decode())
     except UnicodeDecodeError as error:

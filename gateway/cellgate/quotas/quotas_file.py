@@ -92,7 +92,7 @@ class QuotasFile:
 
 
 def _look(path: Path, known: State | None) -> tuple[State | None, Policy | str | None]:
-    """The file's state, None if it must be read again; its policy or what is wrong, unless it is `known`."""
+    """Return the file's state, None to read it again, and its policy or fault unless it is `known`."""
     state = _state(path)
     if state == known:
         return state, None

@@ -95,14 +95,14 @@ class CellPlace:
         return self._state is _State.RUNNING
 
     def begin(self, turn: Callable[[], None]) -> bool:
-        """Whether the cell may run now. If not, it stands in line, and `turn` is called when it may."""
+        """Return whether the cell may run now. If not, it joins the line, and `turn` is called later."""
         if self._state is _State.QUEUED:
             self._turn = turn
             self._account._stand_in_line(self)
         return self._state is _State.RUNNING
 
     def leave(self) -> None:
-        """The cell has ended; called again, it does nothing."""
+        """Give the ended cell's place back; does nothing the second time."""
         self._account._leave(self)
 
 
@@ -174,7 +174,7 @@ class Account:
         return self.adopt_session(limits, without_disk=without_disk)
 
     def reserve_disk(self, count: int) -> Reservation:
-        """Bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
+        """Reserve bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
         advice = "end a session, which frees its own and what its checkpoints have reserved"
         self._check_sum("disk", self._disk, count, self.quotas.disk, advice, "its checkpoints need")
         return self.adopt_disk(count)
@@ -223,7 +223,7 @@ class Account:
     # The record
 
     def check_record(self) -> None:
-        """Raises PrincipalQuotaExceeded when the record is full."""
+        """Raise PrincipalQuotaExceeded when the record is full."""
         limit = self.quotas.record
         if limit is not None and self.record is not None and self.record >= limit:
             advice = "nothing more is recorded until an administrator purges some of its sessions"
@@ -320,7 +320,7 @@ class Account:
     # The network of sessions
 
     def take_network(self, count: int) -> float:
-        """Bytes between a session and a host are to pass; the seconds for which they have to wait."""
+        """Count bytes to pass between a session and a host; return the seconds to wait before."""
         limit = self.quotas.network_bytes_per_minute
         return 0.0 if limit is None else self._network_pace.take(count, limit, self._clock())
 

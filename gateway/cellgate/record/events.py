@@ -48,7 +48,7 @@ def _countable(count: object) -> bool:
 
 
 def now() -> str:
-    """The current time as events give it: RFC 3339 UTC with six decimals and `Z`, which any client can parse.
+    """Return the current time as in events: RFC 3339 UTC with six decimals and `Z`, for any client.
 
     Rows and models have their times in the same form.
     """
@@ -204,7 +204,7 @@ class EventLog:
         return b"{}"  # a placeholder: the store drops the rows of a refused session
 
     def _chained_to(self, row: EventRow) -> None:
-        """The store has this row: it is the chain's new head."""
+        """Make a row that the store has the chain's new head."""
         self.head_seq = row.seq
         self.head = row.hash
         if self.stored is not None:
@@ -307,7 +307,7 @@ class EventLog:
         self._closed = False
 
     async def read(self, after: int, until: int | None = None) -> list[EventRow]:
-        """A batch of visible, durable events after `after`, possibly empty. Does not wait for new ones.
+        """Return a batch of visible, durable events after `after`, possibly empty, without waiting.
 
         Raises StorageError when they can't be made durable now, and RecordGone when they were purged.
         """
@@ -330,7 +330,7 @@ class EventLog:
         return rows
 
     def _end_at(self, last: int) -> None:
-        """The store has nothing after this event. If it refused the rest, followers are told.
+        """End the log after this event, the store's last. Followers learn that the rest was refused.
 
         Raises RecordGone when the whole record is gone: a follower would take an empty batch for the end.
         """

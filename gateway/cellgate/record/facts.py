@@ -1,9 +1,9 @@
 """The facts about a session that its events hold, and that its table rows and its notebook repeat.
 
 Pure: events in, in order, as in ``wire.events``. The tables of sessions and executions are an index of the
-events, for quick answers; their contents can be derived from the events again. That is how ``verify.stores``
-checks them, and how ``notebook`` knows whose cells it shows. A record from before a fact was kept does not
-have it.
+events, for quick answers; their contents can be derived from the events again. That is how ``check`` of the
+store checks them, and how ``notebook`` knows whose cells it shows. A record from before a fact was kept does
+not have it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class SigningKey:
 
 
 def load_key(data_dir: Path) -> SigningKey | None:
-    """The installation's key, if it has one. Raises StorageError if its file is invalid or not private."""
+    """Return the installation's key, if any. Raises StorageError if its file is invalid or not private."""
     path = data_dir / KEY_FILE
     try:
         descriptor = open_regular(path, follow=False)
@@ -57,7 +57,7 @@ def load_key(data_dir: Path) -> SigningKey | None:
 
 
 def make_key(data_dir: Path) -> SigningKey:
-    """A new key, in a file that only its owner can read. Raises StorageError when there already is one."""
+    """Return a new key, in a file for its owner alone. Raises StorageError if there is one."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
 
     key = Ed25519PrivateKey.generate()

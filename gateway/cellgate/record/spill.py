@@ -191,7 +191,7 @@ class Spill:
             raise self._error or unread from error
 
     def _leave(self) -> None:
-        """The last user ends the file."""
+        """Close the file with its last user."""
         with self._lock:
             self._users -= 1
             if self._users:

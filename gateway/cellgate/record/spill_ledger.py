@@ -121,7 +121,7 @@ class SpillLedger:
         return self._total + self.leaving
 
     def held_by(self, principal: str) -> int:
-        """Bytes that count for this principal."""
+        """Return the bytes that count for this principal."""
         return self._held[principal]
 
     @property

@@ -105,7 +105,7 @@ class _Descent:
         self._place = 0
 
     def placed(self, cell: RecordedCell, inherited: object) -> RecordedCell:
-        """The cell with what is before it. `inherited`: the session that it ran in, if not the branch."""
+        """Return the cell and all before it. `inherited`: the session it ran in, if not the branch."""
         place = self._names.index(inherited) if inherited in self._names else len(self._names)
         seeds = tuple(seed for seed in self._seeds[self._place : place] if isinstance(seed, int))
         self._place = max(self._place, place)
@@ -159,7 +159,7 @@ def _failed(outputs: Any) -> bool:
 
 
 def _without_note(outputs: list[Output], note: Any) -> list[Output]:
-    """The cell's own outputs: if it ended without saying why, the gateway's note is its last output."""
+    """Return the cell's own outputs; the gateway's note comes last if the cell ended without a word."""
     data = outputs[-1].get("data") if outputs and isinstance(note, str) else None
     if not isinstance(data, dict) or data.keys() != {"text/plain"}:
         return outputs
@@ -173,7 +173,7 @@ def _names(told: Any) -> list[str]:
 
 
 def _needs(of_cell: list[str], of_session: list[str]) -> str | None:
-    """A note on environment variables: names are recorded, values are not, because they may be secret."""
+    """Return a note on environment variables: their names are recorded, their values may be secret."""
     if of_cell:
         return f"It ran with environment variables whose values are not recorded: {', '.join(of_cell)}."
     if of_session:

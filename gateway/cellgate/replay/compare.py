@@ -244,14 +244,10 @@ def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: A
         _compare_pictures(found, part, read_text(before), read_text(after))
     elif not _is_json(kind) and _is_text(before) and _is_text(after):
         texts = read_text(before), read_text(after)
-        drawn = kind.startswith(_DRAWN) or (kind == HTML and all(map(_is_chart, texts)))
+        drawn = kind.startswith(_DRAWN) or (kind == HTML and all(chart_of({HTML: text}) for text in texts))
         found.text(part, *texts, markup=kind in _MARKUP, drawn=drawn)
     else:
         found.text(part, _as_json(before), _as_json(after), drawn=kind.startswith(_DRAWN))
-
-
-def _is_chart(markup: str) -> bool:
-    return chart_of({HTML: markup}) is not None
 
 
 def _is_json(kind: str) -> bool:

@@ -80,7 +80,7 @@ def recorded_lock(notebook: Mapping[str, Any]) -> Lock | None:
 
 
 def recorded_seed(notebook: Mapping[str, Any]) -> str | None:
-    """The ``PYTHONHASHSEED`` of the recorded kernel; None if it is not recorded or not a valid seed."""
+    """Return the recorded kernel's ``PYTHONHASHSEED``; None if it is missing or invalid."""
     metadata = notebook.get("metadata")
     known = metadata.get("cellgate") if isinstance(metadata, dict) else None
     told = known.get("hash_seed") if isinstance(known, dict) else None
@@ -89,7 +89,7 @@ def recorded_seed(notebook: Mapping[str, Any]) -> str | None:
 
 
 def variables_for(seed: str | None, usual: str) -> dict[str, str] | None:
-    """Variables that give a replay's kernel the recorded seed; None if it is the usual one or unknown."""
+    """Return variables that give a kernel the recorded seed; None if it is usual or unknown."""
     if seed is None or seed == usual:
         return None
     return {HASH_SEED: seed}

@@ -38,5 +38,5 @@ def input_files(notebook: Mapping[str, Any]) -> list[InputFile]:
 
 
 def restored_file(path: str, reason: str | None = None) -> RestoredFile:
-    """The outcome for an input file. `reason`: why it is missing in the replay; None if it is there."""
+    """Return the outcome for an input file. `reason`: why the replay lacks it; None if it is there."""
     return RestoredFile(path=path, restored=reason is None, reason=UNSET if reason is None else reason)

@@ -82,7 +82,7 @@ def compare_pictures(recorded: bytes, replayed: bytes, budget: PixelBudget) -> P
 
 
 def _pixels(data: bytes) -> int:
-    """The number of pixels that the header declares. Raises Pillow's errors, and ValueError for a bomb."""
+    """Return the header's number of pixels. Raises Pillow's errors, and ValueError for a bomb."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
@@ -114,7 +114,7 @@ def _difference(before: Image.Image, after: Image.Image) -> Image.Image:
 
 
 def _distance(difference: Image.Image) -> float:
-    """The largest mean of 3 x 3 pixels, in percent: far higher for a moved edge than for a smoothed one."""
+    """Return the largest mean of 3 x 3 pixels, in percent: high for a moved edge, low for a smoothed one."""
     padded = ImageOps.expand(difference, border=2)
     largest = padded.filter(ImageFilter.BoxBlur(1)).getextrema()[1]
     assert isinstance(largest, (int, float))

@@ -39,7 +39,7 @@ async def restore(
 async def _restore(
     files: SessionFiles, principal: str, key: str, file: InputFile, session: Session
 ) -> str | None:
-    """None if the file was restored, otherwise why not."""
+    """Restore the file; return None, or why it was not restored."""
     if file.sha256 is None or file.size is None:
         return NO_HASH
     try:

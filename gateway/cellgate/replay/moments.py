@@ -23,7 +23,7 @@ class Window:
     end: datetime
 
     def holds(self, told: datetime, precision: timedelta) -> bool:
-        """Whether the clock showed this time during the run; `precision`: the unit of its last digit."""
+        """Return whether the clock showed this time during the run. `precision`: its last digit's unit."""
         return any(
             self.begin - SLACK < each + precision and each <= self.end + SLACK for each in _instants(told)
         )

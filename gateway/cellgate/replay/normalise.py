@@ -136,7 +136,7 @@ def _epoch_of_run(match: re.Match[str], window: Window | None) -> bool:
 
 
 def _perhaps(read: Callable[[re.Match[str]], object], known: Applies) -> Applies:
-    """If it is not known when the cell ran, any time may be one of the run."""
+    """Return whether a time may be one of the run: any may, if the run's time is unknown."""
     return lambda match, window: known(match, window) if window is not None else read(match) is not None
 
 
@@ -378,7 +378,7 @@ def shown(recorded: str, replayed: str, context: Context) -> tuple[str, str]:
 
 
 def _unused(recorded: str, replayed: str) -> str | None:
-    """A private-use character that is in neither text, so that no text can contain a mark of its own."""
+    """Return a private-use character that is in neither text, so that no text has a mark of its own."""
     candidates = map(chr, range(0xE000, 0xF8FF))
     return next((sign for sign in candidates if sign not in recorded and sign not in replayed), None)
 

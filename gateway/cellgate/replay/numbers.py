@@ -17,14 +17,14 @@ _BLANKS = re.compile(r"[ \t]+")
 
 
 def check_rtol(rtol: float) -> float:
-    """Raises InvalidInput for an invalid relative tolerance. 0 means that numbers are compared as text."""
+    """Raise InvalidInput for an invalid relative tolerance. 0 means that numbers are compared as text."""
     if not 0 <= rtol < 1:
         raise InvalidInput("rtol, the relative tolerance of numbers, must be at least 0 and below 1")
     return rtol
 
 
 def largest_difference(recorded: str, replayed: str, rtol: float) -> float | None:
-    """The largest relative difference of two numbers in the same place; None when one is above `rtol`."""
+    """Return the largest relative difference of paired numbers; None if one is above `rtol`."""
     recorded_numbers = _NUMBER.findall(recorded)
     replayed_numbers = _NUMBER.findall(replayed)
     if len(recorded_numbers) != len(replayed_numbers) or _text(recorded) != _text(replayed):

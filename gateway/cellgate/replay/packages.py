@@ -47,5 +47,5 @@ def installed_packages(notebook: Mapping[str, Any]) -> list[RecordedPackage]:
 
 
 def pins(packages: list[RecordedPackage]) -> tuple[list[Line], list[Line]]:
-    """The requested packages, which are to be installed, and the versions of all packages as constraints."""
+    """Return the requested packages to install, and all packages' versions as constraints."""
     return [package.pin for package in packages if package.requested], [package.pin for package in packages]

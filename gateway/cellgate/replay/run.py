@@ -18,7 +18,7 @@ Listener = Callable[[RecordedCell, NewRun | None], Awaitable[None]]
 
 
 def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool, why: str | None = None) -> None:
-    """Raises EnvironmentDiffers when the locks differ, unless `anyway` is set.
+    """Raise EnvironmentDiffers when the locks differ, unless `anyway` is set.
 
     `why`: the reason the recorded packages could not be installed, if so.
     """

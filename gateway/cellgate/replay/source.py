@@ -69,7 +69,7 @@ class _Bundle:
 
 
 def open_source(path: Path) -> tuple[dict[str, Any], Source]:
-    """The notebook, and a source for its input files. Raises InvalidInput if it can't be read. Blocks."""
+    """Return the notebook and a source of its input files. Raises InvalidInput. Blocks."""
     try:
         if not zipfile.is_zipfile(path):
             return _converted(decode_notebook(read_file(path), str(path)), path), _Folder(
@@ -102,7 +102,7 @@ def _notebook_of_bundle(path: Path) -> dict[str, Any]:
 
 
 def recorded_bytes(source: Source, file: InputFile) -> bytes | str:
-    """The file's bytes if they are still the recorded ones, otherwise the reason they are missing. Blocks."""
+    """Return the file's bytes if they are the recorded ones, otherwise why they are missing. Blocks."""
     if file.sha256 is None or file.size is None or file.size < 0:
         return NO_HASH
     if file.size > MOST_BYTES:

@@ -1,23 +1,23 @@
 """Copies acts, the changes of users and tokens, into the record's audit trail: in order, each exactly once.
 
-Commands write acts into the file of users and tokens, whether a gateway serves or not. This looks after the
-start, and then whenever the file has changed. Where to go on is found by comparing the trail's newest act
-with the file's of the same number, so a file or a record that was put back from a copy, or made anew, loses
-no act.
+Commands write acts into the store of users, whether a gateway serves or not. This looks after the start, and
+then whenever users have changed. Where to go on is found by comparing the trail's newest act with the store's
+of the same number, so a store or a record that was put back from a copy, or made anew, loses no act.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cellgate.errors import StorageError
+from cellgate.errors import NotFound, StorageError
 from cellgate.identity.directory import PrincipalDirectory
-from cellgate.identity.store import Act, opened
+from cellgate.identity.store.interface import Act
+from cellgate.identity.store.opening import open_users
 from cellgate.record.store.interface import RecordStore
 from cellgate.record.trail import ACT, Entry
 from cellgate_kernels.base.tasks import Supervisor
@@ -70,7 +70,7 @@ class ActRecorder:
         self._copied_generation = generation
 
     async def _last_common(self) -> int:
-        """Return the number of the newest act in the trail that the file has too; 0 if there is none."""
+        """Return the number of the newest act in the trail that the store has too; 0 if there is none."""
         before: int | None = None
         while recorded := await self._journal.reads.acts(before, BATCH):
             for before, entry in recorded:  # noqa: B007 - it is used after the loop
@@ -80,14 +80,16 @@ class ActRecorder:
         return 0
 
 
-def waiting(recorded: Generator[Mapping[str, Any], None, None], principals: Path) -> int:
-    """Count the acts in the file of users and tokens that are not among those of a trail, newest first.
+def waiting(recorded: Generator[Mapping[str, Any], None, None], data_dir: Path) -> int:
+    """Count the acts in a data folder's users that are not among those of a trail, newest first.
 
     A gateway copies them, at its start or soon. Raises StorageError.
     """
-    if not principals.exists():
-        return 0
-    with opened(principals) as store, closing(recorded):
+    with closing(recorded), ExitStack() as stack:
+        try:
+            store = stack.enter_context(open_users(data_dir))
+        except NotFound:
+            return 0
         numbers = (entry["number"] for entry in recorded if _has(entry, store.acts(entry["number"] - 1, 1)))
         return store.count_acts(next(numbers, 0))
 

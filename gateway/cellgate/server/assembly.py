@@ -59,7 +59,7 @@ from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_sign_in import ProviderSignIn
 from cellgate.identity.principal import DEFAULT, Login
 from cellgate.identity.provider import open_keys
-from cellgate.identity.store import PRINCIPALS
+from cellgate.identity.store.opening import reader_of_users
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.ports.origin import PortsOrigin
@@ -102,13 +102,8 @@ from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.engine.sweep import sweep
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.forking.shared_containers import START_TIMEOUT, Roots, SharedContainers
-from cellgate_kernels.kernel.kernel import (
-    KernelFolders,
-    KernelLauncher,
-    KernelProfile,
-    SharedBackend,
-    runtime_name,
-)
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher, SharedBackend, runtime_name
 from cellgate_kernels.kernel.stored import KernelStore, StoredKernel
 from cellgate_kernels.limits.cgroups import Cgroups
 from cellgate_kernels.pool.pool import KernelPool
@@ -213,7 +208,7 @@ class _Changes:
             server.end_logins(self._authentication.is_valid)
 
     def open_logins(self) -> Iterator[Login]:
-        """The logins of open connections, and those of browsers and derived tokens that have asked lately."""
+        """Return the logins of open connections, and of browsers and derived tokens used lately."""
         of_connections = chain.from_iterable(server.open_logins() for server in self._servers)
         return chain(of_connections, self._sign_ins.logins_in_use(), self._derived_tokens.logins_in_use())
 
@@ -228,7 +223,7 @@ class _Changes:
 
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
-    """A serving gateway; leaving the context shuts it down in order. Raises CellgateError."""
+    """Yield a serving gateway, and shut it down in order at the end. Raises CellgateError."""
     async with AsyncExitStack() as stack:
         try:
             gateway = await _start(settings, stack)
@@ -301,7 +296,7 @@ async def _authentication(
 ) -> tuple[PrincipalDirectory, Authentication, ProviderSignIn | None]:
     """Return the users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
     people = settings.people
-    directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, people.token)
+    directory = PrincipalDirectory(reader_of_users(settings.data_dir), people.token)
     others: list[Authenticator] = []
     provider = None
     if people.librechat_key is not None:
@@ -429,7 +424,7 @@ async def _recover(
 async def _engine(
     settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
 ) -> Engine | None:
-    """The container engine, which will remove what the previous gateway left there, except these kernels."""
+    """Return the engine, which is to remove the previous gateway's containers but these kernels'."""
     if settings.kernels.backend != "docker":
         return None
     spared = [kernel.provisioner["container"] for kernel in left.values()]

@@ -297,7 +297,7 @@ def find_open_files(most: int) -> Finding:
 
 
 def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
-    """The data folder: may it be written, how much space is there, and is it on a network's file system.
+    """Yield findings on the data folder: writable, with space, and on a local file system.
 
     `mounts`: the text of /proc/mounts.
     """

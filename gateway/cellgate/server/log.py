@@ -143,7 +143,7 @@ def without_values(record: logging.LogRecord) -> bool:
 
 
 def formatter(*, json: bool, colors: bool = False) -> logging.Formatter:
-    """Makes a line of a record: JSON, or text for people."""
+    """Make a line of a record: JSON, or text for people."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -174,7 +174,7 @@ def _cut(_: object, __: str, line: Line) -> Line:
 
 
 def _escape(_: object, __: str, line: Line) -> Line:
-    """For a terminal: control characters are shown, not obeyed, and nothing can look like another line.
+    """Return text for a terminal: control characters are shown, and nothing looks like another line.
 
     Lines of a stack are marked. structlog quotes a value that could be taken for more than one field.
     """
@@ -219,7 +219,7 @@ def log_request(handler: RequestHandler) -> None:
 
 
 def log_program_request(handler: RequestHandler) -> None:
-    """The same for a request to a program in a session: how that answers is no event of the gateway's."""
+    """Log a request to a program in a session, whose answer is no event of the gateway's."""
     if isinstance(handler, BaseHandler) and handler.refusal is not None:
         handler.application.settings["metrics"].refusals[handler.refusal].inc()
     level = logging.ERROR if getattr(handler, "refusal", None) == GatewayFault.reason else logging.DEBUG

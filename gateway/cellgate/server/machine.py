@@ -16,7 +16,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory(groups: Path | None = CGROUPS) -> int:
-    """Bytes of memory; with `groups` None the machine's, regardless of the gateway's control groups."""
+    """Return the bytes of memory; with `groups` None the machine's, regardless of control groups."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder in _folders(groups, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):

@@ -34,7 +34,8 @@ from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.base.places import Places
 from cellgate_kernels.channels.spool import Spooled, read_spool
 from cellgate_kernels.codec.decoding import json_decoder
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.launch.folders import SOCKETS
 from cellgate_kernels.protocol.contents import content_of

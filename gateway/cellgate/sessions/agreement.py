@@ -9,6 +9,7 @@ asks, and knows which session it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 from cellgate.errors import Conflict
 from cellgate.execution.limits import SessionLimits, named_limits
@@ -18,19 +19,16 @@ from cellgate.sessions.parts import SessionCore
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
+S = TypeVar("S", bound=SessionCore)
+
 MOST_NAMED = 5
 MOST_LENGTH = 64
 
 
 def check_agreement(
-    session: SessionCore,
-    body: SessionBody,
-    kernels: KernelspecCatalog,
-    sharer: SessionRow | None,
-    *,
-    exact: bool,
-) -> None:
-    """Raise Conflict unless the session is what `body` asks for. The message says what differs, no values.
+    session: S, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None, *, exact: bool
+) -> S:
+    """Return the session if it is what `body` asks for. Raises Conflict that names each difference.
 
     `kernels`: of which one is meant, where the body names a language. `sharer`: the session whose workspace
     is asked for. `exact`: it must also have every limit, variable, secret and field of metadata of `body`; it
@@ -40,14 +38,13 @@ def check_agreement(
         raise Conflict(
             f"Session {session.row.key!r} exists with {difference}; delete it first, or choose another key"
         )
-    if not exact:
-        return
-    different = [f"{part} ({_listed(names)})" for part, names in _differences(session, body) if names]
-    if different:
+    differences = _differences(session, body) if exact else ()
+    if different := [f"{part} ({_listed(names)})" for part, names in differences if names]:
         raise Conflict(
             f"Session {session.row.key!r} exists with other {', '.join(different)}; delete it first, choose"
             " another key, or leave out what it was created with"
         )
+    return session
 
 
 def names_kernel(body: SessionBody) -> bool:

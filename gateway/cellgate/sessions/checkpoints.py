@@ -25,7 +25,7 @@ from cellgate.record.events import now
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.base.errors import InvalidInput, KernelDied
 from cellgate_kernels.base.tasks import Supervisor
-from cellgate_kernels.kernel.checkpoints import HeldFork
+from cellgate_kernels.kernel.held import HeldFork
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.launch.folders import patiently
 

@@ -53,7 +53,7 @@ async def variables(session: Session) -> VariableList:
     """The kernel's variables. Raises Conflict for a kernel that tells of none, and as `SessionHolds.ask`."""
 
     async def ask(kernel: Kernel) -> questions.Variables:
-        if not kernel.tells_variables:
+        if not kernel.facts.tells_variables:
             raise Conflict(
                 f"Kernels of {kernel.profile.kernelspec!r} tell of no variables; those of Python do that were"
                 " started by this version"

@@ -102,9 +102,9 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
     other packages, and there is no way to know which, so `packages_of` says whose packages these are.
     """
     known: dict[str, Any] = {
-        "display_name": kernel.display_name,
+        "display_name": kernel.facts.display_name,
         "kernel_id": kernel.id,
-        "kernel_info": kernel.info,
+        "kernel_info": kernel.facts.info,
         **kernel.image,
     }
     if (environment := kernel.environment) is not None:
@@ -112,8 +112,8 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
         known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.variables else KERNELSPEC
         if environment.left_out:
             known["packages_left_out"] = environment.left_out
-        if kernel.hash_seed is not None:
-            known["hash_seed"] = kernel.hash_seed
+        if kernel.facts.hash_seed is not None:
+            known["hash_seed"] = kernel.facts.hash_seed
     names = [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]
     if kernel.workspace.name != kernel.id:
         # It has the folder of a kernel of another session, or of its own session before a rollback.

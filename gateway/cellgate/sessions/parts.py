@@ -26,6 +26,7 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.kernel_slot import SessionKernel
 from cellgate.sessions.neighbours import Neighbours
+from cellgate.sessions.ownership import Alone, Ownership
 from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from cellgate.sessions.secrets import SecretSource
 from cellgate.sessions.state import Occupancy, Occupant, SessionRecord, SessionState
@@ -87,7 +88,7 @@ class SharedParts:
     sessions now. `usage`: what each principal uses; by default nobody has quotas. `observer`: counts and
     traces what happens. Without `secrets` nobody has any, and without `egress` no session gets a network.
     `processes`: how many programs each principal runs; `ports`: how many connections to programs it has.
-    `neighbours`: which session has which kernel.
+    `neighbours`: which session has which kernel. `ownership`: which gateway has which session.
     """
 
     pool: KernelPool
@@ -104,6 +105,7 @@ class SharedParts:
     processes: ProcessCounts = field(default_factory=ProcessCounts)
     ports: PortCounts = field(default_factory=PortCounts)
     neighbours: Neighbours = field(default_factory=Neighbours)
+    ownership: Ownership = field(default_factory=Alone)
 
 
 class SessionCore:

@@ -108,10 +108,7 @@ class ExecutionQueue:
     def cancel_all(self, cause: str) -> None:
         """Cancel all queued executions."""
         while self._runs:
-            self._set_aside(self._runs.popleft(), cause)
-
-    def _set_aside(self, run: ExecutionRun, cause: str) -> None:
-        self._end(run, Status.CANCELLED, cause)
+            self.end_first(Status.CANCELLED, cause)
 
     def end_first(self, status: Status, cause: str) -> None:
         """End the first queued execution, which was not run."""

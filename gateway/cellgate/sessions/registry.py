@@ -31,6 +31,7 @@ from cellgate.identity.secrets import check_secret_names
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.quotas.quotas import Quotas
+from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import FIRST_EPOCH, Purge, RecordStore
@@ -38,6 +39,7 @@ from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
 from cellgate.sessions.agreement import check_agreement, names_kernel
 from cellgate.sessions.model import AUTO, makes_checkpoints
+from cellgate.sessions.ownership import OURS, check_ours
 from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.replacement import Moved
 from cellgate.sessions.resumption import Past, Resumption, resume
@@ -51,7 +53,8 @@ from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, InvalidInput
 from cellgate_kernels.base.resources import HASH_SEED
 from cellgate_kernels.base.tasks import Supervisor, guarded, outcome
-from cellgate_kernels.kernel.kernel import KernelLauncher, KernelProfile
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language
@@ -126,6 +129,7 @@ class SessionManager:
         self._parts = parts
         self._workspaces = parts.workspaces
         self._usage = parts.usage
+        self._ownership = parts.ownership
         self._allowances = lru_cache(maxsize=MOST_ALLOWANCES)(self._allow)
         self._live: dict[Owned, Session] = {}
         self._tasks = Supervisor()
@@ -136,7 +140,8 @@ class SessionManager:
         self._endings = Supervisor()
         self._culler: asyncio.Task[None] | None = None
         self._variables = KeptVariables()
-        self._closing = False
+        self.closing = False
+        """Whether the gateway is shutting down."""
         # The kept folders that several sessions have, or had: others need no look at the record.
         self._shared: set[str] = set()
         # The disk of workspaces whose sessions go on without the one that it was reserved for.
@@ -149,7 +154,8 @@ class SessionManager:
 
         `kernels`: the kernels it stored, by id.
         """
-        rows = await self._journal.reads.unfinished_sessions()
+        unfinished = await self._journal.reads.unfinished_sessions()
+        rows = [row for row in unfinished if await self._ownership.find(row.principal, row.key) == OURS]
         known = await self._folders()
         reserved: dict[int, Reservation] = {}
 
@@ -182,6 +188,7 @@ class SessionManager:
         for row, log, session in zip(rows, logs, found, strict=True):
             if session is None:
                 await recovery.end(row, log)
+                self._release((row.principal, row.key))
         await self._journal.commit()
         return len(adopted), len(rows) - len(adopted)
 
@@ -212,7 +219,7 @@ class SessionManager:
 
     def refuse_work(self) -> None:
         """Refuse new work from now on."""
-        self._closing = True
+        self.closing = True
 
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
         """Refuse new work, give running cells `grace` seconds, then end all sessions.
@@ -238,15 +245,10 @@ class SessionManager:
         self._workspaces.patience.end_in(COPY_SECONDS)
         for (principal, _), session in tuple(self._live.items()):
             kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
-            self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
+            self.end_later(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
         # Purges, opens and ends that were already in progress, and those just started.
         await self._tasks.finished()
         await self._endings.cancel()
-
-    @property
-    def closing(self) -> bool:
-        """Whether the gateway is shutting down."""
-        return self._closing
 
     def kernel_ids(self) -> set[str]:
         """Return the kernels of live sessions."""
@@ -293,8 +295,9 @@ class SessionManager:
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
-        if self._closing:
+        if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
+        await self._check_ours(owned)
         limits = self._limits(principal, body)
         if body.network == "allow":
             self._check_network(principal)
@@ -309,7 +312,7 @@ class SessionManager:
             elif (session := self._live.get(owned)) is not None:
                 if not session.ending:
                     session.record.begin_idleness()
-                    return self._agreed(session, body, sharer, exact=exact), False
+                    return check_agreement(session, body, self._catalog, sharer, exact=exact), False
                 await asyncio.wait([session.over])  # even if its end fails
                 self._forget(session)
             elif opening is not None and opening.abandoned:
@@ -319,7 +322,7 @@ class SessionManager:
                 break
         if opening is not None:
             session = await self._outcome(opening, until, moved)
-            return self._agreed(session, body, sharer, exact=exact), False
+            return check_agreement(session, body, self._catalog, sharer, exact=exact), False
         profile = self._profile(body, limits)
         self._journal.check_writable()
         open_it = partial(self._open, owned, body, profile, limits, secrets, sharer)
@@ -341,6 +344,7 @@ class SessionManager:
             raise InvalidInput("workspace_of names the session itself")
         if body.checkpoint == AUTO:
             raise InvalidInput("checkpoint: sessions with one workspace can't be rolled back")
+        await self._check_ours(other)
         if (opening := self._opening.get(other)) is not None:
             await asyncio.wait([opening.task])
         if (purge := self._purges.get(other)) is not None:
@@ -369,8 +373,9 @@ class SessionManager:
         that key, also an ended one, and what that, `KernelPool.branch` and copying of files do; then it goes
         on as before.
         """
-        if self._closing:
+        if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
+        await self._check_ours((principal, check_session_key(key)))
         parent = self.live(principal, key)
         owned = (principal, check_session_key(branch))
         if owned in self._live or owned in self._opening or owned in self._purges:
@@ -393,6 +398,7 @@ class SessionManager:
         have their hashes then, because the branch's first event names the hash that covers them all. `made`
         is set at the end: a branch takes no cell before it is recorded.
         """
+        check_ours(await self._ownership.claim(*owned), owned[1])
         if await self._journal.reads.session(*owned) is not None:
             raise Conflict(
                 f"The session {owned[1]!r} has ended, and its record is kept under this key;"
@@ -429,9 +435,7 @@ class SessionManager:
             folder=new_folder(),
         )
         row = structs.replace(row, parent=parent.row.id, execution_count=parent.row.execution_count)
-        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
-        log.whose = row.principal
-        self._measure(log, row.principal)
+        log = self._log(row)
         secrets = parent.slot.secrets
         return SessionSpec(
             row,
@@ -469,6 +473,7 @@ class SessionManager:
         if self._opening.get(owned) is opening:
             del self._opening[owned]
         if opening.task.cancelled() or opening.task.exception() is not None:
+            self._release(owned)
             disk, opening.disk = opening.disk, 0
             self._give_back(owned[0], opening.folder, opening.reserved, disk)
 
@@ -516,7 +521,7 @@ class SessionManager:
         key that was used with another request, and InvalidInput for a request that the kernel can't serve.
         """
         arrived = self._now()
-        until = _deadline(arrived, request)
+        until = None if request.timeout is None else arrived + request.timeout
         for _ in range(_LIVES):
             session = await self._session_for(principal, key, language, until, moved)
             asked = self.in_language(session, request, language)
@@ -554,7 +559,7 @@ class SessionManager:
         The request's `timeout` counts as for `execute`.
         """
         arrived = self._now()
-        until = _deadline(arrived, request)
+        until = None if request.timeout is None else arrived + request.timeout
         session = await self.open_one_shot(principal, body, record=record, until=until, moved=moved)
         try:
             return session, session.submit(request, arrived=arrived)
@@ -567,7 +572,7 @@ class SessionManager:
     ) -> Session:
         owned = (principal, check_session_key(key))
         session = self._live.get(owned)
-        if session is not None and not (self._closing or session.ending or owned in self._purges):
+        if session is not None and not (self.closing or session.ending or owned in self._purges):
             if language is not None:
                 parse_language(language)
             session.record.begin_idleness()
@@ -584,12 +589,6 @@ class SessionManager:
         if language is None and not request.env:
             return request
         return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
-
-    def _agreed(
-        self, session: Session, body: SessionBody, sharer: SessionRow | None, *, exact: bool
-    ) -> Session:
-        check_agreement(session, body, self._catalog, sharer, exact=exact)
-        return session
 
     def _check_network(self, principal: str) -> None:
         """Raises NetworkNotAllowed or InvalidInput if the principal's sessions can't have a network."""
@@ -661,6 +660,7 @@ class SessionManager:
         made: asyncio.Future[Session],
     ) -> Session:
         principal, key = owned
+        check_ours(await self._ownership.claim(principal, key), key)
         former = await self._journal.reads.session(principal, key)
         resumed = None
         if former is not None and sharer is not None and former.folder != sharer.folder:
@@ -680,10 +680,7 @@ class SessionManager:
                 profile = replace(profile, kernelspec=former.kernel)
         folder = new_folder() if sharer is None else sharer.folder
         row = await self._row(owned, body, profile, limits, former, folder)
-        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
-        log.whose = row.principal
-        self._measure(log, principal)
-        executions = 0
+        log, executions = self._log(row), 0
         if former is not None:
             log = await self.stored_log(former, claimed=True)
             log.reopen()
@@ -839,7 +836,7 @@ class SessionManager:
         """
         if record:
             return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
-        if self._closing:
+        if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         if body.workspace_of is not None:
             raise InvalidInput("workspace_of is for sessions that are recorded")
@@ -874,6 +871,16 @@ class SessionManager:
         return session
 
     # Finding
+
+    async def _check_ours(self, owned: Owned) -> None:
+        """Raises NotOwner if another gateway has the key, StorageError."""
+        if owned not in self._live and owned not in self._opening:
+            check_ours(await self._ownership.find(*owned), owned[1])
+
+    def _release(self, owned: Owned) -> None:
+        """Give the key up, unless it is in use again."""
+        if owned not in self._live and owned not in self._opening and owned not in self._purges:
+            self._ownership.release(*owned)
 
     def get(self, principal: str, key: str) -> Session | None:
         """Return the live session with this key, if there is one."""
@@ -915,18 +922,18 @@ class SessionManager:
         last = await self._journal.reads.last_event(row.id)
         if last is None:
             raise NotFound(f"No session {row.key!r}")
-        seq, head = last
-        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
+        log = self._log(row, *last)
         log.epoch = epoch
-        log.whose = row.principal
-        self._measure(log, row.principal)
         log.close()
         return log
 
-    def _measure(self, log: EventLog, principal: str) -> None:
-        """Count what the log gets towards the principal's record, if there are quotas."""
+    def _log(self, row: SessionRow, last_seq: int = 0, head: bytes = GENESIS) -> EventLog:
+        """Return a session's log; what it gets counts towards the principal's record, if there are quotas."""
+        log = EventLog(self._journal, row.id, row.key, last_seq=last_seq, head=head, lane=self._parts.lane)
+        log.whose = row.principal
         if self._usage.measures_records:
-            log.stored = partial(self._usage.recorded, principal)
+            log.stored = partial(self._usage.recorded, row.principal)
+        return log
 
     # Ending
 
@@ -944,8 +951,12 @@ class SessionManager:
         row = await self._journal.reads.session(*owned)
         if row is not None and owned not in self._live and owned not in self._opening:
             # Also when the session was already ending for another reason, which kept its files.
-            if not await self._is_held(row):
-                await self._workspaces.of(folder_of(row)).remove()
+            try:
+                check_ours(await self._ownership.claim(*owned), key)
+                if not await self._is_held(row):
+                    await self._workspaces.of(folder_of(row)).remove()
+            finally:
+                self._release(owned)
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
         if row is not None:
@@ -980,7 +991,7 @@ class SessionManager:
         Returns when its rows are removed; their bytes are erased later, together with those of others.
         """
         owned = (row.principal, row.key)
-        if self._closing or owned in self._live or owned in self._opening:
+        if self.closing or owned in self._live or owned in self._opening:
             return False
         purged = await self._purge(owned, by="gateway", reason=reason)
         await asyncio.wait([purged.removed])
@@ -991,8 +1002,12 @@ class SessionManager:
         if (task := self._purges.get(owned)) is None:
             task = self._tasks.share(self._do_purge(owned, by, reason), f"purge {owned[1]}", session=owned[1])
             self._purges[owned] = task
-            task.add_done_callback(lambda _: self._purges.pop(owned, None))
+            task.add_done_callback(lambda _: self._purged(owned))
         return await outcome(task, _shutting_down)
+
+    def _purged(self, owned: Owned) -> None:
+        del self._purges[owned]
+        self._release(owned)
 
     async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
         await self.delete(*owned)
@@ -1026,16 +1041,12 @@ class SessionManager:
         # Unrecorded one-shots have no owner in the record, but somebody's account.
         for session in tuple(self._live.values()):
             if session.account.name == principal and not session.ending:
-                self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
+                self.end_later(session, cause, keep_files=True)
 
     def _check_admitted(self, principal: str) -> None:
         """Raises Forbidden for a principal who was shut out while a request of theirs waited."""
         if not self._parts.admits(principal):
             raise Forbidden("This user has been shut out")
-
-    def end_later(self, session: Session, cause: str, *, keep_files: bool = False) -> None:
-        """End a session in the background, with its files unless these are kept."""
-        self._end_in_background(session, cause, keep_files=keep_files, keep_kernel=False)
 
     def end_with(self, session: Session, other: Session) -> None:
         """End a session when another one is over, whose workspace it has; delete it if that one was deleted.
@@ -1055,9 +1066,11 @@ class SessionManager:
 
         other.over.add_done_callback(guarded(end, "end of a session with another", session=session.row.key))
 
-    def _end_in_background(
-        self, session: Session, cause: str, *, keep_files: bool, keep_kernel: bool
+    def end_later(
+        self, session: Session, cause: str, *, keep_files: bool = False, keep_kernel: bool = False
     ) -> None:
+        """End a session in the background, with its files and its kernel unless these are kept."""
+
         async def work() -> None:
             try:
                 await self._end(session, cause, keep_files=keep_files, keep_kernel=keep_kernel)
@@ -1086,6 +1099,7 @@ class SessionManager:
         owned = (session.row.principal, session.row.key)
         if self._live.get(owned) is session:
             del self._live[owned]
+            self._release(owned)
             if session.row.principal and session.record.cause != "deleted":
                 self._variables.keep(session.row.principal, session.row.id, session.slot.variables)
 
@@ -1094,13 +1108,8 @@ class SessionManager:
         for session in tuple(self._live.values()):
             most = self.ceilings(session.account.name).lifetime
             if not session.ending and (cause := _overdue(session, most)) is not None:
-                self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
+                self.end_later(session, cause, keep_files=True)
         return self.settings.cull_interval
-
-
-def _deadline(arrived: float, request: ExecuteRequest) -> float | None:
-    """Return the time at which the request leaves the line; only its own timeout counts there."""
-    return None if request.timeout is None else arrived + request.timeout
 
 
 def _automatic(body: SessionBody, former: SessionRow | None) -> bool:

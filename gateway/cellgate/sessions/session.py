@@ -234,7 +234,7 @@ class Session(SessionCore):
         if running is not None:
             running.host = self
             running.end.place = self.account.adopt_cell()
-            self.queue.put(running)
+            self.runs.current = running
         self.undo.attached()
         self.worker.start()
         self.record.begin_idleness()

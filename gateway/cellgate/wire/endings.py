@@ -53,6 +53,6 @@ def describe_end(ended: Finished, *, started: bool, error_shown: bool) -> str:
 
 
 def note_output(note: str) -> dict[str, Any]:
-    """A remark by the gateway among a cell's outputs; its metadata distinguishes it from the cell's own."""
+    """Return a remark by the gateway among a cell's outputs; metadata tells it from the cell's own."""
     data = {"text/plain": f"[cellgate: {note}]"}
     return {"output_type": "display_data", "data": data, "metadata": {"cellgate": {"note": True}}}

@@ -85,7 +85,7 @@ class DockerProvisioner(CellgateProvisioner):
 
     @classmethod
     async def check(cls) -> None:
-        """Raises BackendUnavailable or ImageMissing when Docker's usual socket or the image is not there."""
+        """Raise BackendUnavailable or ImageMissing when Docker's usual socket or the image is not there."""
         engine = Engine()
         await engine.open()
         try:
@@ -179,7 +179,7 @@ class DockerProvisioner(CellgateProvisioner):
         return view if self._settings.network_mode == "none" else replace(view, egress="")
 
     def _check_program(self, path: str) -> None:
-        """Does nothing: the program is in the image, and if it is missing tini's message is in the log."""
+        """Do nothing: the program is in the image, and if it is missing tini's message is in the log."""
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         self._seat = kwargs.pop("seat", None) or self._seat
@@ -290,7 +290,7 @@ class DockerProvisioner(CellgateProvisioner):
         await self._engine.files_given(self._container)
 
     def _may_name(self, engine: Engine) -> bool:
-        """Whether branches may have names of their own, as far as is known before there is a container."""
+        """Return whether branches may have own names, as far as is known before a container exists."""
         return (
             os.geteuid() == 0
             and not engine.rootless

@@ -26,7 +26,7 @@ class ProcessProvisioner(ChildProvisioner):
 
     @classmethod
     async def check(cls) -> None:
-        """Raises BackendUnavailable when util-linux's prlimit or setpriv is missing."""
+        """Raise BackendUnavailable when util-linux's prlimit or setpriv is missing."""
         find_program("prlimit", "util-linux")
         find_program("setpriv", "util-linux")
 

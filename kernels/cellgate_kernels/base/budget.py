@@ -28,7 +28,7 @@ Sizes = Mapping[Holder, int]
 
 
 def oldest(sizes: Sizes) -> Holder:
-    """The holder that has held something longest, so that one that never finishes is the first to go."""
+    """Return the holder that has held something longest: one that never finishes is the first to go."""
     return next(iter(sizes))
 
 
@@ -118,7 +118,7 @@ class ReceiveBudget(ByteBudget):
         super().__init__(total, oldest)
 
     def part(self, owner: Owner) -> PartOfBudget:
-        """This budget, for a kernel of this owner's."""
+        """Return this budget for a kernel of this owner's."""
         return PartOfBudget(self, owner)
 
 

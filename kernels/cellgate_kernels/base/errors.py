@@ -132,7 +132,7 @@ _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ?", re.IGNORECASE)
 
 
 def in_words(error: BaseException, *, file: bool = True) -> str:
-    """An error as people are told it: without the system's number, and with the file unless that is named.
+    """Return an error in words: without the system's number, and with the file unless that is named.
 
     For the system's errors, and whatever is caught beside them; ``tests/house.py`` sees to it that none of
     these is told otherwise.

@@ -40,7 +40,7 @@ def read_regular(path: Path, most: int, *, follow: bool = True) -> bytes:
 
 
 def open_regular(path: Path, *, follow: bool = True) -> int:
-    """A descriptor of the file at `path`, for reading. Raises OSError, NoRegularFile for anything else."""
+    """Return a descriptor for reading the file at `path`. Raises OSError, NoRegularFile."""
     descriptor = open_at_once(os.fspath(path), os.O_RDONLY, follow=follow)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -25,7 +25,7 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECAS
 
 
 def parse_size(value: str | int, *, name: str = "size") -> int:
-    """Bytes from ``"512m"``, ``"1.5g"``, ``"1GiB"`` or a whole number of bytes; units are powers of 1024.
+    """Parse bytes from ``"512m"``, ``"1.5g"``, ``"1GiB"`` or a whole number; units are powers of 1024.
 
     Raises InvalidInput, naming `name`, for anything else and for less than one byte.
     """

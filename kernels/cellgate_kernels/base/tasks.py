@@ -232,3 +232,10 @@ async def outcome(task: asyncio.Task[T], cancelled: Callable[[], CellgateError])
     if error is None or isinstance(error, CellgateError):
         return task.result()
     raise GatewayFault() from error
+
+
+async def until(condition: Callable[[], bool], progress: asyncio.Event) -> None:
+    """Return when a condition holds, which is looked at whenever `progress` is set."""
+    while not condition():
+        progress.clear()
+        await progress.wait()

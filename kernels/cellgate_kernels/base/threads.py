@@ -97,7 +97,7 @@ class Lane:
             raise
 
     def _leave(self, _: object = None) -> None:
-        """A thread has nothing to do: it is the next one's."""
+        """Give a thread without work to the next in line."""
         while (turn := self._line.first()) is not None:
             self._line.take(turn)
             if not turn.done():

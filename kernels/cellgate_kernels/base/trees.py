@@ -153,7 +153,7 @@ def _name(entry: os.DirEntry[str]) -> str:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[int]:
-    """A descriptor of a folder, to read and change it; its owner's permissions are restored if needed."""
+    """Return a descriptor of a folder to read and change, restoring its owner's permissions if needed."""
     descriptor = open_folder(None, str(folder))
     try:
         yield descriptor
@@ -194,7 +194,7 @@ def is_folder(path: Path) -> bool:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether there is nothing in the folder; False if it can't be read, or is a link in a folder's place."""
+    """Return whether the folder is empty; False if it can't be read, or is a link."""
     try:
         folder = os.open(path, _READ)
     except OSError:

@@ -42,7 +42,7 @@ class Claimant:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a weight that is not between LEAST_WEIGHT and MOST_WEIGHT."""
+        """Raise ValueError for a weight that is not between LEAST_WEIGHT and MOST_WEIGHT."""
         if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
             raise ValueError(f"A weight is a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}")
 
@@ -179,7 +179,7 @@ class Turns(Generic[T]):
         heapq.heappush(self._waiting, line.entry)
 
     def _charge(self, line: _Line[T]) -> None:
-        """The line has had a turn: its next is due later."""
+        """Charge the line for its turn: the next one is due later."""
         line.due += line.claimant.turn
         if line.items:
             self._join(line)

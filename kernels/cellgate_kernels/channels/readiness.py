@@ -1,15 +1,15 @@
 """When a kernel is ready: it has answered, and its iopub messages arrive.
 
-It talks to ``connection``; ``kernel`` starts and adopts kernels.
+It talks to ``connection``; ``launcher`` starts kernels, ``forks`` and ``adopting`` get others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.launch.base import KernelExit
 from cellgate_kernels.protocol.contents import content_of
@@ -48,14 +48,8 @@ async def ready(
             connection.request(channel, "kernel_info_request", {})
             with suppress(TimeoutError):
                 async with asyncio.timeout(KERNEL_INFO_INTERVAL):
-                    await _until(lambda: exited.done() or (replied.done() and subscribed.is_set()), progress)
+                    await until(lambda: exited.done() or (replied.done() and subscribed.is_set()), progress)
         return replied.result()
     finally:
         exited.remove_done_callback(wake)
         stop()
-
-
-async def _until(condition: Callable[[], bool], progress: asyncio.Event) -> None:
-    while not condition():
-        progress.clear()
-        await progress.wait()

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder for `kind`; use it wherever `kind` holds values of any type and others wrote the text."""
+    """Return a decoder for `kind`; use it for values of any type in texts that others wrote."""
     return msgspec.json.Decoder(kind, float_hook=python_float)
 
 

@@ -47,7 +47,7 @@ _NO_DIGITS = re.compile(rb"[^0-9]+")
 
 
 def is_heavy(frame: bytes) -> bool:
-    """Whether `frame` takes too long to decode on the loop. Costs one comparison for a typical frame."""
+    """Return whether `frame` takes too long to decode on the loop. A typical frame costs one comparison."""
     size = len(frame)
     if size <= INLINE_CONTAINERS:
         return False
@@ -81,7 +81,7 @@ def weigh_small(frame: bytes) -> int:
 
 
 def can_be_passed_over(frame: bytes | bytearray) -> bool:
-    """Whether JSON has so few parts that it can be checked at one go. It looks at slices, as `weigh` does."""
+    """Return whether JSON has few enough parts to be checked at one go, by slices as in `weigh`."""
     if len(frame) <= MOST_PASSED_OVER:
         return True
     if _count(frame, b"[") + _count(frame, b"{") + _count(frame, b",") <= MOST_PASSED_OVER:
@@ -131,7 +131,7 @@ def _outside_of_strings(frame: bytes) -> tuple[int, int, int]:
 
 
 def _slices_outside_of_strings(frame: bytes | bytearray) -> Iterator[tuple[bytes, int]]:
-    """For each slice of JSON: what of it is in no string, and half of the number of its quotes."""
+    """Yield, for each slice of JSON, its parts outside strings and half the number of its quotes."""
     start = 0
     inside = False
     while start < len(frame):

@@ -55,7 +55,7 @@ def tell(data: Mapping[str, Any], read: Callable[[str], str] = read_html) -> str
 
 
 def is_name(plain: str) -> bool:
-    """Whether a plain text only names its object, as Python does with one that has no text of its own."""
+    """Return whether a plain text only names its object, as Python's default representation does."""
     bare = plain.strip() if len(plain) < _LONGEST_NAME else ""
     return _NAME.fullmatch(bare) is not None
 

@@ -66,7 +66,7 @@ def container_config(
     read_only_proc: bool = True,
     names: bool = False,
 ) -> dict[str, Any]:
-    """The body of a create request. `processors` is what the engine's host has; it refuses a larger quota.
+    """Return the body of a create request. `processors`: the engine's host's; it refuses a larger quota.
 
     `read_only_proc`: False where the engine's runtime must write to /proc to start a program (SELinux).
     `names`: whether branches there may enter mounts that are made for them.

@@ -248,7 +248,7 @@ class Engine:
 
     @staticmethod
     async def until_running(container: Container) -> None:
-        """Returns when the container runs. Raises ImageMissing, KernelStartFailed or BackendUnavailable."""
+        """Return when the container runs. Raises ImageMissing, KernelStartFailed or BackendUnavailable."""
         assert container.starting is not None
         await asyncio.shield(container.starting)
 
@@ -261,7 +261,7 @@ class Engine:
 
     @staticmethod
     async def explain_kill(container: Container) -> KernelExit | None:
-        """The end of one of a running container's kernels for want of memory; None if it was not that."""
+        """Return the end of a kernel in a running container for want of memory; None for other ends."""
         if not await _soon(container.out_of_memory):
             return None
         # The next may have another reason.
@@ -308,7 +308,7 @@ class Engine:
             self._finish(container, _KILLED)
 
     def _remove_later(self, name: str) -> None:
-        """If too many open files kept us from asking the engine, no reconnection follows: try again."""
+        """Try removing again: too many open files kept the engine from being asked."""
         if self._closed or len(self._left) >= MOST_LEFT:
             return
         self._left[name] = self._leaving.start(self._insist(name), f"remove {name}")
@@ -383,7 +383,7 @@ class Engine:
             self._own(self._compare())
 
     async def _compare(self) -> None:
-        """After (re)connection: remove unknown containers, and handle those that ended unseen."""
+        """Remove unknown containers after (re)connection, and handle those that ended unseen."""
         listed = await self.call(
             APIClient.containers, all=True, filters={"label": f"{INSTANCE_LABEL}={self.instance}"}
         )

@@ -113,13 +113,13 @@ _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
 
 @cache
 def engine_profile(*, names: bool = False) -> str:
-    """The profile, for the engine's security option ``seccomp=``. `names`: whether branches get their own."""
+    """Return the engine's ``seccomp=`` option. `names`: whether branches get names of their own."""
     return _profile(_ERRNO, [*_rules(), *(_rules_for_names() if names else [_allow(["ioctl"])])])
 
 
 @cache
 def gvisor_profile() -> str:
-    """The profile for kernels under gVisor; its older versions answer EPERM to what is refused here."""
+    """Return the profile for kernels under gVisor, whose older versions answer EPERM to refused calls."""
     return _profile(_ALLOW, [_no_space_at_once()])
 
 
@@ -197,10 +197,10 @@ def _less(index: int, value: int) -> dict[str, Any]:
 
 
 def _without(index: int, bits: int) -> dict[str, Any]:
-    """The argument has none of these bits."""
+    """Return a rule for an argument with none of these bits."""
     return _has(index, 0, of=bits)
 
 
 def _has(index: int, value: int, *, of: int) -> dict[str, Any]:
-    """Of the bits in `of`, the argument has exactly those of `value`."""
+    """Return a rule for an argument with exactly the bits of `value` among those in `of`."""
     return {"index": index, "value": of, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}

@@ -147,7 +147,7 @@ class Forker:
         return ready
 
     def check_variables(self, env: Mapping[str, str]) -> None:
-        """Raises NotForked where a kernel's variables differ in one that has been read already."""
+        """Raise NotForked if a kernel has another value of a variable that has been read already."""
         for name in sorted(self._common.keys() | env.keys()):
             if self._common.get(name) != env.get(name) and (
                 name in self._read_variables or is_read_early(name)
@@ -216,10 +216,10 @@ class Forker:
             raise
 
     def _check_child(self, pidfd: int) -> None:
-        """Raises NotForked or OSError unless this may be a child of the zygote's."""
+        """Raise NotForked or OSError unless this may be a child of the zygote's."""
 
     def _doubt(self, why: str) -> None:
-        """The zygote has named a child that can't be one."""
+        """Retire the zygote, which has named a child that can't be one."""
         self.retire(why)
 
     def _new_child(self, pidfd: int, cgroup: Cgroup | None, limits: ResourceLimits) -> ForkedChild:
@@ -301,7 +301,7 @@ class Forker:
                 os.close(descriptor)
 
     def _said(self, what: Ready | Forked | Refused | Ended, descriptors: list[int]) -> None:
-        """Takes the descriptors that it needs out of the list."""
+        """Take the needed descriptors out of the list."""
         self._heard += 1
         if self._heard > 1 + 2 * self.forked:
             raise NotForked("the zygote said more than an answer and an end of each fork")
@@ -360,7 +360,7 @@ class Forker:
 
 
 def is_read_early(name: str) -> bool:
-    """Whether the interpreter or a compiled library reads this variable before any Python code runs."""
+    """Return whether the interpreter or a library reads this variable before any Python code runs."""
     return name.startswith(_READ_EARLY)
 
 
@@ -435,7 +435,7 @@ class ForkedChild:
         return out_of_memory(self._memory) if await self._ran_out_of_memory() else None
 
     async def _ran_out_of_memory(self) -> bool:
-        """Whether the system has ended a process for want of memory that no end was explained by yet."""
+        """Return whether the system ended a process for want of memory, unexplained by an end so far."""
         if self._cgroup is None:
             return False
         known = self._memory_kills

@@ -165,7 +165,7 @@ class ForkServer:
         return can_fork(argv) and not failed
 
     async def fork(self, wanted: ForkRequest) -> ForkedChild:
-        """A forked kernel behind its walls, as it begins to start. Raises NotForked; then nothing is left."""
+        """Return a forked kernel behind its walls, about to start. Raises NotForked, leaving nothing."""
         made: list[ForkedChild] = []
         try:
             self._check_folders(wanted.folders)
@@ -277,7 +277,7 @@ class ForkServer:
         return path
 
     def _check_folders(self, folders: LaunchFolders) -> None:
-        """Raises NotForked for folders that no zygote's sandbox has."""
+        """Raise NotForked for folders that no zygote's sandbox has."""
         for folder in (folders.runtime, folders.workspace, folders.packages, folders.branches):
             if folder is not None and self._source_of(str(folder)) == str(folder):
                 raise NotForked(f"{folder} is in none of the folders of this gateway's sessions")

@@ -229,18 +229,18 @@ class SharedContainers:
         return places
 
     def check(self, kernelspec: str, changed: Sequence[str]) -> None:
-        """Raises NotForked for variables that an interpreter has read before it forks, as far as is known."""
+        """Raise NotForked for variables known to be read by an interpreter before it forks."""
         for name in changed:
             if is_read_early(name) or name in self._read.get(kernelspec, frozenset()):
                 raise NotForked(f"the variable {name} was read before the fork")
 
     def learned(self, kind: tuple[str, ResourceLimits], names: frozenset[str]) -> None:
-        """A zygote of this kind works, and has read these variables."""
+        """Note that a zygote of this kind works, and has read these variables."""
         self._read[kind[0]] = names
         self._failed.pop(kind, None)
 
     def failed(self, kind: tuple[str, ResourceLimits], why: str, retry_after: float = _RETRY_AFTER) -> None:
-        """No zygote of this kind works, for the time being."""
+        """Note that no zygote of this kind works, for the time being."""
         self._failed.pop(kind, None)
         while len(self._failed) >= _MOST_FAILED:
             del self._failed[next(iter(self._failed))]
@@ -263,7 +263,7 @@ class SharedContainers:
         self.divides = False
 
     def ended(self, house: _House) -> None:
-        """A container has gone; its folders may still have files that others take care of."""
+        """Note that a container has gone; its folders may still have files that others take care of."""
         if self._current.get(house.sharers) is house:
             del self._current[house.sharers]
 
@@ -363,7 +363,7 @@ class _House:
             await asyncio.shield(self._container.exited)
 
     def tidy(self) -> None:
-        """A kernel's folders were removed."""
+        """Note that a kernel's folders were removed."""
         for watched in tuple(self._left):
             if not any(folder.path.exists() for folder in watched.folders):
                 self._let_go(watched)
@@ -720,7 +720,7 @@ class Seat:
         self._house.tidy()
 
     def own(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Variables of this kernel, with those that it has in any case."""
+        """Return this kernel's variables, with those that it has in any case."""
         return {
             "HOSTNAME": "cellgate",
             **env,
@@ -731,7 +731,7 @@ class Seat:
         }
 
     def common(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Variables as if the kernel had no folders of its own: those that a zygote can be started with."""
+        """Return variables without a kernel's own folders, with which a zygote can be started."""
         ours = {self.view.packages: PACKAGES_AT, self.view.home: VIEW.home}
         found = {}
         for name, value in self.own(env).items():
@@ -743,7 +743,7 @@ class Seat:
         return found
 
     def description(self, request: SeatRequest, names: int) -> bytes:
-        """The kernel, as its child reads it. `names`: how many descriptors come for its workspace's."""
+        """Return the kernel as its child reads it. `names`: the descriptors that come for its workspace."""
         return json.dumps(
             {
                 "env": self.own(request.launch.env),
@@ -811,7 +811,7 @@ class _SharedForker(Forker):
         await self._begin(json.dumps({"modules": list(modules)}).encode())
 
     def _check_child(self, pidfd: int) -> None:
-        """Raises NotForked or OSError unless it is a process of this container.
+        """Raise NotForked or OSError unless it is a process of this container.
 
         Whoever has taken the zygote over can send any descriptor, such as one of the gateway's own process,
         which is at the other end of their connection. And we signal the child as root.

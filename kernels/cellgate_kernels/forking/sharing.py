@@ -6,7 +6,7 @@ those. Folders that several of them use are removed with the last one that does.
 provisioner of a kernel that was not launched but branched off: whatever belongs to the sandbox is the first
 kernel's (`root`), whose provisioner works on after that kernel's own end.
 
-How a single kernel of the sandbox ended is told by its keeper (``cellgate_kernels.kernel.kept``). Code in the
+How a single kernel of the sandbox ended is told by its keeper (``kept``). Code in the
 sandbox can end the keeper, and with it the sandbox; it could also forge what is told, and would deceive its
 owner about its own kernels. The end of the whole sandbox is seen from outside, and believed in any case.
 """
@@ -20,10 +20,11 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.base.tasks import Supervisor, guarded
+from cellgate_kernels.forking.kept import Kept
 from cellgate_kernels.launch.base import (
     KILL_TIMEOUT,
     CellgateProvisioner,
@@ -43,24 +44,6 @@ _INSIST_AFTER = 2.0
 _FIRST = 1
 _SOCKETS = 5
 _KILLED = KernelExit.of_returncode(-signal.SIGKILL)
-
-
-class KeptProcess(Protocol):
-    """A kernel's process as its keeper tells of it."""
-
-    @property
-    def pid(self) -> int:
-        """The process's number in its own PID namespace."""
-
-    @property
-    def ended(self) -> asyncio.Future[KernelExit | None]:
-        """A future of the kernel's end; of None if the keeper is gone."""
-
-    def kill(self) -> None:
-        """Kill it with its process group; does nothing after its end."""
-
-    def close(self) -> None:
-        """Listen to the keeper no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +78,7 @@ class _Tenant:
     exited: asyncio.Future[KernelExit]
     workspace: Path
     packages: Path | None
-    kept: KeptProcess | None = None
+    kept: Kept | None = None
     killed: bool = False
     vacated: bool = False
 
@@ -177,7 +160,7 @@ class SharedSandbox:
         return self._held
 
     def hold(self, ended: asyncio.Future[KernelExit]) -> None:
-        """One more held fork."""
+        """Count one more held fork."""
         self._held += 1
 
         def has_ended(_: asyncio.Future[KernelExit]) -> None:
@@ -200,7 +183,7 @@ class SharedSandbox:
     def add(
         self, kernel_id: str, exited: asyncio.Future[KernelExit], workspace: Path, packages: Path | None
     ) -> None:
-        """One more kernel. Its `exited` completes when its keeper tells of its end, or with the sandbox."""
+        """Add a kernel. Its `exited` completes at its end by its keeper's word, or with the sandbox."""
         self._tenants[kernel_id] = _Tenant(exited, workspace, packages)
 
     @contextmanager
@@ -222,8 +205,8 @@ class SharedSandbox:
         """Return whether its keeper tells of this kernel."""
         return self._tenants[kernel_id].kept is not None
 
-    def keep(self, kernel_id: str, kept: KeptProcess) -> None:
-        """From now on its keeper tells of this kernel."""
+    def keep(self, kernel_id: str, kept: Kept) -> None:
+        """Let its keeper report this kernel's end from now on."""
         tenant = self._tenants[kernel_id]
         tenant.kept = kept
         kept.ended.add_done_callback(guarded(lambda told: self._told(tenant, told), "end of a kernel"))
@@ -329,12 +312,7 @@ class BranchProvisioner(CellgateProvisioner):
     _is_in = False
 
     def join(
-        self,
-        sandbox: SharedSandbox,
-        place: BranchPlace,
-        kept: KeptProcess,
-        workspace: Path,
-        packages: Path | None,
+        self, sandbox: SharedSandbox, place: BranchPlace, kept: Kept, workspace: Path, packages: Path | None
     ) -> None:
         """Become the kernel of a process that runs already. Its connection has a new key."""
         self.sandbox = sandbox
@@ -393,13 +371,13 @@ class BranchProvisioner(CellgateProvisioner):
             await self.remove(*await self.sandbox.vacate(str(self.kernel_id)))
 
     def detach(self) -> None:
-        """A branch can't be adopted: it ends."""
+        """End the branch, which can't be adopted."""
         if self._running and not self.sandbox.end(str(self.kernel_id)):
             self._end()
 
     @classmethod
     async def check(cls) -> None:
-        """Does nothing: where its sandbox runs, it does."""
+        """Do nothing: the kernel runs where its sandbox does."""
 
     def _view(self, folders: LaunchFolders) -> KernelView:
         return self.sandbox.view

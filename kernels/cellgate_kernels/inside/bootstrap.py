@@ -400,7 +400,7 @@ def errors_in_plain_words(shell):
 
 
 def until_plumbing(tb):
-    """The traceback without the frames from the first one on that carries out a command, or `input()`."""
+    """Return the traceback without the frames from the first one of a command, or of `input()`, on."""
     frames = []
     while tb is not None and tb.tb_frame.f_code not in PLUMBING:
         frames.append(tb)
@@ -486,7 +486,7 @@ def application(kernel_class=None):
 
 @cache
 def app_with_settings():
-    """The ipykernel application of this process, with our settings and the arguments of the command."""
+    """Return this process's ipykernel application, with our settings and the command's arguments."""
     # Not at the top, because they must see sys.path as main() leaves it.
     from ipykernel import kernelapp  # noqa: PLC0415
     from traitlets.config import Config  # noqa: PLC0415
@@ -541,7 +541,7 @@ def app_class():
             self.keep_unsent(sys.stdout, sys.stderr)
 
         def keep_unsent(self, *of_streams):
-            """From now on keep the text of these that is perhaps not sent; a branch has a file of its own."""
+            """Keep the text of these streams that is perhaps not sent; a branch has a file of its own."""
             self.unsent = beside(here, "unsent").begin(self, of_streams, packed)
 
         def init_iopub(self, context):
@@ -551,7 +551,7 @@ def app_class():
             super().init_iopub(context)
 
         def write_connection_file(self, **kwargs):
-            """Does nothing: the file is the gateway's, complete, and often read-only."""
+            """Do nothing: the file is the gateway's, complete, and often read-only."""
 
     return CellgateKernelApp
 
@@ -598,7 +598,7 @@ def json_encoder():
 
 
 def packed(message):
-    """A part of a message as JSON. What JSON does not know is shown in words, such as a NaN by its name.
+    """Return a part of a message as JSON. Values unknown to JSON are shown in words, as a NaN by its name.
 
     jupyter_client's own does the same, with a warning that would be in the output of the cell; and it fails
     at surrogates, which are half of a letter each.

@@ -386,7 +386,7 @@ class Forked:
         self.received = b""
 
     async def word(self):
-        """The branch's pid, and its first word. One that stays silent is killed, and its word is empty."""
+        """Return the branch's pid and first word. A silent one is killed, and its word is empty."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.receive(), SILENT_AFTER)
         os.close(self.pipe)
@@ -439,7 +439,7 @@ def fork_quietly():
 
 
 def moved(path, move):
-    """The same place in another workspace, if it is in the one; `move` says from which to which, if any."""
+    """Return the same place in another workspace, if it is in the first; `move`: from and to, if any."""
     if move is not None:
         inside = os.path.relpath(path, move["from"])
         if inside != os.pardir and not inside.startswith(f"{os.pardir}{os.sep}"):
@@ -506,7 +506,7 @@ class Branch:
         self.context = cells_context(self.kernel)
 
     def part(self):
-        """The steps away from the parent."""
+        """Take the steps away from the parent."""
         self.branching.is_branch = True
         self.branching.abandoned.append(self.what_must_not_be_finalised())
         self.end_with_the_keeper()
@@ -541,7 +541,7 @@ class Branch:
             os.environ["PWD"] = os.getcwd()  # noqa: PTH109
 
     def begin(self):
-        """The steps to a kernel."""
+        """Take the steps to a kernel."""
         of_cells = set(descriptors())
         self.enter_main_loop()
         self.take_new_identity()
@@ -613,7 +613,7 @@ class Branch:
         loop._csock.close()
 
     def enter_main_loop(self):
-        """The same loop, with its tasks and timers, on an epoll of its own."""
+        """Enter the same loop, with its tasks and timers, on an epoll of its own."""
         loop = self.branching.loop
         loop._selector = selectors.DefaultSelector()
         loop._internal_fds -= 1
@@ -690,7 +690,7 @@ class Branch:
         self.app.keep_unsent(*self.branching.streams)
 
     def exchange_pipe(self, stream):
-        """A pipe for what is written to descriptor 1 or 2, unless a cell has put something else there."""
+        """Read writes to descriptor 1 or 2 by a new pipe, unless a cell has put something else there."""
         place = stream._original_stdstream_fd
         stream._fid, writer = os.pipe()
         if descriptors().get(place) == self.branching.pipes[stream]:
@@ -765,7 +765,7 @@ class Branch:
                 numpy_random.seed(seed)
 
     def set_timers(self):
-        """The system's timers, as `signal.alarm` sets one, which a child has none of."""
+        """Set the parent's timers, such as `signal.alarm`'s, which a child does not inherit."""
         for which, (left, interval) in self.timers.items():
             if left:
                 signal.setitimer(which, left, interval)
@@ -776,7 +776,7 @@ class Branch:
             timer._when += seconds
 
     def let_joblib_start_workers(self):
-        """The workers that it has are the parent's."""
+        """Let joblib start workers: those that it has are the parent's."""
         loky = sys.modules.get("joblib.externals.loky.reusable_executor")
         if loky is not None:
             self.branching.abandoned.append(loky._executor)
@@ -821,7 +821,7 @@ def pause_openmp():
 
 
 def memory_map():
-    """The parts of this process's memory, a line for each (proc(5)). The system takes milliseconds for it."""
+    """Return this process's parts of memory, a line for each (proc(5)). Takes the system milliseconds."""
     with open("/proc/self/maps") as file:  # noqa: PTH123 - nothing more is imported
         return file.read().splitlines()
 

@@ -47,7 +47,7 @@ SETTINGS = {"NO_COLOR": "1", "DENO_NO_PROMPT": "1", "DENO_NO_UPDATE_CHECK": "1"}
 
 
 def heap_limit():
-    """A heap limit for V8 if this process's memory is limited; V8 itself only looks at the machine's."""
+    """Return V8's heap limit if this process's memory is limited; V8 looks at the machine's alone."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0] - RESERVED
     return {"DENO_V8_FLAGS": f"--max-old-space-size={limit // 2**20}"} if limit > 0 else {}
 
@@ -166,7 +166,7 @@ class CellgateDenoKernel(Kernel):
         return self.deno_session.send(channel, msg_type, content)["header"]["msg_id"]
 
     def reply(self, asked, timeout):
-        """The content of a reply, None when it does not come in time; answers questions in the meantime."""
+        """Return the content of a reply, None if it is late; answers questions in the meantime."""
         poller = zmq.Poller()
         poller.register(self.requests, zmq.POLLIN)
         poller.register(self.questions, zmq.POLLIN)

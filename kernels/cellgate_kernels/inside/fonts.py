@@ -32,7 +32,7 @@ SETTINGS = "matplotlibrc"
 
 
 def wide_font(fonts):
-    """The first entry of matplotlib's list with letters of all these languages; None if there is none."""
+    """Return the first entry of matplotlib's list with letters of all these languages, if any."""
     from matplotlib.ft2font import FT2Font  # noqa: PLC0415
 
     for family in WIDE:

@@ -220,7 +220,7 @@ def received(connection):
 
 
 def first_word(pipe, between):
-    """The pid of a kernel that comes up, and its word, which is empty if it stays silent: then it is killed.
+    """Return a starting kernel's pid and word; a silent one is killed, and its word is empty.
 
     `between`: the process that forks it.
     """
@@ -304,7 +304,7 @@ def regular(path, flags):
 
 
 def share(kernels, held):
-    """This process's share of the memory that only held forks use, in bytes.
+    """Return this process's share of the memory that only held forks use, in bytes.
 
     `kernels`: the processes of the sandbox's kernels. `held`: how many held forks there are. Of each page,
     the system counts the same part to everybody who has it. What of the kernels' own pages is counted to

@@ -175,7 +175,7 @@ class Keeper:
         self.watch(listener.fileno(), select.POLLIN, lambda *_: self.connected(listener))
 
     def connected(self, listener):
-        """The gateway wants a program: only now is there a need for what starts it."""
+        """Start a program for the gateway, loading what starts programs only now."""
         if self.programs is None:
             import programs  # noqa: PLC0415
 
@@ -352,7 +352,7 @@ def is_running_child(pid):
 
 
 def next_ended():
-    """The pid and the return code of a child that has ended and is not reaped yet, None if there is none."""
+    """Return the pid and return code of an ended child that is not reaped yet, None without one."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

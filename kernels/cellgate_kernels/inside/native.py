@@ -142,7 +142,7 @@ def owners(mapped, pause=lambda: time.sleep(PAUSE)):
 
 
 def waits(task, mapped, owners):
-    """Whether a thread waits, has ended, or nobody says; adds to `owners` whose it is, as the others."""
+    """Return whether a thread waits, has ended or is unknown, and add its owner to `owners`."""
     try:
         part = stack(task)
     except OSError:
@@ -172,7 +172,7 @@ def areas():
 
 
 def stack(task):
-    """The nearest part of a waiting thread's stack, in whole words; None of one that runs. Raises OSError."""
+    """Return the nearest part of a waiting thread's stack, in words; None if it runs. Raises OSError."""
     with open(f"/proc/self/task/{task}/syscall") as file:  # noqa: PTH123
         fields = file.read().split()
     if fields == ["running"]:

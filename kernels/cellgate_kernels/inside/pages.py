@@ -57,7 +57,7 @@ class Pages:
         self.turns = min(2 * self.turns, LONGEST)
 
     def forked(self):
-        """There was a fork."""
+        """Note a fork."""
         self.was_forked = True
         self.left = max(0, self.left - 1)
 

@@ -92,7 +92,7 @@ class Relay:
         self.fail(error)
 
     def connected(self):
-        """The system has an answer for the connection that was begun."""
+        """Handle the system's answer to the connection that was begun."""
         program = self.program.socket
         error = program.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         # A port that nobody listens on may be given to the connection itself.
@@ -120,7 +120,7 @@ class Relay:
     # Relaying
 
     def ready(self, side, events):
-        """A side has something, can take something, or is gone."""
+        """Move bytes for a side that has some, can take some, or is gone."""
         try:
             if side is self.gateway and events & select.POLLHUP:
                 # It has not only said its end, but left: nobody wants an answer any more.

@@ -148,7 +148,7 @@ class Program:
     # The connection
 
     def connection_ready(self, descriptor, events):
-        """The gateway sent something, can take something, or is gone."""
+        """Handle a connection that has bytes, can take some, or is gone."""
         try:
             if events & select.POLLOUT:
                 self.flush()
@@ -182,7 +182,7 @@ class Program:
             self.handle(kind, payload)
 
     def handle(self, kind, payload):
-        """One message of the gateway. Raises Broken."""
+        """Handle one message of the gateway. Raises Broken."""
         if self.child is None and self.handle_first(kind, payload):
             return
         if (kind == START) != (self.child is None):
@@ -217,7 +217,7 @@ class Program:
         return True
 
     def connect_port(self, payload):
-        """The gateway wants a port and no program: from here on this connection is another's.
+        """Hand this connection over to a port, which the gateway wants in place of a program.
 
         Raises Broken.
         """
@@ -254,7 +254,7 @@ class Program:
             del self.unsent[:sent]
 
     def cut(self):
-        """The gateway is gone: the program has nobody to run for."""
+        """End the program, whose gateway is gone."""
         self.close_connection()
         if self.child is None or self.is_kernel:
             if self.is_kernel and self.child != self.keeper.first:
@@ -303,7 +303,7 @@ class Program:
         self.send(STARTED, NUMBER.pack(self.child))
 
     def keep(self, payload, tell):
-        """From now on this is about a kernel: treat it as a program that was started elsewhere."""
+        """Treat a kernel as a program that was started elsewhere."""
         if len(payload) != NUMBER.size:
             raise Broken
         (kernel,) = NUMBER.unpack(payload)
@@ -317,12 +317,12 @@ class Program:
         self.send(STARTED, NUMBER.pack(kernel))
 
     def kernel_ended(self, returncode):
-        """The kernel has ended."""
+        """Report the kernel's end."""
         self.returncode = returncode
         self.adjust()
 
     def end_others(self):
-        """The gateway has adopted the first kernel, and nobody knows of any other: kill them."""
+        """Kill all kernels but the first, which alone the gateway has adopted."""
         self.child = self.keeper.first
         self.is_kernel = True
         self.names = {}
@@ -342,7 +342,7 @@ class Program:
             self.returncode = 0
 
     def other_ended(self):
-        """One of them has ended."""
+        """Handle the end of another kernel."""
         self.others -= 1
         if not self.others:
             self.returncode = 0
@@ -377,7 +377,7 @@ class Program:
         return child
 
     def pipe_ready(self, descriptor, events):
-        """The program wrote something, or closed a stream."""
+        """Read a stream that the program wrote to or closed."""
         left = self.pipes[descriptor]
         wanted = READ_BYTES if left is None else min(READ_BYTES, left)
         try:
@@ -430,12 +430,12 @@ class Program:
             self.send(TAKEN, NUMBER.pack(taken))
 
     def stdin_ready(self, descriptor, events):
-        """The program takes more input, or closed it."""
+        """Write more input to a program that takes it, unless it closed its stdin."""
         self.write()
         self.adjust()
 
     def close_stdin(self):
-        """The program reads the end of its input."""
+        """Let the program read the end of its input."""
         if self.stdin is not None:
             self.watch(self.stdin, 0, None)
             os.close(self.stdin)
@@ -457,7 +457,7 @@ class Program:
             self.keeper.later(GRACE, lambda: self.signal(signal.SIGKILL))
 
     def ended(self, child, returncode):
-        """The program has ended, and is about to be reaped."""
+        """Handle the program's end, before it is reaped."""
         if self.terminating:
             self.signal(signal.SIGKILL)
         self.returncode = returncode

@@ -32,7 +32,7 @@ class Reserve:
         return pages is not None
 
     def through(self, call, *arguments):
-        """The result of the call, which is made once more with these pages if there is no memory for it."""
+        """Return the call's result; without memory for it the call is repeated with these pages."""
         try:
             return call(*arguments)
         except MemoryError:

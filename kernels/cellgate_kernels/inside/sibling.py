@@ -60,7 +60,7 @@ def fork():
 
 
 def place_of_thread_number(library):
-    """The address at which the C library keeps the number of the only thread, None if it is not certain."""
+    """Return where the C library keeps the number of the only thread, None if it is not certain."""
     place = ctypes.c_void_p()
     if library.prctl(PR_GET_TID_ADDRESS, ctypes.byref(place), 0, 0, 0) or not place.value:
         return None

@@ -75,7 +75,7 @@ class Drawing:
             os.set_blocking(pipe.fileno(), False)
 
     def ask(self, question, patience):
-        """The answer to a line, which is one line too. Raises OSError, ValueError if it is not to be read."""
+        """Return the answer to a line, also in one line. Raises OSError, and ValueError if unreadable."""
         line = question + b"\n"
         answer = bytearray()
         taking, giving = self.process.stdin.fileno(), self.process.stdout.fileno()
@@ -130,7 +130,7 @@ class Stills:
         self.seconds = 0.0
 
     def begin(self, shell):
-        """From now on, give charts that the shell shows a still."""
+        """Give charts that the shell shows a still from now on."""
         for publisher in (shell.display_pub, shell.displayhook):
             register = getattr(publisher, "register_hook", None)
             if register is not None:

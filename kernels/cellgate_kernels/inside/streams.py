@@ -98,7 +98,7 @@ def take_all(rotate):
 
 
 def tell_forks(set_parent):
-    """The method `set_parent` of a stream, which also tells forks of cells that another request came."""
+    """Return a stream's method `set_parent` that also tells forks of cells about a new request."""
 
     def set_and_tell(self, parent):
         if self.unsent is not None:
@@ -146,7 +146,7 @@ def write_as_fork(stream, text):
 
 
 def use_pipes(pairs):
-    """The method `_setup_stream_redirects` of a stream, which puts a pipe in the place of a descriptor."""
+    """Return a stream's method `_setup_stream_redirects` that puts a pipe in a descriptor's place."""
 
     def redirect(self, name):
         self._fid, writer = pairs.pop(name, None) or os.pipe()
@@ -212,7 +212,7 @@ def send_all(stream):
 
 
 def flush_with_pipe(flush, send):
-    """The method `flush` of a stream, which also sends what is in the pipe, by `send` where there is one.
+    """Return a stream's method `flush` that also sends the pipe's text, by `send` where there is one.
 
     ipykernel flushes before it sends an answer, an error or something displayed.
     """

@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 def table_or_why(table, rows):
-    """The first `rows` of a DataFrame or Series as data; or None, with why there are none as metadata."""
+    """Return the first `rows` of a DataFrame or Series as data, or None and why as metadata."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -90,7 +90,7 @@ def in_thousandths(text):
 
 
 def zone_name(zone, moment=None):
-    """The name of a time zone: that of the database, or the offset as ``UTC+01:00``; None without any."""
+    """Return a time zone's name in the database, or its offset as ``UTC+01:00``; None without any."""
     file = getattr(zone, "_filename", None)
     if isinstance(file, str):
         return f"dateutil/{file.rpartition('/zoneinfo/')[2]}"

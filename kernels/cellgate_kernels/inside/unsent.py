@@ -145,7 +145,7 @@ class Unsent:
             self.put(SENDS[name], SENT.pack(self.taken[name], len(own)) + own + parent)
 
     def set_parent(self, parent):
-        """The request that the next text is written for."""
+        """Set the request that the next text is written for."""
         self.parent = parent
         packed = self.pack(parent)
         self.open_kind = 0

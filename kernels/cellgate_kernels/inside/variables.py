@@ -108,7 +108,7 @@ def written(value):
 
 
 def integer(value):
-    """A long one is not written out: that may take seconds."""
+    """Return an integer's text, shortened if long: writing it out may take seconds."""
     bits = value.bit_length()
     return (repr(value) if bits <= MOST_BITS else f"{bits} bits"), None
 

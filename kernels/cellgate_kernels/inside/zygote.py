@@ -173,7 +173,7 @@ def shares_memory():
 
 
 def private():
-    """The interpreter, a loaded file or a folder above one that only its owner can use; empty if none is."""
+    """Return the interpreter, a loaded file or a folder above it for its owner alone; "" without any."""
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     files.add(sys.executable)
     folders = set()
@@ -250,7 +250,7 @@ class Zygote:
         """Note further fields of a request; a zygote in a sandbox needs none."""
 
     def forked(self, process):
-        """There is a child with this pidfd."""
+        """Remember a forked child by its pidfd."""
 
     def refuse(self, number, door, why):
         """Tell the gateway that there is no child, and why."""

@@ -135,7 +135,7 @@ class Program:
                     raise self._connection.leave(f"it says {kind.name} of a program that runs")
 
     async def end(self) -> ProgramExit:
-        """The end of a kernel, of which nothing else is told. Raises KernelDied, also for anything else."""
+        """Return the end of a kernel and nothing else. Raises KernelDied, also for anything else."""
         told = await self.next()
         if isinstance(told, ProgramExit):
             return told
@@ -248,7 +248,7 @@ async def start_program(
 
 
 async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
-    """A kernel of the keeper whose socket is at `path`, treated as a program: `next` tells how it ends.
+    """Return a kernel of the keeper at `path`, treated as a program: `next` tells how it ends.
 
     A branch becomes one of the keeper's kernels by this; a `held` fork is none, so the keeper does not stay
     for it. Closing the connection kills a kernel that still runs, unless it is the sandbox's first. `pid` is

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
 
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor
@@ -39,7 +38,7 @@ class Sleep:
         self._swap_before: str | None = None
         self._processes: frozenset[int] = frozenset()
         self._tasks = Supervisor()
-        self._stop_listening: Callable[[], None] = connection.listen(_ignore, self._sent, types=frozenset())
+        self._stop_listening = connection.listen(lambda _: None, self._sent, types=frozenset())
 
     async def begin(self) -> bool:
         """Freeze the kernel and give its memory back; returns whether it sleeps when that is done.
@@ -121,7 +120,3 @@ class Sleep:
         """Wake it, and let nothing be left to do."""
         self.leave()
         await self._tasks.cancel()
-
-
-def _ignore(_: Message) -> None:
-    """Ignore a message that was sent before the kernel slept."""

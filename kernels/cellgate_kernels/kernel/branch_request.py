@@ -16,7 +16,7 @@ from cellgate_kernels.base.branching import Obstacle, ObstacleKind
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy, KernelDied, KernelStartFailed
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.protocol.contents import content_of
+from cellgate_kernels.protocol.contents import content_of, printable
 from cellgate_kernels.protocol.messages import Channel
 
 REQUEST: Final = "cellgate_branch_request"
@@ -33,66 +33,41 @@ _Obstacles = Annotated[tuple[tuple[ObstacleKind, _Line], ...], msgspec.Meta(max_
 _SHOWN: Final = 200
 
 
-Moves = tuple[str, str]
-"""The workspace of the process that is forked, and of the one that is made, as each sees its own."""
+class Moves(msgspec.Struct, frozen=True, rename={"before": "from"}):
+    """The workspace of the process that is forked, and of the one that is made, as each sees its own."""
+
+    before: str
+    to: str
 
 
-@dataclass(frozen=True, slots=True)
-class NamesOffer:
+class NamesOffer(msgspec.Struct, frozen=True):
     """Names of its own for the workspace that a kernel gets, which is `folder` then.
 
-    `socket`: where it receives them. `moves`: as in an `Order`, if it has taken them; otherwise the order's
-    hold. `needed`: without them there is to be no kernel.
+    `socket`: where it receives them. `workspace`: as in an `Order`, if it has taken them; otherwise the
+    order's hold. `needed`: without them there is to be no kernel.
     """
 
     socket: str
     folder: str
-    moves: Moves | None
+    workspace: Moves | None
     needed: bool
 
-    def content(self) -> dict[str, Any]:
-        """Return its part of the message's content."""
-        return {
-            "socket": self.socket,
-            "folder": self.folder,
-            "workspace": _workspace(self.moves),
-            "needed": self.needed,
-        }
 
-
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What the kernel is told: where the branch's sockets go and its key, and how it differs.
 
-    `moves`: None if its workspace is where the parent's is. `spool`: a folder for its spool. `hold`: whether
-    it is to become a held fork and no kernel; `prefix` is then its socket's whole path.
+    `workspace`: None if it is where the parent's is. `spool`: a folder for its spool. `hold`: whether it is
+    to become a held fork and no kernel; `prefix` is then its socket's whole path.
     """
 
     prefix: str
     key: str
-    moves: Moves | None = None
+    workspace: Moves | None = None
     seed: int | None = None
     anyway: bool = False
     spool: str | None = None
     hold: bool = False
     names: NamesOffer | None = None
-
-    def content(self) -> dict[str, Any]:
-        """Return the content of the message."""
-        return {
-            "prefix": self.prefix,
-            "key": self.key,
-            "workspace": _workspace(self.moves),
-            "seed": self.seed,
-            "anyway": self.anyway,
-            "spool": self.spool,
-            "hold": self.hold,
-            "names": None if self.names is None else self.names.content(),
-        }
-
-
-def _workspace(moves: Moves | None) -> dict[str, str] | None:
-    return None if moves is None else {"from": moves[0], "to": moves[1]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +106,7 @@ async def ask_for_branch(
     Raises KernelBusy, CannotBranch, KernelStartFailed if the branch did not come up, and KernelDied if the
     kernel ended or can't be reached.
     """
-    answer = connection.ask(Channel.CONTROL, REQUEST, order.content())
+    answer = connection.ask(Channel.CONTROL, REQUEST, msgspec.to_builtins(order))
     try:
         either: set[asyncio.Future[Any]] = {answer, exited}
         await asyncio.wait(either, timeout=ANSWER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -152,19 +127,15 @@ def understood(content: object) -> Made:
         raise KernelStartFailed("The kernel's answer is not one about a branch") from None
     match told:
         case _Made():
-            children = tuple(_printable(child) for child in told.children)
+            children = tuple(printable(child, _SHOWN) for child in told.children)
             return Made(told.pid, told.parent, _obstacles(told.overruled), children, told.named)
         case _NotMade(why="busy"):
             raise KernelBusy("The kernel runs a cell; it can be branched when it is idle")
         case _NotMade(why="obstacles", obstacles=found) if found:
             raise CannotBranch(_obstacles(found))
         case _:
-            raise KernelStartFailed(f"The branch did not come up: {_printable(told.message)}")
+            raise KernelStartFailed(f"The branch did not come up: {printable(told.message, _SHOWN)}")
 
 
 def _obstacles(told: tuple[tuple[ObstacleKind, str], ...]) -> tuple[Obstacle, ...]:
-    return tuple(Obstacle(kind, _printable(name)) for kind, name in told)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:_SHOWN]
+    return tuple(Obstacle(kind, printable(name, _SHOWN)) for kind, name in told)

@@ -1,7 +1,7 @@
 """A Python kernel's environment: its Python version and packages, as reported by a kernel itself.
 
 A kernel is asked, whatever the backend, because the interpreter may be in an image that only the kernel sees.
-It must have no variables from a client and must not have run anybody's code; ``kernel`` chooses it. The
+It must have no variables from a client and must not have run anybody's code; ``launcher`` chooses it. The
 answer is still data from a kernel: it comes as JSON, its size is checked before it is decoded, and it becomes
 an `Environment`, whose fields have passed their grammars. Anything else never leaves this module.
 """
@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from cellgate_kernels.base.tasks import until
 from cellgate_kernels.protocol.distributions import Distribution
 from cellgate_kernels.protocol.messages import Channel, Message, new_message
 
@@ -237,7 +238,7 @@ async def _evaluate(
     try:
         connection.send(request)
         async with asyncio.timeout(PATIENCE):
-            await _until(lambda: exited.done() or (reply is not None and idle), progress)
+            await until(lambda: exited.done() or (reply is not None and idle), progress)
     except TimeoutError:
         logger.warning("A kernel did not tell of its environment within %g s", PATIENCE)
         return None
@@ -271,9 +272,3 @@ def _decode(reply: Message | None, kind: type[T]) -> T | None:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         logger.warning("What a kernel tells of its environment can't be read: %s", type(error).__name__)
         return None
-
-
-async def _until(condition: Callable[[], bool], progress: asyncio.Event) -> None:
-    while not condition():
-        progress.clear()
-        await progress.wait()

@@ -1,7 +1,15 @@
-"""One held fork as the gateway has it: a connection to its process, and the keeper's word on its end.
+"""Checkpoints: everything that a kernel has in memory, kept as it was at a moment by a fork of its process.
 
-``inside/held.py`` is the process. What it answers is from a sandbox, where anybody may have taken its place:
-its size is limited, and it becomes a typed value. A false answer deceives nobody but its own user.
+A held fork is a process in its kernel's sandbox or container that waits, and runs nothing. It belongs to the
+same principal and counts towards the same limits: where memory is limited for a whole sandbox, the system may
+end a kernel for what held forks keep, so whoever takes checkpoints must keep well within the limit. It ends
+with the last kernel of its sandbox and with the gateway that asked for it: the next one does not find it. The
+files of the workspace are no part of it.
+
+Here is a connection to its process, and the keeper's word on its end. ``forks`` makes it, and live kernels of
+it, as often as is wanted; ``inside/branch.py`` forks, and ``inside/held.py`` is the process. What it answers
+is from a sandbox, where anybody may have taken its place: its size is limited, and it becomes a typed value.
+A false answer deceives nobody but its own user.
 """
 
 from __future__ import annotations
@@ -9,9 +17,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Generic, TypeVar
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -19,12 +26,10 @@ from cellgate_kernels.base.branching import Obstacle
 from cellgate_kernels.base.errors import KernelDied, KernelStartFailed, in_words
 from cellgate_kernels.base.local_stream import open_stream
 from cellgate_kernels.base.tasks import Supervisor, guarded
-from cellgate_kernels.forking.sharing import Outlook, SharedSandbox
+from cellgate_kernels.forking.kept import Kept
+from cellgate_kernels.forking.sharing import SharedSandbox
 from cellgate_kernels.kernel.branch_request import ANSWER_TIMEOUT, Made, Order, understood
-from cellgate_kernels.kernel.kept import Kept
 from cellgate_kernels.launch.base import KernelExit
-
-K = TypeVar("K")
 
 MOST_ANSWER: Final = 16 * 1024
 _GONE = "The checkpoint has ended"
@@ -97,23 +102,24 @@ async def tie(path: str, tasks: Supervisor) -> Tether:
         raise KernelStartFailed(f"The checkpoint can't be reached: {in_words(error, file=False)}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Origin(Generic[K]):
-    """The kernel that was forked, which may have ended since, its workspace, and what it sees of that."""
+class Forked(Protocol):
+    """The kernel that was forked, which may have ended since."""
 
-    kernel: K
     id: str
     workspace: Path
-    outlook: Outlook
 
 
-class Held(Generic[K]):
-    """See ``checkpoints.HeldFork``."""
+class HeldFork:
+    """One kernel as it was. Keep it until `close`.
+
+    `made_of`: the id of the kernel that was forked. `workspace`: the folder of that one's files, which may be
+    gone by now. `overruled`: in spite of what it was made; a kernel made of it does not have that.
+    """
 
     def __init__(
         self,
         held_id: str,
-        origin: Origin[K],
+        kernel: Forked,
         sandbox: SharedSandbox,
         tether: Tether,
         kept: Kept,
@@ -121,12 +127,13 @@ class Held(Generic[K]):
         tasks: Supervisor,
     ) -> None:
         self.id = held_id
-        self.origin = origin
-        self.made_of = origin.id
-        self.workspace = origin.workspace
+        self.kernel = kernel
+        self.made_of = kernel.id
+        self.workspace = kernel.workspace
         self.sandbox = sandbox
         self.overruled = overruled
         self.ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
+        """Completed once, when its process is gone, whoever ended it. Shield it when you await it."""
         self._tether = tether
         self._kept = kept
         self._closed = False
@@ -157,11 +164,15 @@ class Held(Generic[K]):
 
     @property
     def alive(self) -> bool:
-        """Whether the held fork is not closed."""
+        """Whether a kernel can be made of it: it is neither closed nor ended."""
         return not self._closed
 
     async def memory(self) -> int:
-        """Measure the bytes that the held fork keeps. Raises KernelDied when it has ended."""
+        """Measure the bytes that it keeps, and that the kernels of its sandbox don't use any more.
+
+        What several held forks keep together is divided among them, so that the sum is what all of them cost.
+        It takes the system some milliseconds for each gigabyte. Raises KernelDied when it has ended.
+        """
         order = {"kernels": self.sandbox.processes(), "held": self.sandbox.held}
         answer = await self._ask(order)
         try:
@@ -174,7 +185,7 @@ class Held(Generic[K]):
 
         Raises KernelDied when it has ended, KernelStartFailed when the kernel did not come up.
         """
-        answer = await self._ask(order.content())
+        answer = await self._ask(order)
         try:
             told = msgspec.json.decode(answer)
         except msgspec.MsgspecError:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from cellgate_kernels.base.errors import KernelStartFailed
 from cellgate_kernels.forking.sharing import Outlook, SharedSandbox
 from cellgate_kernels.kernel.branch_request import Made, Moves, NamesOffer, Order
@@ -38,19 +40,20 @@ async def fork_with_names(
     """
     origin, name = wanted.origin, sandbox.view.workspace
     if wanted.workspace == origin.named:
-        return await fork(replace(order, moves=_moves(origin, name))), replace(origin, workspace=name)
+        made = await fork(structs.replace(order, workspace=_moves(origin, name)))
+        return made, replace(origin, workspace=name)
     without = _without_names(sandbox, wanted)
+    moves = None if without is None else _moves(origin, without.workspace)
     names = await _names(sandbox, wanted)
     if names is None:
         if without is None:
             raise KernelStartFailed("The kernel can't have the files under the names that it knows")
-        return await fork(replace(order, moves=_moves(origin, without.workspace))), without
-    moves = None if without is None else _moves(origin, without.workspace)
+        return await fork(structs.replace(order, workspace=moves)), without
     path, inner_path = sandbox.socket_of_names(wanted.id)
     try:
         async with names.offered(path):
             offer = NamesOffer(inner_path, name, _moves(origin, name), needed=without is None)
-            made = await fork(replace(order, moves=moves, names=offer))
+            made = await fork(structs.replace(order, workspace=moves, names=offer))
     finally:
         names.close()
     seen = Outlook(name, wanted.workspace, origin.depth + 1) if made.named else without
@@ -75,4 +78,4 @@ def _without_names(sandbox: SharedSandbox, wanted: Wanted) -> Outlook | None:
 
 
 def _moves(origin: Outlook, to: str) -> Moves | None:
-    return None if origin.workspace == to else (origin.workspace, to)
+    return None if origin.workspace == to else Moves(origin.workspace, to)

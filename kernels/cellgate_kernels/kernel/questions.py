@@ -13,16 +13,17 @@ answer counts as an empty one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.base.resources import KIB, MIB
+from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.protocol.contents import content_of
+from cellgate_kernels.protocol.contents import content_of, printable
 from cellgate_kernels.protocol.messages import Channel, Message, new_message
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -183,14 +184,12 @@ class _Progress:
         Raises TimeoutError. A reply may come after the word that the kernel is done: over another socket.
         """
         async with asyncio.timeout(ANSWER_TIMEOUT):
-            await self._until(lambda: self.over)
+            await until(lambda: self.over or self._has_ended(), self._changed)
         async with asyncio.timeout(REPLY_TIMEOUT):
-            await self._until(lambda: False)
+            await until(self._has_ended, self._changed)
 
-    async def _until(self, enough: Callable[[], bool]) -> None:
-        while self.reply is None and not self._exited.done() and not enough():
-            self._changed.clear()
-            await self._changed.wait()
+    def _has_ended(self) -> bool:
+        return self.reply is not None or self._exited.done()
 
 
 async def ask(
@@ -251,7 +250,7 @@ def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> Compl
     described = _as(content, _Described)
     types: list[str] = []
     if described is not None and described.metadata.found:
-        by_text = {each.text: _printable(each.type, MOST_TYPE) for each in described.metadata.found}
+        by_text = {each.text: printable(each.type, MOST_TYPE) for each in described.metadata.found}
         types = [by_text.get(match, "") for match in matches]
     return Completion(
         matches, told.cursor_start, told.cursor_end, types, truncated=len(matches) < len(told.matches)
@@ -278,9 +277,9 @@ def variables_of(content: Mapping[str, Any]) -> Variables:
         return Variables([], truncated=True)
     shown = [
         Variable(
-            _printable(each.name, len(each.name)),
-            _printable(each.type, _SHOWN),
-            _printable(each.summary, _SHOWN),
+            printable(each.name, len(each.name)),
+            printable(each.type, _SHOWN),
+            printable(each.summary, _SHOWN),
             each.size,
         )
         for each in told.variables
@@ -293,10 +292,3 @@ def _as(content: Mapping[str, Any], kind: type[T]) -> T | None:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError:
         return None
-
-
-def _printable(text: str, most: int) -> str:
-    text = text[:most]
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

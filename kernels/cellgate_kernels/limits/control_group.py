@@ -98,7 +98,7 @@ class ControlGroup:
         return (self.freezer.folder / "freezer.state").read_text().strip() == "FROZEN"
 
     def memory_used(self) -> int:
-        """Bytes of memory that the group uses, its cache included; what is in swap does not count."""
+        """Return the bytes of memory that the group uses, with its cache, without swap."""
         return int(self._of_memory({1: "memory.usage_in_bytes", 2: "memory.current"}).read_text())
 
     def _of_memory(self, names: Mapping[int, str]) -> Path:
@@ -109,7 +109,7 @@ class ControlGroup:
         return [int(line) for line in (self.memory.folder / "cgroup.procs").read_text().split()]
 
     def processor_seconds(self) -> float:
-        """The processor time that its living processes, and children that they have reaped, have used."""
+        """Return the processor time of its living processes and the children that they have reaped."""
         ticks = 0
         for process in self.processes():
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -163,7 +163,7 @@ class ControlGroup:
 
 
 def _is_apart(group: Hierarchy, ours: Sequence[Hierarchy]) -> bool:
-    """Whether it is seen here, and is neither ours nor above it; of the root, for one, others are members."""
+    """Return whether the group is seen here and is not ours or above; the root's has other members."""
     if ".." in group.folder.parts:
         return False
     return not any(

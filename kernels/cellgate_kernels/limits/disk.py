@@ -73,7 +73,7 @@ class Usage:
 def usage(
     folders: Sequence[Folder], process: int | None, *, enough: int, parents: Parents | None = None
 ) -> Usage:
-    """Bytes on disk of `folders` and of the deleted files that `process` and its descendants keep.
+    """Return bytes on disk of `folders` and of deleted files that `process` and its descendants keep.
 
     Stops soon after `enough`, and returns more than that where it can't be measured. This user must be able
     to look into `process` (`may_look`). `parents`: a recent result of `all_parents`. Raises OSError when this
@@ -100,7 +100,7 @@ def usage(
 
 
 def may_look(process: int) -> bool:
-    """Whether this user may see a process's open files. Raises OSError on too many open files of our own."""
+    """Return whether this user may see a process's open files. Raises OSError on too many of our own."""
     try:
         os.listdir(f"/proc/{process}/fd")  # noqa: PTH208 - /proc has no tree to walk
     except OSError as error:
@@ -143,7 +143,7 @@ class _Tree:
 
 
 def _measured(root: Path, enough: int) -> _Tree:
-    """Stops soon after `enough`, and says more than that of what can't be measured."""
+    """Measure a folder until soon after `enough` bytes; return more than that for what can't be measured."""
     total = names = 0
     linked: set[int] = set()
     # By the folder of `root` that they are in; these themselves, and what lies beside them, are in none.
@@ -198,7 +198,7 @@ def new_bytes(size: int) -> int:
 
 
 def _look(process: int, devices: set[int], parents: Parents) -> _Look:
-    """Looks again if processes end in the meantime: they may have passed a file to one seen before."""
+    """Look again if processes end in the meantime: they may have passed a file to one seen before."""
     look = _Look(devices)
     for _ in range(_PASSES):
         if look.all_of(family(process, children_of(parents))):
@@ -274,7 +274,7 @@ class _Look:
                         self.on_the_way = _holds_descriptors(f"{table}/fdinfo/{descriptor.name}")
 
     def _places(self, table: str) -> None:
-        """The program that it runs, and its folders: all threads have the same, see ``seccomp``."""
+        """Return the process's program and folders, equal for all threads: see ``seccomp``."""
         for place in ("exe", "cwd", "root"):
             self._count(1)
             with suppress(FileNotFoundError):

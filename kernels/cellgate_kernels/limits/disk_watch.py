@@ -156,7 +156,7 @@ class DiskWatch:
             self._tasks.start(self._watch(), "disk watch")
 
     def _failed(self, name: str, error: Exception) -> None:
-        """An internal error, already logged: continue, with the pause that comes before each round."""
+        """Continue after an internal error, already logged, with the pause before each round."""
         self._begin()
 
     async def _watch(self) -> None:

@@ -48,7 +48,7 @@ def uses(roots: Sequence[int]) -> list[Use]:
 
 
 def resident(roots: Sequence[int]) -> list[int]:
-    """Bytes that each of these processes and its descendants have in memory; 0 for one that is gone."""
+    """Return the bytes in memory of each process and its descendants; 0 for one that is gone."""
     return [each.memory for each in uses(roots)]
 
 

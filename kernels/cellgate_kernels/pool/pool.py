@@ -1,18 +1,12 @@
 """Warm, single-use kernels: claimed once, ended by their user's release, never handed out again.
 
 The pool decides how many kernels exist and which are started next. It does not know what they are used
-for, and it does not start them itself: ``kernel.KernelLauncher`` does. Every place is reserved before the
+for, and it does not start them itself: ``kernel.launcher`` does. Every place is reserved before the
 first await, so `max_kernels` holds under any concurrency (for what happens otherwise see jupyter
 kernel_gateway#341).
 
-Claims that no warm kernel can serve wait in line, in the fair order of ``turns``: whenever a kernel can be
-started, it is started for the claim whose turn it is, whatever its profile, and belongs to that claim. If
-there is no place, the claims after it wait too, so a rare profile is not overtaken by common ones.
-A kernel that was being started for nobody (a warm one, or one whose claim has gone) goes to the first claim
-in line for its profile.
-
-A claim is told its position in line: at most once every `tell_interval` seconds, only if it has changed, and
-only while it is among the first `MOST_TOLD`. It is told at once when it leaves the line for a kernel.
+Claims that no warm kernel can serve wait in line; see ``claims``. A kernel that was being started for nobody
+(a warm one, or one whose claim has gone) goes to the first claim in line for its profile.
 
 Warm kernels: the target of a profile is `size`; after a burst of claims it rises to the number of claims in
 the last `burst_window` seconds, at most `burst_size`, and falls back by itself. Unless they are set, both go
@@ -24,11 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 
 from cellgate_kernels.base.branching import BranchSpec
@@ -40,16 +33,14 @@ from cellgate_kernels.base.errors import (
     PoolExhausted,
 )
 from cellgate_kernels.base.settings import PoolSettings
-from cellgate_kernels.base.tasks import Supervisor
-from cellgate_kernels.base.turns import Claimant, Turns
-from cellgate_kernels.kernel.checkpoints import HeldFork
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.base.tasks import Supervisor, until
+from cellgate_kernels.base.turns import Claimant
+from cellgate_kernels.kernel.held import HeldFork
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher
+from cellgate_kernels.pool.claims import ANYBODY, Claim, Claims, Moved, Start
 
 logger = logging.getLogger(__name__)
-
-ANYBODY = Claimant("")
-"""Who claims if the caller makes no difference."""
-MOST_TOLD = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +56,6 @@ STARTED = WarmTarget(2, 8)
 FORKED = WarmTarget(1, 2)
 """Of kernels that are forked. That takes a tenth of a second, so two cover as many claims as come in one, and
 more would cost their memory, and the processor just when the sessions of a burst need it."""
-
-Moved = Callable[[int | None], None]
-"""Is told how many claims are ahead in line; None once a kernel starts for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +86,12 @@ class ClaimEnd(StrEnum):
     CANCELLED = "cancelled"
 
 
+_ENDS: Mapping[type[CellgateError], ClaimEnd] = {
+    DeadlinePassed: ClaimEnd.DEADLINE,
+    PoolExhausted: ClaimEnd.EXHAUSTED,
+}
+
+
 class PoolObserver:
     """The reports of a pool, which nobody reads. Overriding methods must be quick and raise nothing."""
 
@@ -112,28 +106,6 @@ class PoolObserver:
 
     def died_warm(self, cause: str) -> None:
         """Take note that a kernel ended before anybody used it."""
-
-
-@dataclass(slots=True, eq=False)
-class _Claim:
-    """A claim that waits: in line, and then for the start that belongs to it. `position`: as it was told."""
-
-    profile: KernelProfile
-    kernel: asyncio.Future[Kernel]
-    since: float
-    patience: float
-    moved: Moved | None
-    position: int | None = None
-    timer: asyncio.TimerHandle | None = None
-    start: _Start | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Start:
-    """A kernel that is starting. `claim`: whose it will be, if anybody's."""
-
-    profile: KernelProfile
-    claim: _Claim | None = None
 
 
 @dataclass(slots=True)
@@ -169,12 +141,7 @@ class KernelPool:
         self._launcher = launcher
         self._clock = asyncio.get_running_loop().time if clock is None else clock
         self._shelves = {profile: _Shelf() for profile in warm}
-        # All that wait, by age; and those of them that no start belongs to yet, in the order of their turns.
-        self._claims: OrderedDict[_Claim, None] = OrderedDict()
-        self._line: Turns[_Claim] = Turns()
-        self._in_line: Counter[KernelProfile] = Counter()
-        self._listening = 0
-        self._starting: dict[asyncio.Task[None], _Start] = {}
+        self._starting: dict[asyncio.Task[None], Start] = {}
         self._in_use: set[Kernel] = set()
         # Claimed too, but another kernel has their place, or is about to take it.
         self._replaced: set[Kernel] = set()
@@ -182,9 +149,8 @@ class KernelPool:
         self._branching = 0
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks = Supervisor()
+        self._claims = Claims(settings, self._clock, self._tasks, self._balance)
         self._timer: asyncio.TimerHandle | None = None
-        self._teller: asyncio.TimerHandle | None = None
-        self._told_at = -settings.tell_interval
         self._starts_work = False
         # Wakes those that wait for room for a branch; they look again.
         self._changed = asyncio.Event()
@@ -202,7 +168,7 @@ class KernelPool:
             in_use=len(self._in_use),
             ending=len(self._ending),
             waiting=len(self._claims),
-            longest_wait=self._longest_wait(),
+            longest_wait=self._claims.longest_wait(),
             held=len(self._held),
         )
 
@@ -215,10 +181,6 @@ class KernelPool:
         there = self._in_use or any(shelf.warm for shelf in self._shelves.values())
         keeps_any = any(self._launcher.keeps_warm(profile) for profile in self._shelves)
         return bool(there) or self._starts_work or self.settings.size == 0 or not keeps_any
-
-    def _longest_wait(self) -> float:
-        oldest = next(iter(self._claims), None)
-        return 0.0 if oldest is None else max(0.0, self._clock() - oldest.since)
 
     def processes(self) -> list[int]:
         """Return the first processes of the kernels that are warm or in use, as far as they are known."""
@@ -248,14 +210,8 @@ class KernelPool:
         end = ClaimEnd.CANCELLED
         try:
             kernel, end = await self._claim(profile, claimant, moved, patience)
-        except DeadlinePassed:
-            end = ClaimEnd.DEADLINE
-            raise
-        except PoolExhausted:
-            end = ClaimEnd.EXHAUSTED
-            raise
-        except CellgateError:
-            end = ClaimEnd.FAILED
+        except CellgateError as error:
+            end = _ENDS.get(type(error), ClaimEnd.FAILED)
             raise
         finally:
             self._observer.claimed(end, self._clock() - began, None if kernel is None else kernel.id)
@@ -268,24 +224,15 @@ class KernelPool:
         shelf = self._shelves.get(profile)
         if shelf is not None:
             shelf.claimed_at.append(self._clock())
-        kernel = self._take_warm(profile)
-        end = ClaimEnd.WARM
+        kernel, end = self._take_warm(profile), ClaimEnd.WARM
         if kernel is None:
             self._launcher.catalog.get_kernel_spec(profile.kernelspec)
-            limit = self.settings.claim_timeout
-            kernel = await self._wait(
-                _Claim(
-                    profile,
-                    asyncio.get_running_loop().create_future(),
-                    self._clock(),
-                    limit if patience is None else min(patience, limit),
-                    moved,
-                ),
-                claimant,
-            )
-            end = ClaimEnd.WAITED
+            if self._closed:
+                raise self._claims.closed()
+            claim = self._claims.add(profile, claimant, moved, patience)
+            kernel, end = await self._wait(claim), ClaimEnd.WAITED
         else:
-            self._line.served(claimant)
+            self._claims.served(claimant)
         if shelf is not None:
             shelf.paused_until = self._clock() + self.settings.refill_pause if shelf.warm else 0.0
         self._balance()
@@ -301,16 +248,7 @@ class KernelPool:
             self._end(kernel)
         return None
 
-    async def _wait(self, claim: _Claim, claimant: Claimant) -> Kernel:
-        if self._closed:
-            raise self._exhausted("The gateway is shutting down.")
-        claim.timer = asyncio.get_running_loop().call_later(
-            claim.patience, self._tasks.guard(self._expire, "claim that waited too long"), claim
-        )
-        self._claims[claim] = None
-        self._line.add(claimant, claim)
-        self._in_line[claim.profile] += 1
-        self._listening += claim.moved is not None
+    async def _wait(self, claim: Claim) -> Kernel:
         self._balance()
         try:
             return await claim.kernel
@@ -318,71 +256,14 @@ class KernelPool:
             self._withdraw(claim)
             raise
 
-    def _expire(self, claim: _Claim) -> None:
-        self._answer(claim)
-        if not claim.kernel.done():
-            claim.kernel.set_exception(self._too_late(claim))
-        self._balance()
-
-    def _too_late(self, claim: _Claim) -> PoolExhausted:
-        if claim.patience < self.settings.claim_timeout:
-            return DeadlinePassed(claim.patience)
-        return self._exhausted(
-            f"All {self.settings.max_kernels} kernels are in use and none came free within"
-            f" {self.settings.claim_timeout:g} s. Try again later, or end sessions you don't need."
-        )
-
-    def _withdraw(self, claim: _Claim) -> None:
+    def _withdraw(self, claim: Claim) -> None:
         """Take back a cancelled caller's claim: a kernel that starts for it goes to the next in line."""
-        self._answer(claim)
+        self._claims.answer(claim)
         future = claim.kernel
         if not future.cancelled() and future.exception() is None:
             # The kernel was handed over at the moment of the caller's cancellation.
             self.release(future.result())
         self._balance()
-
-    def _answer(self, claim: _Claim) -> None:
-        """The claim waits no longer: its caller has an answer, or wants none."""
-        self._claims.pop(claim, None)
-        if claim in self._line:
-            self._line.remove(claim)
-            self._left_line(claim)
-        if claim.start is not None:
-            claim.start.claim = None
-            claim.start = None
-
-    def _assign(self, start: _Start, claim: _Claim) -> None:
-        """The kernel that starts will be this claim's: from now on, only the start's timeout applies."""
-        self._line.take(claim)
-        self._left_line(claim)
-        start.claim = claim
-        claim.start = start
-        if claim.moved is not None:
-            self._tasks.guard(claim.moved, "end of a wait in line")(None)
-
-    def _left_line(self, claim: _Claim) -> None:
-        self._in_line[claim.profile] -= 1
-        if not self._in_line[claim.profile]:
-            del self._in_line[claim.profile]
-        self._listening -= claim.moved is not None
-        if claim.timer is not None:
-            claim.timer.cancel()
-
-    def _first(self) -> _Claim | None:
-        """Return the claim whose turn it is; those just cancelled leave the line."""
-        while (claim := self._line.first()) is not None and claim.kernel.done():
-            self._answer(claim)
-        return claim
-
-    def _first_of(self, profile: KernelProfile) -> _Claim | None:
-        """Return the first claim in line that a kernel of this profile can serve."""
-        if profile not in self._in_line:
-            return None
-        fitting = (claim for claim in self._line.order() if claim.profile == profile)
-        return next((claim for claim in fitting if not claim.kernel.done()), None)
-
-    def _exhausted(self, message: str) -> PoolExhausted:
-        return PoolExhausted(message, retry_after=self.settings.claim_timeout)
 
     async def branch(self, kernel: Kernel, spec: BranchSpec) -> Kernel:
         """A branch of a claimed kernel, which belongs to the caller until `release`; see `Kernel.branch`.
@@ -410,7 +291,7 @@ class KernelPool:
     def _unless_closed(self, kernel: Kernel) -> Kernel:
         if self._closed:
             self.release(kernel)
-            raise self._exhausted("The gateway is shutting down.")
+            raise self._claims.closed()
         return kernel
 
     async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
@@ -422,7 +303,7 @@ class KernelPool:
         held = await kernel.checkpoint(anyway=anyway)
         if self._closed:
             held.close()
-            raise self._exhausted("The gateway is shutting down.")
+            raise self._claims.closed()
         self._held.add(held)
         forget = self._tasks.guard(lambda _: self._held.discard(held), "end of a held fork")
         held.ended.add_done_callback(forget)
@@ -486,7 +367,7 @@ class KernelPool:
 
         Raises PoolExhausted.
         """
-        waiting = self._in_line.total()
+        waiting = self._claims.in_line
         if not self._closed and self._places > waiting:
             return None
         warm = next((shelf.warm for shelf in self._shelves.values() if shelf.warm), None)
@@ -502,21 +383,19 @@ class KernelPool:
         """
         try:
             async with asyncio.timeout(patience):
-                while not self._closed and not self._has_room_for_branch:
-                    self._changed.clear()
-                    await self._changed.wait()
+                await until(lambda: self._closed or self._has_room_for_branch, self._changed)
         except TimeoutError:
             raise self._no_room() from None
         if self._closed:
-            raise self._exhausted("The gateway is shutting down.")
+            raise self._claims.closed()
 
     @property
     def _has_room_for_branch(self) -> bool:
-        waiting = self._in_line.total()
+        waiting = self._claims.in_line
         return self._places > waiting or (not waiting and any(each.warm for each in self._shelves.values()))
 
     def _no_room(self) -> PoolExhausted:
-        return self._exhausted(
+        return self._claims.exhausted(
             f"All {self.settings.max_kernels} kernels are in use, and a branch is one more. Try again"
             " later, or end sessions you don't need."
         )
@@ -588,19 +467,19 @@ class KernelPool:
         self._assign_starts()
         self._end_unwanted()
         while len(self._starting) < self.settings.concurrent_starts:
-            claim = self._first()
+            claim = self._claims.first()
             profile = self._wanted_warm(now) if claim is None else claim.profile
             if profile is None or (self._places < 1 and not self._evict(profile)):
                 break
-            start = _Start(profile)
+            start = Start(profile)
             if claim is not None:
-                self._assign(start, claim)
+                self._claims.assign(start, claim)
             task = self._tasks.start(self._start(start), f"start {profile.kernelspec}")
             self._starting[task] = start
             # A task that is cancelled before its first step never does this itself.
             task.add_done_callback(lambda done: self._starting.pop(done, None))
         self._set_timer(now)
-        self._tell_later()
+        self._claims.tell_later()
 
     def _end_unwanted(self) -> None:
         """End warm kernels that nobody would get: their claims share containers again."""
@@ -612,8 +491,8 @@ class KernelPool:
     def _assign_starts(self) -> None:
         """Give the kernels that are starting for nobody to claims that can use them."""
         for start in self._starting.values():
-            if start.claim is None and (claim := self._first_of(start.profile)) is not None:
-                self._assign(start, claim)
+            if start.claim is None and (claim := self._claims.first_of(start.profile)) is not None:
+                self._claims.assign(start, claim)
 
     def _wanted_warm(self, now: float) -> KernelProfile | None:
         for profile, shelf in self._shelves.items():
@@ -647,23 +526,7 @@ class KernelPool:
                 min(delays) + 0.01, self._tasks.guard(self._balance, "refill")
             )
 
-    def _tell_later(self) -> None:
-        """Tell positions soon, if they may have changed, but not more often than every `tell_interval`."""
-        if self._teller is None and self._listening:
-            loop = asyncio.get_running_loop()
-            delay = max(0.0, self._told_at + self.settings.tell_interval - loop.time())
-            self._teller = loop.call_later(delay, self._tasks.guard(self._tell, "positions in line"))
-
-    def _tell(self) -> None:
-        self._teller = None
-        self._told_at = asyncio.get_running_loop().time()
-        # A listener may change the line.
-        for position, claim in enumerate(list(islice(self._line.order(), MOST_TOLD))):
-            if claim.moved is not None and claim.position != position and not claim.kernel.done():
-                claim.position = position
-                self._tasks.guard(claim.moved, "position in line")(position)
-
-    async def _start(self, start: _Start) -> None:
+    async def _start(self, start: Start) -> None:
         task = asyncio.current_task()
         assert task is not None
         began = self._clock()
@@ -686,7 +549,7 @@ class KernelPool:
         finally:
             self._balance()
 
-    def _started(self, start: _Start, kernel: Kernel) -> None:
+    def _started(self, start: Start, kernel: Kernel) -> None:
         shelf = self._shelves.get(start.profile)
         if shelf is not None:
             self._starts_work = True
@@ -694,14 +557,14 @@ class KernelPool:
             shelf.retry_at = 0.0
         if start.claim is None or start.claim.kernel.done():
             # Its claim was cancelled just now.
-            claim = self._first_of(start.profile)
+            claim = self._claims.first_of(start.profile)
             if claim is not None:
-                self._assign(start, claim)
+                self._claims.assign(start, claim)
         claim = start.claim
         if claim is not None and not claim.kernel.done() and not self._closed:
             self._in_use.add(kernel)
             claim.kernel.set_result(kernel)
-            self._answer(claim)
+            self._claims.answer(claim)
         elif shelf is not None and not self._closed:
             shelf.warm.append(kernel)
             died = self._tasks.guard(
@@ -721,7 +584,7 @@ class KernelPool:
             self._back_off(shelf)
             self._end(kernel)
 
-    def _failed(self, start: _Start, error: CellgateError) -> None:
+    def _failed(self, start: Start, error: CellgateError) -> None:
         """Fail the claim that the start belongs to; the warm target is retried with a growing delay."""
         self._observer.start_failed()
         # What a kernel says before its end may repeat the variables that its session gave it.
@@ -733,7 +596,7 @@ class KernelPool:
         claim = start.claim
         if claim is not None and not claim.kernel.done():
             claim.kernel.set_exception(error)
-            self._answer(claim)
+            self._claims.answer(claim)
 
     def _back_off(self, shelf: _Shelf) -> None:
         self._starts_work = False
@@ -749,21 +612,13 @@ class KernelPool:
         """End every kernel, refuse every claim, and return when nothing is left. Idempotent."""
         self._closed = True
         self._changed.set()
-        for timer in (self._timer, self._teller):
-            if timer is not None:
-                timer.cancel()
-        for claim in tuple(self._claims):
-            self._answer(claim)
-            if not claim.kernel.done():
-                claim.kernel.set_exception(self._exhausted("The gateway is shutting down."))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._claims.close()
         for task in tuple(self._starting):
             task.cancel()
         if self._starting:
             await asyncio.wait(tuple(self._starting))
-        self._end_all()
-        await self._tasks.finished()
-
-    def _end_all(self) -> None:
         for shelf in self._shelves.values():
             while shelf.warm:
                 self._end(shelf.warm.popleft())
@@ -771,3 +626,4 @@ class KernelPool:
             self.release(kernel)
         for held in tuple(self._held):
             held.close()
+        await self._tasks.finished()

@@ -29,7 +29,7 @@ _JSON_MIME = re.compile(r"application/(.*\+)?json")
 
 
 def with_plain_text(message: Message) -> Message:
-    """The message, with an empty `text/plain` added if it shows something without one: clients index it.
+    """Return the message, with an empty `text/plain` for an output without one: clients index it.
 
     Only these rare messages are decoded and encoded again; all others pass unchanged.
     """
@@ -140,7 +140,7 @@ def pages_of(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def comm_event(message: Message) -> KernelEvent | None:
-    """The event for a widget's state or a change to it. Custom messages and comms of other targets have none.
+    """Return the event for a widget's state or its change; None for custom messages and other comms.
 
     Raises TooComplex when its content is too large or complex to be read.
     """
@@ -185,3 +185,11 @@ _FIELDS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "error": error_of,
     "input_request": _input,
 }
+
+
+def printable(text: str, most: int) -> str:
+    """Return the first `most` characters of a text, with a question mark for each that can't be shown."""
+    text = text[:most]
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

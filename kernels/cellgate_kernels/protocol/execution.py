@@ -109,7 +109,7 @@ class Execution:
         return self.phase is Phase.FINISHED
 
     def sent(self) -> None:
-        """The request is on its way to the kernel."""
+        """Note that the request is on its way to the kernel."""
         if self.phase is Phase.QUEUED:
             self.phase = Phase.SENT
 
@@ -140,11 +140,11 @@ class Execution:
         return self.limiter.room(msg_type) if msg_type in self._HANDLERS else 0
 
     def answered(self) -> None:
-        """The cell's input request has been answered; it may send the next one."""
+        """Note that the cell's input request has been answered; it may send the next one."""
         self._asking = False
 
     def interrupt_requested(self, cause: str = "interrupt_requested") -> None:
-        """The kernel is being interrupted on request; the first cause is kept."""
+        """Note that the kernel is being interrupted on request; the first cause is kept."""
         self._interrupted_by = self._interrupted_by or cause
         self._asking = False  # the interrupt ends a wait for input
         self._question = None
@@ -155,13 +155,13 @@ class Execution:
         return self._late or self._interrupted_by is not None
 
     def deadline_passed(self) -> None:
-        """The cell's time is up; the shell now interrupts the kernel, and later ends it."""
+        """Note that the cell's time is up: the kernel is interrupted now, and ended later."""
         self._late = True
         self._asking = False
         self._question = None
 
     def kernel_lost(self, status: Status, cause: str | None) -> None:
-        """No more messages will come: the kernel died or was ended, or the request was never sent.
+        """End without further messages: the kernel is gone, or the request was never sent.
 
         Once the deadline has passed this is a `timeout`, whatever `status` says.
         """

@@ -45,9 +45,5 @@ def _mode(told: object) -> str | dict[str, str | int] | None:
         return told
     if not isinstance(told, dict) or not 0 < len(told) <= MOST_MODE:
         return None
-    fits = all(is_word(key) and (is_word(value) or _is_small(value)) for key, value in told.items())
-    return dict(told) if fits else None
-
-
-def _is_small(value: object) -> bool:
-    return isinstance(value, int) and abs(value) < 2**53
+    small = (is_word(value) or (isinstance(value, int) and abs(value) < 2**53) for value in told.values())
+    return dict(told) if all(map(is_word, told)) and all(small) else None

@@ -109,7 +109,7 @@ class Masker:
         return sorted(found)
 
     def edge(self, text: str, position: int) -> int:
-        """The first place from `position` on where a value begins that may go on after the text's end."""
+        """Return the first place from `position` on of a value that may go on after the text's end."""
         _, length, _ = self.follow(self.nothing, "", text[position:])
         return len(text) - length
 
@@ -152,7 +152,7 @@ class Masker:
         return any(form in frame for form in self._in_json)
 
     def value(self, value: Any) -> Any:
-        """A decoded JSON value without values of secrets in its strings; the same object if it has none."""
+        """Return a decoded JSON value without values of secrets; the same object if it has none."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -220,7 +220,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def render(text: str, found: Sequence[Found], start: int, end: int) -> str:
-    """The text from `start` to `end` with marks; one for a value that begins before `start` comes first."""
+    """Return the text from `start` to `end` with marks, first of a value that began before `start`."""
     parts = []
     position = start
     for each in found:
@@ -300,7 +300,7 @@ class MessageMasker:
         self._passed: frozenset[str] = frozenset()
 
     def expect_again(self, messages: Iterable[Message]) -> None:
-        """These were masked and may come again: then their text is not shown, and nothing follows from it.
+        """Expect these masked messages again: their text is then not shown, and nothing follows from it.
 
         That is so for an adopted kernel, whose messages come from its spool and from its socket.
         """
@@ -403,7 +403,7 @@ def _rest(streams: dict[str, _Stream]) -> Iterator[Message]:
 
 
 def _with(message: Message, content: dict[str, Any]) -> Message:
-    """The message with other content. It keeps its id: what is held back comes later under the same one."""
+    """Return the message with other content and its id, under which held-back text comes later."""
     frame = b"".join(encode_in_steps(content))
     decoded = None if message.decoded is None else content
     is_text = None if message.is_text is None else True

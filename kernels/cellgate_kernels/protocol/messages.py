@@ -68,7 +68,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_header(frame: bytes) -> Header:
-    """The two fields of the header in `frame`. Raises MalformedMessage if it is no header or is too long."""
+    """Return the two fields of the header in `frame`. Raises MalformedMessage if invalid or too long."""
     if len(frame) > MOST_HEADER:
         raise MalformedMessage(f"a header of {len(frame)} bytes is too long")
     try:
@@ -78,7 +78,7 @@ def read_header(frame: bytes) -> Header:
 
 
 def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
-    """The JSON object in `frame`. Raises MalformedMessage when there is none, TooComplex when it is too deep.
+    """Return the JSON object in `frame`. Raises MalformedMessage without one, TooComplex if too deep.
 
     Kernels send what their packers let through: invalid UTF-8, lone surrogates, NaN. These are replaced by a
     replacement character, "?" and the word, so that one bad character never costs the whole output.
@@ -174,7 +174,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return self.header.msg_type
 
     def content(self) -> dict[str, Any]:
-        """The content, as a dict that the caller may change. Raises MalformedMessage when it can't be read.
+        """Return the content, as a dict that the caller may change. Raises MalformedMessage.
 
         Small content is decoded again at each call; see `read_content`.
         """
@@ -200,7 +200,7 @@ def is_utf8(frame: bytes | bytearray) -> bool:
 
 
 def size_of(message: Message) -> int:
-    """Bytes of a message's content and buffers."""
+    """Return the bytes of a message's content and buffers."""
     size = len(message.content_frame)
     return size + sum(map(len, message.buffers)) if message.buffers else size
 

@@ -87,7 +87,7 @@ def _render_line(line: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Without most of the characters directly followed by a backspace: a fast path while there are many.
+    """Remove most characters directly followed by a backspace: a fast path while there are many.
 
     Not for text with escape sequences: their last characters are not text of a line.
     """
@@ -268,7 +268,7 @@ class OutputArea:
         return made
 
     def outputs(self) -> list[dict[str, Any]]:
-        """The outputs now, as fresh dicts; JSON values and tracebacks in them are shared with the events."""
+        """Return the outputs now, as fresh dicts that share JSON values and tracebacks with the events."""
         return [dict(shown) if isinstance(shown, dict) else shown.output() for shown in self._shown]
 
     def display_ids(self) -> list[str | None]:
@@ -276,7 +276,7 @@ class OutputArea:
         return [shown.display_id if isinstance(shown, _Display) else None for shown in self._shown]
 
     def last_shown(self) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """The data and metadata that the execution last showed as each display id, also in earlier cells."""
+        """Return the data and metadata last shown by the execution for each display id, of any cell."""
         return dict(self._last)
 
     def _add_text(self, name: str, text: str) -> None:
@@ -493,7 +493,7 @@ def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[
 
 
 def byte_size(text: str) -> int:
-    """Bytes of `text` as UTF-8."""
+    """Return the bytes of `text` as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -92,7 +92,7 @@ class WaitingQuestions:
 
 
 def _after(question: Message) -> str:
-    """The id of the message on iopub that was sent before this one, "" where the kernel does not say."""
+    """Return the id of the previous message on iopub, "" if the kernel does not say."""
     if len(question.metadata_frame) > SMALL_BYTES:
         return ""
     try:

@@ -77,7 +77,7 @@ class MessagePolicy:
         }
 
     def limit(self, channel: Channel, msg_type: str) -> MessageLimit:
-        """The limit of messages of this type; types that are not in the table share one per channel."""
+        """Return the limit of messages of this type; types outside the table share one per channel."""
         return self._limits[channel].get(msg_type) or self._default[channel]
 
     def most_bytes(self, channel: Channel) -> int:
@@ -100,7 +100,7 @@ class MessagePolicy:
         return {_METADATA: limit.metadata, _CONTENT: limit.content}.get(place, limit.buffers)
 
     def allows(self, channel: Channel, msg_type: str, parts: Sequence[bytes]) -> bool:
-        """Whether a message is within its limit. `parts`: header, parent, metadata, content, buffers."""
+        """Return whether a message fits its limit. `parts`: header, parent, metadata, content, buffers."""
         header, parent, metadata, content, *buffers = parts
         return max(len(header), len(parent)) <= MOST_HEADER and self.limit(channel, msg_type).holds(
             len(metadata), len(content), buffers

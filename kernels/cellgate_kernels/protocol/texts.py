@@ -99,7 +99,7 @@ def _before_character(frame: bytes, end: int) -> int:
 
 
 def _character_size(lead: int) -> int:
-    """Bytes of the UTF-8 character that starts with this one (RFC 3629)."""
+    """Return the bytes of the UTF-8 character that starts with this one (RFC 3629)."""
     if 0xC2 <= lead < 0xE0:
         return 2
     if 0xE0 <= lead < 0xF0:
@@ -122,7 +122,7 @@ def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> S
 
 
 def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
-    """The name before the text or after it; if there are two, the last counts, as in any JSON object."""
+    """Return the name before or after the text; of two the last counts, as in any JSON object."""
     for found in (after, before):
         if found is not None and found[1] is not None:
             return found[1].decode()

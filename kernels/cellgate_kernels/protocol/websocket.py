@@ -88,12 +88,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def negotiate(offered: Iterable[str]) -> Subprotocol:
-    """The subprotocol to select among those a client offers: v1 if it is offered, else the legacy one."""
+    """Return the subprotocol to select: v1 if a client offers it, else the legacy one."""
     return Subprotocol.V1 if Subprotocol.V1 in offered else Subprotocol.JSON
 
 
 def encode(message: Message, subprotocol: Subprotocol) -> tuple[Sequence[bytes], bool]:
-    """The payload of a WebSocket frame, in parts, and whether the frame is binary (else it is a text frame).
+    """Return a WebSocket frame's payload in parts, and whether the frame is binary rather than text.
 
     JSON parts are relayed as the kernel wrote them, and not copied. In the legacy framing invalid UTF-8 is
     replaced, because a browser closes the socket at an invalid text frame; it is up to the client to refuse
@@ -152,7 +152,7 @@ def _encode_v1(message: Message) -> tuple[bytes, ...]:
 
 
 def decode(payload: bytes | bytearray | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:
-    """The message in one WebSocket frame of a client. Raises MalformedMessage, which says what is wrong.
+    """Return the message in a client's WebSocket frame. Raises MalformedMessage with the fault.
 
     Takes its time over a large one, in steps of a twentieth of a second at most: call it in a thread then.
 
@@ -258,7 +258,7 @@ def _check_utf8(frame: bytes | bytearray) -> None:
 
 
 def _is_empty(frame: bytes) -> bool:
-    """Whether this JSON is null or has nothing in it; found without an object for each of its parts."""
+    """Return whether this JSON is null or empty, without an object for each of its parts."""
     return frame == b"null" or (frame.startswith((b"[", b"{")) and not frame[1:-1].strip())
 
 

@@ -262,7 +262,7 @@ class _Programs:
         self._detail = detail
 
     def run(self, command: Sequence[str], environment: Mapping[str, str] | None) -> None:
-        """Raises BackendUnavailable when the program fails."""
+        """Raise BackendUnavailable when the program fails."""
         last: deque[str] = deque(maxlen=_LINES_SHOWN)
         with subprocess.Popen(
             command,

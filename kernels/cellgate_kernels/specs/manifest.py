@@ -32,7 +32,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Raises ValueError for anything that is no manifest, or is too large."""
+    """Raise ValueError for anything but a manifest, or if it is too large."""
     if len(data) > MOST_BYTES:
         raise ValueError("it is too large")
     try:

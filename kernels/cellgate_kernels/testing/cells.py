@@ -272,7 +272,7 @@ _WORDS: Mapping[str, Callable[..., Behaviour]] = {
 
 
 def understand(code: str) -> Behaviour:
-    """The behaviour named by the code: ``slow 5``, ``dies``, ``floods 1000 80``; for other code `answers`.
+    """Return the behaviour named by the code: ``slow 5``, ``dies``, ``floods 1000 80``; else `answers`.
 
     The words are slow, never, ignores, fails, dies, dies-replied, floods, late, loses, asks and lies.
     """

@@ -31,7 +31,8 @@ from cellgate_kernels.channels.reception import Reception
 from cellgate_kernels.channels.sockets import ChannelSocket, Receiver
 from cellgate_kernels.forking.sharing import Outlook
 from cellgate_kernels.kernel.asleep import Sleep
-from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.held import HeldFork
+from cellgate_kernels.kernel.kernel import Kernel, KernelFacts, KernelProfile
 from cellgate_kernels.launch.base import KernelExit
 from cellgate_kernels.limits.control_group import ControlGroup
 from cellgate_kernels.protocol.messages import Channel, Message, Signer, new_message
@@ -58,7 +59,7 @@ class MemorySocket(ChannelSocket):
         self.taken.set()
 
     def deliver(self, frames: list[bytes]) -> None:
-        """The kernel has sent these."""
+        """Deliver frames that the kernel has sent."""
         if self._closed:
             return
         self._inbox.append(frames)
@@ -148,7 +149,7 @@ class FakeSandbox:
                 held.die()
 
 
-class FakeHeldFork:
+class FakeHeldFork(HeldFork):
     """A fake kernel as it was. Made by `FakeKernel.checkpoint`.
 
     What it does is set by a test: `bytes`, which it is said to keep; `restore_error`, raised after the
@@ -156,11 +157,12 @@ class FakeHeldFork:
     """
 
     def __init__(self, held_id: str, kernel: FakeKernel, count: int, overruled: tuple[Obstacle, ...]) -> None:
+        # Doesn't call super().__init__: there is no process.
         self.id = held_id
         self.made_of = kernel.id
         self.workspace = kernel.workspace
         self.overruled = overruled
-        self.kernel = kernel
+        self.kernel: FakeKernel = kernel
         self.count = count
         self.bytes = 1024 * 1024
         self.restore_error: Exception | None = None
@@ -169,18 +171,15 @@ class FakeHeldFork:
 
     @property
     def alive(self) -> bool:
-        """Whether it is neither closed nor ended."""
         return not self._closed and not self.ended.done()
 
     async def memory(self) -> int:
-        """Return the bytes that a test set. Raises KernelDied when it has ended."""
         await asyncio.sleep(0)
         if not self.alive:
             raise KernelDied("The checkpoint has ended")
         return self.bytes
 
     def close(self) -> None:
-        """End it; it has ended at the loop's next turn."""
         if self.alive:
             self._closed = True
             asyncio.get_running_loop().call_soon(guarded(self.die, "fake held fork"))
@@ -213,7 +212,7 @@ class FakeKernel(Kernel):
     types of all messages sent to it. `knows`: by their types, what it replies to requests that are no cells;
     None for one that it works on until it is interrupted, and then does not reply to.
 
-    How it branches is set by a test: `can_branch`; `obstacles`, which refuse a branch or are overruled;
+    How it branches is set by a test: `facts`; `obstacles`, which refuse a branch or are overruled;
     `children` that stay with it; `branch_error`, raised after the workspace was filled, as if the fork had
     failed. All this applies to checkpoints too. A branch copies the obstacles and the count of cells.
     """
@@ -232,21 +231,18 @@ class FakeKernel(Kernel):
         self.id = kernel_id
         self.profile = profile
         self.workspace = workspace
-        self.info: Mapping[str, Any] = {"language_info": {"name": "python"}}
+        info = {"language_info": {"name": "python"}}
+        self.facts = KernelFacts(info, profile.kernelspec, can_branch=True, tells_variables=True)
         self.environment = None
         self.packages = None
-        self.hash_seed = None
-        self._branching = 0
-        self.can_branch = True
         self.branched: Branched | None = None
         self.obstacles: tuple[Obstacle, ...] = ()
         self.children: tuple[str, ...] = ()
         self.branch_error: Exception | None = None
         self.sandbox = FakeSandbox([self])
-        self._outlook = Outlook("/workspace", workspace)
+        self.outlook = Outlook("/workspace", workspace)
         self.discards = 0
         self.requests: list[str] = []
-        self.tells_variables = True
         self.knows: dict[str, Mapping[str, Any] | None] = {}
         self._asked: Message | None = None
         self.cell: Cell | None = None
@@ -279,10 +275,6 @@ class FakeKernel(Kernel):
 
     def control_group(self) -> ControlGroup | None:
         return self.group
-
-    @property
-    def display_name(self) -> str:
-        return self.profile.kernelspec
 
     @property
     def image(self) -> Mapping[str, str]:
@@ -326,13 +318,13 @@ class FakeKernel(Kernel):
         return tuple(each.id for each in sharers if each is not self and each.alive)
 
     async def branch(self, spec: BranchSpec) -> FakeKernel:
-        if not self.can_branch:
+        if not self.facts.can_branch:
             raise CannotBranch((Obstacle(ObstacleKind.KERNEL, self.profile.kernelspec),))
         branched = Branched(self.id, spec.workspace, spec.seed, self.obstacles, self.children)
         return await self.forked(spec, branched, self._count, lambda: self._refuse(spec.anyway))
 
     async def checkpoint(self, *, anyway: bool = False) -> FakeHeldFork:
-        if not self.can_branch:
+        if not self.facts.can_branch:
             raise CannotBranch((Obstacle(ObstacleKind.KERNEL, self.profile.kernelspec),))
         await asyncio.sleep(0)
         self._refuse(anyway)
@@ -387,7 +379,7 @@ class FakeKernel(Kernel):
             raise self.branch_error
 
     async def files_given(self) -> None:
-        """Does nothing: it has no user of its own."""
+        """Do nothing: a fake kernel has no user of its own."""
 
     async def shutdown(self) -> None:
         self._ended = True
@@ -417,12 +409,12 @@ class FakeKernel(Kernel):
         self.connection.close()
 
     async def remember(self) -> None:
-        """Does nothing: no other gateway adopts it."""
+        """Do nothing: no other gateway adopts a fake kernel."""
 
     # As the test sees it
 
     def die(self, cause: str = "kernel_exit", code: int = 1) -> None:
-        """The process ends on its own, now. What it has sent still arrives."""
+        """End the process by itself, now. Sent messages still arrive."""
         self._exit_as(KernelExit(cause, code, None, f"The kernel exited with code {code}."))
 
     def _exit_as(self, end: KernelExit) -> None:
@@ -452,7 +444,7 @@ class FakeKernel(Kernel):
     # Its side of the channels
 
     def _receive(self, channel: Channel, frames: list[bytes]) -> None:
-        """Messages arrive at the loop's next turn."""
+        """Take a message at the loop's next turn."""
         if not self.exited.done():
             message = self._signer.parse(channel, frames)
             asyncio.get_running_loop().call_soon(guarded(self._take, "fake kernel"), message)
@@ -473,7 +465,7 @@ class FakeKernel(Kernel):
                 if self.cell is not None and self.cell.answer is not None and not self.cell.answer.done():
                     self.cell.answer.set_result(str(message.content().get("value", "")))
             case "kernel_info_request":
-                self.say(message.channel, "kernel_info_reply", dict(self.info), message)
+                self.say(message.channel, "kernel_info_reply", dict(self.facts.info), message)
             case asked if asked in self.knows:
                 self._reply(message, self.knows[asked])
 

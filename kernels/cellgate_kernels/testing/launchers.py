@@ -16,9 +16,11 @@ from jupyter_client.kernelspec import KernelSpec
 
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import KernelStartFailed
+from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.reception import Reception
-from cellgate_kernels.kernel.checkpoints import HeldFork
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.kernel.held import HeldFork
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.testing.cells import Behaviour, Program, understand
 from cellgate_kernels.testing.kernels import FakeHeldFork, FakeKernel
@@ -84,9 +86,7 @@ class Gate:
 
     async def detach(self) -> None:
         """Let the oldest start succeed, or the next one as soon as it comes."""
-        while not self.waiting:
-            self._arrived.clear()
-            await self._arrived.wait()
+        await until(lambda: len(self.waiting) > 0, self._arrived)
         turn = self.waiting.popleft()
         if not turn.done():
             turn.set_result(None)

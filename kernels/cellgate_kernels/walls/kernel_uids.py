@@ -130,7 +130,7 @@ class KernelUids:
         return KernelUid(slot, 1 + slot, self._namespaces[slot])
 
     def give_back(self, uid: KernelUid) -> None:
-        """No process has it any more."""
+        """Free a uid that no process has any more."""
         if uid.slot >= _KEPT:
             os.close(self._namespaces.pop(uid.slot))
         heapq.heappush(self._free, uid.slot)

@@ -133,7 +133,7 @@ _Step = tuple[int, int, str | None, str | None]
 
 @cache
 def sandbox_filter(machine: str, *, branches: bool = False, root: bool = False) -> bytes | None:
-    """The filter for an architecture as of ``uname -m``, or None for one whose numbers are not known here.
+    """Return the filter for an architecture of ``uname -m``, or None if its numbers are not known.
 
     `branches`: for a kernel that can be branched. `root`: its files on the host are root's.
     """

@@ -18,7 +18,7 @@ from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.principal import DEFAULT, Login, Principal, Reach, Role
 from cellgate.identity.provider import KEEP_SECONDS, FileKeys, ProviderKeys, open_keys
-from cellgate.identity.store import PrincipalStore
+from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from tests.support.identity import AUDIENCE, CLAIMS, ISSUER, NOW, key_set, signer
 
@@ -56,8 +56,8 @@ class Gateway:
         self.monotonic = 1000.0
         self.source = Source()
         self.keys = ProviderKeys(self.source, monotonic=lambda: self.monotonic)
-        self.path = folder / "principals.sqlite"
-        self.directory = PrincipalDirectory(self.path, OWN, clock=lambda: self.now)
+        self.folder = folder
+        self.directory = PrincipalDirectory(reader_of_users(folder), OWN, clock=lambda: self.now)
         self.others = OidcAuthenticator(
             OidcSettings(ISSUER, AUDIENCE, **settings), self.keys, clock=lambda: self.now
         )
@@ -71,7 +71,7 @@ class Gateway:
     def waiting(self, token: str) -> Awaitable[Login]:
         login = self.all.login(token)
         assert not isinstance(login, Login)
-        return login()
+        return login("10.0.0.1")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 
 async def test_the_first_who_knows_a_token_decides(gateway: Gateway) -> None:
-    with PrincipalStoreOf(gateway) as store:
+    with open_users(gateway.folder, create=True) as store:
         store.add_user("eve", Role.AUDITOR)
         _, text = store.create_token("eve", reach=Reach())
     await gateway.directory.refresh()
@@ -98,22 +98,8 @@ async def test_the_first_who_knows_a_token_decides(gateway: Gateway) -> None:
         gateway.all.login("")
 
 
-class PrincipalStoreOf:
-    """The file of users, open for a moment."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._path = gateway.path
-
-    def __enter__(self) -> PrincipalStore:
-        self._store = PrincipalStore(self._path, create=True)
-        return self._store
-
-    def __exit__(self, *_: object) -> None:
-        self._store.close()
-
-
 async def test_a_disabled_users_token_is_refused_like_an_unknown_one_but_told_apart(gateway: Gateway) -> None:
-    with PrincipalStoreOf(gateway) as store:
+    with open_users(gateway.folder, create=True) as store:
         store.add_user("eve", Role.USER)
         token, text = store.create_token("eve", reach=Reach())
         revoked, former = store.create_token("eve", reach=Reach())
@@ -128,7 +114,7 @@ async def test_a_disabled_users_token_is_refused_like_an_unknown_one_but_told_ap
         told[name] = refused.value.cause, refused.value.principal, refused.value.token
     nobody = ("unknown_token", "", "")
     assert told == {"disabled": ("disabled_user", "eve", token.id), "revoked": nobody, "guessed": nobody}
-    with PrincipalStoreOf(gateway) as store:
+    with open_users(gateway.folder, create=True) as store:
         store.set_disabled("eve", disabled=False)
     await gateway.directory.refresh()
     assert gateway.at_once(text).principal.name == "eve"
@@ -256,7 +242,7 @@ async def test_nobody_else_vouches_for_the_administrator(gateway: Gateway) -> No
 async def test_a_user_who_was_disabled_here_has_no_way_in(gateway: Gateway) -> None:
     token = ONE.sign()
     login = gateway.at_once(token)
-    with PrincipalStoreOf(gateway) as store:
+    with open_users(gateway.folder, create=True) as store:
         store.add_user("ada", Role.USER)
         store.set_disabled("ada", disabled=True)
     await gateway.directory.refresh()

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from cellgate.identity.directory import PATIENCE_SECONDS, TICK_NS, PrincipalDirectory
+from cellgate.identity.directory import PATIENCE_SECONDS, PrincipalDirectory
 from cellgate.identity.principal import GRANTED, Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users, reader_of_users
+from cellgate.identity.store.user_file import PRINCIPALS, TICK_NS
 from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import InvalidInput
 
@@ -52,14 +53,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def directory(path: Path, clock: Clock) -> AsyncIterator[PrincipalDirectory]:
-    directory = PrincipalDirectory(path, "the-gateways-own", monotonic=clock)
+    directory = PrincipalDirectory(reader_of_users(path.parent), "the-gateways-own", monotonic=clock)
     yield directory
     await directory.close()
 
 
 async def user_with_token(path: Path, directory: PrincipalDirectory) -> bytes:
     """Ada, and the digest of her token; the directory knows both and has told so."""
-    with opened(path, create=True) as store:
+    with open_users(path.parent, create=True) as store:
         store.add_user("ada", Role.USER)
         _, text = store.create_token("ada", reach=Reach())
     await directory._look(Told())
@@ -79,16 +80,11 @@ def damage(path: Path) -> Path:
     return aside
 
 
-def mend(path: Path, aside: Path) -> None:
-    """Put the file back."""
-    aside.replace(path)
-
-
 async def test_a_change_that_a_request_has_read_already_is_told(
     path: Path, directory: PrincipalDirectory
 ) -> None:
     given = await user_with_token(path, directory)
-    with opened(path) as store:
+    with open_users(path.parent) as store:
         store.set_disabled("ada", disabled=True)
     # Whoever names a secret that is not there makes the directory read the file.
     with pytest.raises(InvalidInput):
@@ -109,7 +105,7 @@ async def test_it_is_behind_from_a_write_to_the_next_reading(
     written(path, ago_ns=2 * TICK_NS)
     await directory.catch_up()
     assert not directory.is_behind()
-    with opened(path) as store:
+    with open_users(path.parent) as store:
         store.set_disabled("ada", disabled=True)
     assert directory.is_behind()
     assert directory.login(given) is not None
@@ -122,11 +118,11 @@ class SlowReading:
 
     def __init__(self, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
-        self._read = directory._read_if_changed
-        monkeypatch.setattr(directory, "_read_if_changed", self)
+        self._read = directory._users.read
+        monkeypatch.setattr(directory._users, "read", self)
 
-    def __call__(self) -> Any:
-        found = self._read()
+    def __call__(self, **how: bool) -> Any:
+        found = self._read(**how)
         self.begun.set()
         assert self.go_on.wait(30)
         return found
@@ -136,7 +132,7 @@ async def test_a_request_that_comes_while_another_reads_waits_for_what_is_read(
     path: Path, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = await user_with_token(path, directory)
-    with opened(path) as store:
+    with open_users(path.parent) as store:
         store.set_disabled("ada", disabled=True)
     slow = SlowReading(directory, monkeypatch)
     first = asyncio.ensure_future(directory.catch_up())
@@ -153,7 +149,7 @@ async def test_a_change_read_for_a_request_that_is_gone_counts_for_the_next(
     path: Path, directory: PrincipalDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = await user_with_token(path, directory)
-    with opened(path) as store:
+    with open_users(path.parent) as store:
         store.set_disabled("ada", disabled=True)
     slow = SlowReading(directory, monkeypatch)
     gone = asyncio.ensure_future(directory.catch_up())
@@ -174,7 +170,7 @@ async def test_who_follows_is_told_before_a_request_goes_on(
     await user_with_token(path, directory)
     told = Told()
     directory.follow(told)
-    with opened(path) as store:
+    with open_users(path.parent) as store:
         store.set_disabled("ada", disabled=True)
     await directory.catch_up()
     assert (told.looks, told.gone) == (1, [("ada", "user_disabled")])
@@ -217,7 +213,7 @@ async def test_a_file_that_can_not_be_read_for_long_shuts_out_and_removes_nobody
     assert (told.looks, told.gone) == (1, [])
     assert not directory.is_shut_out("ada")
     # As it was before: its version is the one that was read last.
-    mend(path, whole)
+    whole.replace(path)
     await directory._look(told)
     assert directory.login(given) is not None
     assert told.gone == []
@@ -229,7 +225,7 @@ async def test_another_role_ends_the_logins_with_the_former(
     given = await user_with_token(path, directory)
     former = directory.login(given)
     assert former is not None
-    with opened(path) as store:
+    with open_users(path.parent) as store:
         store.set_role("ada", Role.AUDITOR)
     told = Told()
     await directory._look(told)

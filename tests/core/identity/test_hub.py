@@ -31,7 +31,7 @@ from cellgate.identity.hub import (
     hub_settings,
 )
 from cellgate.identity.principal import DEFAULT, Ask, Login, Permission, Principal, Reach, Role
-from cellgate.identity.store import opened
+from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import InvalidInput
 from tests.support.listening import listening
@@ -124,12 +124,11 @@ async def test_a_disabled_users_token_is_told_to_the_trail_whatever_the_hub_says
     service: Service, tmp_path: Path
 ) -> None:
     """The Hub is asked as about any token that opens nothing here; its answer is what the client reads."""
-    path = tmp_path / "principals.sqlite"
-    with opened(path, create=True) as store:
+    with open_users(tmp_path, create=True) as store:
         store.add_user("eve", Role.USER)
         token, text = store.create_token("eve", reach=Reach())
         store.set_disabled("eve", disabled=True)
-    both = Authentication(PrincipalDirectory(path, "own"), (service.logins,))
+    both = Authentication(PrincipalDirectory(reader_of_users(tmp_path), "own"), (service.logins,))
     await both.directory.refresh()
     ask = both.login(text)
     assert not isinstance(ask, Login)
@@ -263,7 +262,7 @@ async def test_whose_token_was_good_lately_guesses_nothing(service: Service) -> 
     assert ask("t").known
     del service.api.users["t"]
     with pytest.raises(InvalidToken):
-        await ask("t")()
+        await ask("t")("10.0.0.1")
     service.now += REFUSED_SECONDS
     assert not ask("t").known
 
@@ -282,7 +281,7 @@ async def test_wrong_tokens_of_an_address_do_not_lock_out_others_at_it(
 ) -> None:
     """As behind a proxy that everybody comes from."""
     monkeypatch.setattr(attempts, "HOLD_SECONDS", 0.0)
-    both = Authentication(PrincipalDirectory(tmp_path / "principals.sqlite", "own"), (service.logins,))
+    both = Authentication(PrincipalDirectory(reader_of_users(tmp_path), "own"), (service.logins,))
     await both.directory.refresh()
     services = {
         "access": AccessPolicy(both),

@@ -19,7 +19,7 @@ from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.principal import Login, Permission, Principal, Role
 from cellgate.identity.provider import FileKeys, ProviderKeys
-from cellgate.identity.store import opened
+from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate_kernels.base.errors import InvalidInput
 from tests.support import identity
 from tests.support.identity import NOW, Signer, forged, key_set, signer
@@ -85,7 +85,9 @@ async def a_gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     opened = await open_librechat(file)
     keys = opened._keys
     path = tmp_path / "principals.sqlite"
-    directory = PrincipalDirectory(path, "the-gateways-own-token", clock=lambda: gateway.now)
+    directory = PrincipalDirectory(
+        reader_of_users(tmp_path), "the-gateways-own-token", clock=lambda: gateway.now
+    )
     settings = OidcSettings(identity.ISSUER, identity.AUDIENCE)
     provider = OidcAuthenticator(
         settings, ProviderKeys(FileKeys(path), parse_keys(key_set(signer().jwk()))), clock=lambda: gateway.now
@@ -182,7 +184,7 @@ async def test_nobody_else_vouches_for_librechats_users(gateway: Gateway) -> Non
 
 async def test_a_user_of_librechat_can_be_locked_out(gateway: Gateway) -> None:
     login = gateway.login()
-    with opened(gateway.path, create=True) as store:
+    with open_users(gateway.path.parent, create=True) as store:
         store.add_user(login.principal.name, Role.USER)
         store.set_disabled(login.principal.name, disabled=True)
     await gateway.directory.refresh()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ async def test_obstacles_refuse_or_are_overruled(branches: Branches, folder: Pat
 
 async def test_what_can_not_branch_says_so_anyway(branches: Branches) -> None:
     parent = await branches.parent()
-    parent.can_branch = False
+    parent.facts = replace(parent.facts, can_branch=False)
     with pytest.raises(CannotBranch) as refused:
         await branches.branch(parent, BranchSpec(anyway=True))
     assert refused.value.obstacles == (Obstacle(ObstacleKind.KERNEL, "python3"),)

@@ -18,7 +18,7 @@ from cellgate_kernels.base.errors import (
     PoolExhausted,
 )
 from cellgate_kernels.base.settings import PoolSettings
-from cellgate_kernels.kernel.checkpoints import HeldFork
+from cellgate_kernels.kernel.held import HeldFork
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.pool.pool import KernelPool, PoolStatistics
 from cellgate_kernels.protocol.messages import Channel

@@ -15,6 +15,7 @@ import pytest
 from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places
 from cellgate_kernels.base.tasks import Supervisor
+from cellgate_kernels.forking.kept import keep
 from cellgate_kernels.keeper.frames import HEAD, NUMBER, Told
 from cellgate_kernels.keeper.programs import (
     Program,
@@ -25,7 +26,6 @@ from cellgate_kernels.keeper.programs import (
     end_other_kernels,
     start_program,
 )
-from cellgate_kernels.kernel.kept import keep
 
 PATIENCE = 60.0
 COUNT = 6000

@@ -18,7 +18,8 @@ from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
-from cellgate_kernels.pool.pool import ANYBODY, KernelPool, PoolStatistics
+from cellgate_kernels.pool.claims import ANYBODY
+from cellgate_kernels.pool.pool import KernelPool, PoolStatistics
 from cellgate_kernels.testing import (
     Attempt,
     FakeKernel,
@@ -218,7 +219,7 @@ async def close(pool: KernelPool, launcher: QuickLauncher) -> None:
     async with asyncio.timeout(DEADLINE):
         await pool.close()
     assert pool.statistics() == NOTHING
-    assert len(pool._line) == len(pool._in_line) == 0, "the line keeps claims"
+    assert len(pool._claims._line) == len(pool._claims._in_line) == 0, "the line keeps claims"
     assert launcher.existing == 0
     assert [kernel.id for kernel in launcher.kernels if kernel.discards != 1] == []
 

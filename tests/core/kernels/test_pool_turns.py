@@ -14,8 +14,9 @@ from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
-from cellgate_kernels.pool import pool as pool_module
-from cellgate_kernels.pool.pool import KernelPool, Moved
+from cellgate_kernels.pool import claims
+from cellgate_kernels.pool.claims import Moved
+from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.testing import Attempt, FakeLauncher, Gate, virtual_time
 
 PYTHON3 = KernelProfile("python3")
@@ -75,7 +76,7 @@ class House:
             task.cancel()
         ends = await asyncio.gather(*self.tasks, return_exceptions=True)
         assert {type(end) for end in ends} <= {type(None), asyncio.CancelledError, PoolExhausted}
-        assert len(self.pool._line) == len(self.pool._in_line) == 0
+        assert len(self.pool._claims._line) == self.pool._claims.in_line == 0
         assert self.pool.statistics().waiting == 0
         await self.pool.close()
         assert self.launcher.existing == 0
@@ -236,8 +237,9 @@ def test_claims_that_go_leave_nothing_in_line() -> None:
         for task in house.tasks:
             task.cancel()
         await rest()
-        assert len(house.pool._line) == len(house.pool._in_line) == len(house.pool._claims) == 0
-        assert house.pool._line.claimants <= 2
+        line = house.pool._claims
+        assert len(line._line) == len(line._in_line) == len(line) == 0
+        assert line._line.claimants <= 2
 
     in_house(test)
 
@@ -389,7 +391,7 @@ def test_a_long_line_is_told_once_a_second_however_often_it_moves() -> None:
 
 
 def test_only_the_beginning_of_a_very_long_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "MOST_TOLD", 10)
+    monkeypatch.setattr(claims, "MOST_TOLD", 10)
 
     async def test(house: House) -> None:
         told: Counter[int] = Counter()

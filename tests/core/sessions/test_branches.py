@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -190,7 +190,7 @@ def test_a_branch_says_if_absolute_paths_are_not_its_own(world: Family) -> None:
     assert parent is not None
     assert branch.kernel is not None
     assert parent.kernel is not None
-    branch.kernel._outlook = Outlook("/branches/b", parent.kernel.workspace)
+    branch.kernel.outlook = Outlook("/branches/b", parent.kernel.workspace)
     assert branch.to_wire().absolute_paths == "inherited"
     assert parent.to_wire().absolute_paths is UNSET
 
@@ -376,7 +376,8 @@ def test_what_stands_in_the_way_is_named(world: Family) -> None:
 
 
 def test_a_kernel_that_can_not_branch_says_so(world: Family) -> None:
-    world.fake("s").can_branch = False
+    fake = world.fake("s")
+    fake.facts = replace(fake.facts, can_branch=False)
     refusal = world.refused(CannotBranch, spec=BranchSpec(anyway=True))
     assert isinstance(refusal, CannotBranch)
     assert [each.kind for each in refusal.obstacles] == ["kernel"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_an_idle_kernel_tells_of_its_variables(world: World, session: Session, k
 
 
 def test_a_kernel_that_tells_of_none_is_not_asked(world: World, session: Session, kernel: FakeKernel) -> None:
-    kernel.tells_variables = False
+    kernel.facts = replace(kernel.facts, tells_variables=False)
     with pytest.raises(Conflict, match="tell of no variables"):
         world.run(variables(session))
     assert VARIABLES not in kernel.requests

@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cellgate.errors import Conflict, StorageError
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.resumed import BACKLOG_BYTES
 from cellgate.execution.run import ExecutionRun
 from cellgate.identity.secrets import Secret
 from cellgate.record.rows import ExecutionRow
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions import adoption
 from cellgate.sessions.adoption import MESSAGES_A_TURN, masked
+from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
-from cellgate_kernels.base.resources import ResourceLimits
+from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.channels.spool import Spooled
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
@@ -302,6 +305,7 @@ class TestAdoptedWithACell:
     ) -> FakeKernel:
         """The kernel, adopted with these texts in its spool; `arriving`: what its socket has by then."""
         spool = [Spooled(0, said("busy", "status", {"execution_state": "busy"}))]
+        spool.append(Spooled(0, said("begun", "execute_input", {"execution_count": 1, "code": "x"})))
         spool += [Spooled(number, printed_as(text, text)) for number, text in enumerate(spooled, 1)]
         found: list[FakeKernel] = []
 
@@ -335,6 +339,25 @@ class TestAdoptedWithACell:
         events = [each for each in world.run(recorded(world, session.row.id)) if each["execution"] == "e1"]
         assert events[-1]["type"] == "finished"
         return "".join(each["text"] for each in events if each["type"] == "stream")
+
+    def test_a_cell_that_nobody_wants_any_more_is_interrupted_and_what_it_says_is_read(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """More than a backlog holds had come, and the cell was cancelled before its run began."""
+        opened = Session.open
+
+        async def open_and_stop(session: Session, *args: Any) -> None:
+            await opened(session, *args)
+            session.stop("e1")
+
+        monkeypatch.setattr(Session, "open", open_and_stop)
+        flood = [f"{number:0{MIB}}" for number in range(BACKLOG_BYTES // MIB + 1)]
+        kernel = self.adopted(world, monkeypatch, ["a"], flood)
+        assert "interrupt_request" in kernel.requests
+        cell = b'{"msg_id":"cell","msg_type":"execute_request"}'
+        parent = structs.replace(said("cell", "status", {}), header_frame=cell)
+        world.do(kernel.say, Channel.IOPUB, "stream", {"name": "stdout", "text": "b"}, parent)
+        assert self.ended(world, kernel).endswith("b")
 
     @pytest.mark.parametrize(
         ("spooled", "arriving", "later"),

@@ -199,154 +199,112 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
     assert "Usage: cellgate COMMAND" in capsys.readouterr().out
 
 
-GONE, REMOVED = "cellgate: there is no", "; it was removed: "
-
-
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["expotr"], "cellgate: there is no command 'expotr'; did you mean export?"),
-        (["help", "rnu"], "cellgate: there is no command 'rnu'; did you mean run?"),
-        (["zzz"], "cellgate: there is no command 'zzz'; see cellgate --help"),
-        (["version"], "cellgate: there is no command 'version'; did you mean --version?"),
-        (["--bogus", "run"], "cellgate: there is no option --bogus"),
-        (
-            ["--RunApp.url=x", "run"],
-            "cellgate: the command comes first, then its options; see cellgate --help",
-        ),
-        (["run"], "cellgate: FILE is missing: cellgate run FILE [options] [-- ARGUMENT...]"),
-        (
-            ["run", "a.py", "b.py"],
-            "cellgate: unexpected argument 'b.py': cellgate run FILE [options] [-- ARGUMENT...]",
-        ),
-        (["sessions", "-o", "x"], "cellgate: there is no option -o"),
-        (["exec", "-c", "1"], "cellgate: there is no option -c; CODE stands alone: cellgate exec CODE"),
-        (["exec", "-s", "a", "1"], "cellgate: there is no option -s; did you mean --session?"),
-        (["exec", "-t", "5", "1"], "cellgate: there is no option -t; did you mean --timeout or --token?"),
+        (["expotr"], "there is no command 'expotr'; did you mean export?"),
+        (["help", "rnu"], "there is no command 'rnu'; did you mean run?"),
+        (["zzz"], "there is no command 'zzz'; see cellgate --help"),
+        (["version"], "there is no command 'version'; did you mean --version?"),
+        (["--bogus", "run"], "there is no option --bogus"),
+        (["--RunApp.url=x", "run"], "the command comes first, then its options; see cellgate --help"),
+        (["run"], "FILE is missing: cellgate run FILE [options] [-- ARGUMENT...]"),
+        (["run", "a.py", "b.py"], "unexpected argument 'b.py': cellgate run FILE [options] [-- ARGUMENT...]"),
+        (["sessions", "-o", "x"], "there is no option -o"),
+        (["exec", "-c", "1"], "there is no option -c; CODE stands alone: cellgate exec CODE"),
+        (["exec", "-s", "a", "1"], "there is no option -s; did you mean --session?"),
+        (["exec", "-t", "5", "1"], "there is no option -t; did you mean --timeout or --token?"),
         (
             ["exec", "--file", "a.py"],
-            "cellgate: there is no option --file; a file is for another command: cellgate run FILE",
+            "there is no option --file; a file is for another command: cellgate run FILE",
         ),
-        (["run", "-f", "a.py"], "cellgate: there is no option -f; FILE stands alone: cellgate run FILE"),
-        (
-            ["run", "a.py", "-c", "x"],
-            "cellgate: there is no option -c; put -- before what is for a.py itself",
-        ),
+        (["run", "-f", "a.py"], "there is no option -f; FILE stands alone: cellgate run FILE"),
+        (["run", "a.py", "-c", "x"], "there is no option -c; put -- before what is for a.py itself"),
         (
             ["run", "print(1)"],
-            "cellgate: print(1) is no file here; code is for another command: cellgate exec 'print(1)'",
+            "print(1) is no file here; code is for another command: cellgate exec 'print(1)'",
         ),
         (
             ["run", "x = " + "1 + " * 200 + "1"],
-            (
-                f"cellgate: x = {'1 + ' * 14}... is no file here;"
-                " code is for another command: cellgate exec CODE"
-            ),
+            (f"x = {'1 + ' * 14}... is no file here; code is for another command: cellgate exec CODE"),
         ),
-        (
-            ["run", "my (1) analysis.ipynb"],
-            "cellgate: my (1) analysis.ipynb can't be read: No such file or directory",
-        ),
-        (["export", "a", "--format", "html"], "cellgate: there is no option --format; did you mean --to?"),
-        (["-c", "print(1)"], "cellgate: there is no option -c; cellgate exec CODE runs code"),
-        (["-v"], "cellgate: there is no option -v; did you mean --version?"),
-        (["exec", "--out", "x", "1"], "cellgate: there is no option --out"),
+        (["run", "my (1) analysis.ipynb"], "my (1) analysis.ipynb can't be read: No such file or directory"),
+        (["export", "a", "--format", "html"], "there is no option --format; did you mean --to?"),
+        (["-c", "print(1)"], "there is no option -c; cellgate exec CODE runs code"),
+        (["-v"], "there is no option -v; did you mean --version?"),
+        (["exec", "--out", "x", "1"], "there is no option --out"),
         (
             ["process", "end", "s", "p", "--ProcessApp.json=True"],
-            (
-                "cellgate: --json is an option of cellgate process run, start, ls and watch,"
-                " and end does not have it"
-            ),
+            ("--json is an option of cellgate process run, start, ls and watch, and end does not have it"),
         ),
-        (
-            ["files", "get", "s", "a", "b", "-o", "x"],
-            "cellgate: --output is the FILE of get, which is given once",
-        ),
-        (["run", "--tiemout", "1"], "cellgate: there is no option --tiemout; did you mean --timeout?"),
+        (["files", "get", "s", "a", "b", "-o", "x"], "--output is the FILE of get, which is given once"),
+        (["run", "--tiemout", "1"], "there is no option --tiemout; did you mean --timeout?"),
         (
             ["serve", "--transport", "tcp"],
-            f"{GONE} option --transport{REMOVED}kernels are reached by Unix sockets only",
+            "there is no option --transport; it was removed: kernels are reached by Unix sockets only",
         ),
         (
             ["serve", "--ServeApp.data_cap=1"],
-            f"{GONE} setting --ServeApp.data_cap{REMOVED}it is always 50 MiB",
+            "there is no setting --ServeApp.data_cap; it was removed: it is always 50 MiB",
         ),
-        (["serve", "--ServeApp.prot=1"], f"{GONE} setting --ServeApp.prot; did you mean port?"),
-        (["serve", "--SevreApp.port=1"], f"{GONE} setting --SevreApp.port; did you mean ServeApp?"),
-        (["run", "a.txt"], "cellgate: a.txt: only .ipynb, .py and .md files can be run"),
-        (["run", "absent.py"], "cellgate: absent.py can't be read: No such file or directory"),
-        (
-            ["run", "absent.py", "-o", "A.HTML"],
-            "cellgate: absent.py can't be read: No such file or directory",
-        ),
-        (
-            ["replay", "absent.ipynb", "-o", "A.JSON"],
-            "cellgate: absent.ipynb can't be read: No such file or directory",
-        ),
-        (["run", "a.py", "--timeout", "0"], "cellgate: --timeout must be a number of seconds above 0, not 0"),
-        (
-            ["run", "a.py", "--timeout", "inf"],
-            "cellgate: --timeout must be a number of seconds above 0, not inf",
-        ),
+        (["serve", "--ServeApp.prot=1"], "there is no setting --ServeApp.prot; did you mean port?"),
+        (["serve", "--SevreApp.port=1"], "there is no setting --SevreApp.port; did you mean ServeApp?"),
+        (["run", "a.txt"], "a.txt: only .ipynb, .py and .md files can be run"),
+        (["run", "absent.py"], "absent.py can't be read: No such file or directory"),
+        (["run", "absent.py", "-o", "A.HTML"], "absent.py can't be read: No such file or directory"),
+        (["replay", "absent.ipynb", "-o", "A.JSON"], "absent.ipynb can't be read: No such file or directory"),
+        (["run", "a.py", "--timeout", "0"], "--timeout must be a number of seconds above 0, not 0"),
+        (["run", "a.py", "--timeout", "inf"], "--timeout must be a number of seconds above 0, not inf"),
         (
             ["run", "a.py", "-o", "out.txt"],
-            "cellgate: --output out.txt: a notebook's name ends in .ipynb, a page's in .html",
+            "--output out.txt: a notebook's name ends in .ipynb, a page's in .html",
         ),
-        (["run", "a.py", "-o", "no/x.ipynb"], "cellgate: --output no/x.ipynb: there is no folder no"),
-        (["export"], "cellgate: SESSION is missing: cellgate export SESSION [options]"),
-        (["export", ""], "cellgate: a session's name can't be empty"),
+        (["run", "a.py", "-o", "no/x.ipynb"], "--output no/x.ipynb: there is no folder no"),
+        (["export"], "SESSION is missing: cellgate export SESSION [options]"),
+        (["export", ""], "a session's name can't be empty"),
         (
             ["export", "s", "-o", "-"],
-            "cellgate: - is no name of a file, and nothing goes to stdout: name one, such as ./-",
+            "- is no name of a file, and nothing goes to stdout: name one, such as ./-",
         ),
         (
             ["export", "s", "-o", "s.pdf"],
             (
-                "cellgate: --output s.pdf: a notebook's name ends in .ipynb, a page's in .html, Markdown's"
+                "--output s.pdf: a notebook's name ends in .ipynb, a page's in .html, Markdown's"
                 " in .md, a script's in .py, a bundle's in .zip; else --to says what to write"
             ),
         ),
         (
             ["export", "s", "--bundle", "-o", "s.ipynb"],
-            "cellgate: --output s.ipynb: a bundle's name ends in .zip; or leave out --bundle",
+            "--output s.ipynb: a bundle's name ends in .zip; or leave out --bundle",
         ),
         (
             ["export", "s", "--bundle", "--to", "html"],
-            "cellgate: a bundle has the notebook as .ipynb; leave out --bundle or --to",
+            "a bundle has the notebook as .ipynb; leave out --bundle or --to",
         ),
         (
             ["export", "s", "-o", "s.zip", "--no-outputs"],
-            "cellgate: a bundle always has the outputs; leave out --no-outputs",
+            "a bundle always has the outputs; leave out --no-outputs",
         ),
-        (["sessions", "x"], "cellgate: unexpected argument 'x': cellgate sessions [options]"),
-        (
-            ["sessions", "--url", "ftp://x"],
-            "cellgate: 'ftp://x' is not a gateway's URL, such as http://127.0.0.1:8888",
-        ),
+        (["sessions", "x"], "unexpected argument 'x': cellgate sessions [options]"),
+        (["sessions", "--url", "ftp://x"], "'ftp://x' is not a gateway's URL, such as http://127.0.0.1:8888"),
         (
             ["sessions", "--url", f"http://{'x' * 70}.de"],
-            f"cellgate: 'http://{'x' * 70}.de' is not a gateway's URL: its name can't be one",
+            f"'http://{'x' * 70}.de' is not a gateway's URL: its name can't be one",
         ),
-        (
-            ["setup", "--environment", "large"],
-            "cellgate: --environment must be one of standard, minimal, not 'large'",
-        ),
-        (["user"], "cellgate: usage: cellgate user add|list|role|disable|enable|remove [NAME] [options]"),
-        (["token", "ls"], "cellgate: cellgate token does not know 'ls'; did you mean list?"),
-        (["user", "delete", "alice"], "cellgate: cellgate user does not know 'delete'; did you mean remove?"),
-        (["session", "delete", "s"], "cellgate: cellgate session does not know 'delete'; did you mean end?"),
-        (["files", "upload", "s", "x"], "cellgate: cellgate files does not know 'upload'; did you mean put?"),
-        (["token", "create", "alice"], "cellgate: usage: cellgate token create --user USER"),
-        (["secret", "set", "KEY", "value"], "cellgate: usage: cellgate secret set NAME --user USER"),
-        (["verify", "."], "cellgate: . is a folder; a data folder's record: cellgate verify --data-dir ."),
-        (["completion"], "cellgate: usage: cellgate completion bash|zsh|fish [options]"),
-        (["record", "stats", "x"], "cellgate: usage: cellgate record stats"),
-        (["record", "backup"], "cellgate: usage: cellgate record backup FILE|FOLDER"),
-        (
-            ["record", "restor", "x"],
-            "cellgate: cellgate record does not know 'restor'; did you mean restore?",
-        ),
-        (["sessions", "--token", "a b"], "cellgate: the token holds characters that no token has"),
+        (["setup", "--environment", "large"], "--environment must be one of standard, minimal, not 'large'"),
+        (["user"], "usage: cellgate user add|list|role|disable|enable|remove [NAME] [options]"),
+        (["token", "ls"], "cellgate token does not know 'ls'; did you mean list?"),
+        (["user", "delete", "alice"], "cellgate user does not know 'delete'; did you mean remove?"),
+        (["session", "delete", "s"], "cellgate session does not know 'delete'; did you mean end?"),
+        (["files", "upload", "s", "x"], "cellgate files does not know 'upload'; did you mean put?"),
+        (["token", "create", "alice"], "usage: cellgate token create --user USER"),
+        (["secret", "set", "KEY", "value"], "usage: cellgate secret set NAME --user USER"),
+        (["verify", "."], ". is a folder; a data folder's record: cellgate verify --data-dir ."),
+        (["completion"], "usage: cellgate completion bash|zsh|fish [options]"),
+        (["record", "stats", "x"], "usage: cellgate record stats"),
+        (["record", "backup"], "usage: cellgate record backup FILE|FOLDER"),
+        (["record", "restor", "x"], "cellgate record does not know 'restor'; did you mean restore?"),
+        (["sessions", "--token", "a b"], "the token holds characters that no token has"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
@@ -355,7 +313,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 2
     captured = capsys.readouterr()
-    assert captured.err == f"{line}\n"
+    assert captured.err == f"cellgate: {line}\n"
     assert captured.out == ""
 
 

@@ -12,7 +12,7 @@ import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from tests.conftest import StartGateway, serving
 from tests.gateway.console.conftest import HTML, Browser, ticket_path
 from tests.support.certificates import Authority
@@ -314,7 +314,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GatewayPr
     data = tmp_path_factory.mktemp("shared") / "data"
     data.mkdir(mode=0o700)
     tokens = {}
-    with opened(data / PRINCIPALS, create=True) as store:
+    with open_users(data, create=True) as store:
         for name in ("ada", "eve"):
             store.add_user(name, Role.USER)
             tokens[name] = store.create_token(name, reach=Reach())[1]

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from cellgate_kernels.base.resources import MIB
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
@@ -219,7 +219,7 @@ def test_each_user_has_sessions_of_their_own_and_tokens_have_their_limits(
     start_gateway: StartGateway,
 ) -> None:
     gateway = start_gateway(doors="all")
-    with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+    with open_users(gateway.data_dir, create=True) as store:
         tokens = {}
         for name in ("ada", "bob"):
             store.add_user(name, Role.USER)

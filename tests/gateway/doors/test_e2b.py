@@ -14,7 +14,8 @@ import pytest
 import requests
 
 from cellgate.identity.principal import Reach, Role
-from cellgate.identity.store import PRINCIPALS, PrincipalStore, opened
+from cellgate.identity.store.interface import UserStore
+from cellgate.identity.store.opening import open_users
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.server import IN_TIME, PATIENCE, TOKEN, GatewayProcess, until
 
@@ -568,12 +569,12 @@ def test_a_sandboxes_token_is_for_this_sandbox_alone(gateway: GatewayProcess, sh
 
 
 @pytest.fixture
-def store(gateway: GatewayProcess) -> Iterator[PrincipalStore]:
-    with opened(gateway.data_dir / PRINCIPALS, create=True) as found:
+def store(gateway: GatewayProcess) -> Iterator[UserStore]:
+    with open_users(gateway.data_dir, create=True) as found:
         yield found
 
 
-def test_sandboxes_of_two_users(gateway: GatewayProcess, store: PrincipalStore) -> None:
+def test_sandboxes_of_two_users(gateway: GatewayProcess, store: UserStore) -> None:
     keys = {}
     for name in ("ada", "bob"):
         store.add_user(name, Role.USER)
@@ -592,9 +593,7 @@ def test_sandboxes_of_two_users(gateway: GatewayProcess, store: PrincipalStore) 
     made.control("DELETE")
 
 
-def test_a_sandboxes_token_ends_with_the_one_that_it_is_of(
-    gateway: GatewayProcess, store: PrincipalStore
-) -> None:
+def test_a_sandboxes_token_ends_with_the_one_that_it_is_of(gateway: GatewayProcess, store: UserStore) -> None:
     store.add_user("eve", Role.USER)
     (first, first_key), (_, second_key) = (store.create_token("eve", reach=Reach()) for _ in range(2))
     made = make(gateway, first_key)
@@ -608,9 +607,7 @@ def test_a_sandboxes_token_ends_with_the_one_that_it_is_of(
     assert again.server("GET", "contexts").status_code == 401
 
 
-def test_a_token_with_a_prefix_makes_sandboxes_below_it(
-    gateway: GatewayProcess, store: PrincipalStore
-) -> None:
+def test_a_token_with_a_prefix_makes_sandboxes_below_it(gateway: GatewayProcess, store: UserStore) -> None:
     store.add_user("tom", Role.USER)
     limited = store.create_token("tom", reach=Reach("agent-"))[1]
     made = make(gateway, limited)

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from cellgate.identity.principal import Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from tests.conftest import NO_ENGINE, StartGateway, serving
 from tests.support.commands import refusal
 from tests.support.identity import signer
@@ -152,7 +152,7 @@ def test_the_key_of_the_address_is_kept_out_of_logs(gateway: GatewayProcess) -> 
 
 def test_users_have_files_of_their_own(start_gateway: StartGateway) -> None:
     gateway = start_gateway(doors="librechat")
-    with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+    with open_users(gateway.data_dir, create=True) as store:
         tokens = {}
         for name in ("ada", "bob"):
             store.add_user(name, Role.USER)

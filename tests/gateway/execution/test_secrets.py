@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.location import RECORD
-from cellgate.record.verify.stores import check_record
 from tests.conftest import StartGateway
 from tests.support.channels import channels, is_idle
 from tests.support.commands import cellgate

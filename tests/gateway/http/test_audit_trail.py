@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
+from cellgate.identity.store.user_file import PRINCIPALS
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.location import RECORD
-from cellgate.record.verify.stores import check_record
 from tests.conftest import StartGateway
 from tests.support.commands import cellgate
 from tests.support.server import GatewayProcess, Response, until
@@ -36,7 +37,7 @@ def tokens(data: Path) -> dict[str, str]:
     """A token of a user, an auditor and an administrator, and one of the latter that reaches little."""
     data.mkdir(mode=0o700)
     made = {}
-    with opened(data / PRINCIPALS, create=True) as store:
+    with open_users(data, create=True) as store:
         for name, role in ROLES.items():
             store.add_user(name, role)
             made[name] = store.create_token(name, reach=Reach())[1]
@@ -63,7 +64,7 @@ def test_what_was_done_and_refused_is_in_the_trail(
     gateway = start_gateway(data)
     olga = tokens["olga"]
     until(lambda: len(trail(gateway, olga, "act")) == 8, "acts before the start")
-    with opened(data / PRINCIPALS) as store:
+    with open_users(data) as store:
         store.set_disabled("ada", disabled=True)
     until(lambda: trail(gateway, olga, "act")[-1]["act"] == "user_disabled", "an act while it serves")
 
@@ -119,7 +120,7 @@ def test_what_was_done_and_refused_is_in_the_trail(
     assert all(len(line["hash"]) == 64 for line in lines)
 
     assert "next start" not in printed
-    with opened(data / PRINCIPALS) as store:
+    with open_users(data) as store:
         store.set_disabled("ada", disabled=False)
         store.add_user("zoe", Role.USER)
     *entries, last = cellgate("record", "trail", "--after", "8", f"--data-dir={data}").stdout.splitlines()
@@ -148,7 +149,7 @@ def test_a_disabled_users_token_is_told_from_an_unknown_one(
     start_gateway: StartGateway, data: Path, tokens: dict[str, str]
 ) -> None:
     """In the trail alone, also once there were too many: its bearer reads what they would of a guess."""
-    with opened(data / PRINCIPALS) as store:
+    with open_users(data) as store:
         store.set_disabled("ada", disabled=True)
     gateway = start_gateway(data, login_attempts=2)
     unknown = gateway.get("/v1/sessions", token="cg_0123456789ab_nobodys")

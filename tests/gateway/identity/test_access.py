@@ -20,7 +20,7 @@ import pytest
 
 from cellgate.http.routes import CONSOLE, JUPYTER, TABLE
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from tests.conftest import serving
 from tests.support.server import GatewayProcess, Response
 
@@ -193,7 +193,7 @@ class World:
         self.gateway = gateway
         self.tokens: dict[str, str] = {}
         self._scoped: dict[frozenset[Permission], str] = {}
-        with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+        with open_users(gateway.data_dir, create=True) as store:
             for name, role in (("alice", "user"), ("bob", "user"), ("olga", "auditor"), ("root", "admin")):
                 store.add_user(name, Role(role))
                 self.tokens[name] = store.create_token(name, reach=Reach())[1]

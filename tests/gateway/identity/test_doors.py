@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from tests.conftest import serving
 from tests.gateway.cli.test_mcp import call
 from tests.gateway.cli.test_mcp_http import INITIALIZE, McpServer, connected, session_of
@@ -28,7 +28,7 @@ class Users:
     def __init__(self, gateway: GatewayProcess) -> None:
         self.gateway = gateway
         self.tokens: dict[str, str] = {}
-        with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+        with open_users(gateway.data_dir, create=True) as store:
             for name in ("ada", "bob"):
                 store.add_user(name, Role.USER)
                 self.tokens[name] = store.create_token(name, reach=Reach())[1]

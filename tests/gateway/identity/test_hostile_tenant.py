@@ -17,7 +17,7 @@ import pytest
 from tornado.httpclient import HTTPRequest
 
 from cellgate.identity.principal import Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from cellgate.processes.table import MOST_OF_SESSION
 from tests.conftest import StartGateway, serving
 from tests.support.server import GatewayProcess, send, together, until
@@ -33,7 +33,7 @@ class Tenants:
     def __init__(self, gateway: GatewayProcess) -> None:
         self.gateway = gateway
         self.tokens: dict[str, str] = {}
-        with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+        with open_users(gateway.data_dir, create=True) as store:
             for name in ("alice", "mallory"):
                 store.add_user(name, Role.USER)
                 self.tokens[name] = store.create_token(name, reach=Reach())[1]
@@ -162,7 +162,7 @@ def test_a_hundred_programs_at_once_are_as_many_as_may_run(tenants: Tenants) -> 
 def test_a_revoked_token_cuts_every_kind_of_answer(tenants: Tenants) -> None:
     """Each is open, and cut soon after the command has ended: streams, a wait, an upload, a program."""
     gateway = tenants.gateway
-    with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+    with open_users(gateway.data_dir, create=True) as store:
         known, token = store.create_token("alice", reach=Reach())
     kept = tenants.tokens["alice"]
     base = "/v1/sessions/cut"
@@ -207,7 +207,7 @@ def test_a_revoked_token_cuts_every_kind_of_answer(tenants: Tenants) -> None:
 
         with ThreadPoolExecutor(len(ways)) as threads:
             ends = {name: threads.submit(cut, name) for name in ways}
-            with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+            with open_users(gateway.data_dir, create=True) as store:
                 store.revoke_token(known.id)
             for end in ends.values():
                 end.result(PATIENCE)

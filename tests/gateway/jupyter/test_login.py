@@ -11,7 +11,7 @@ import requests
 from tornado.httpclient import HTTPRequest
 
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from tests.conftest import StartGateway, serving
 from tests.support.server import PATIENCE, TOKEN, GatewayProcess, until
 from tests.support.websockets import websocket
@@ -170,7 +170,7 @@ def test_wrong_passwords_are_slowed_as_wrong_tokens_are(start_gateway: StartGate
 
 def test_the_cookie_is_worth_what_the_token_is(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
-    with opened(gateway.data_dir / PRINCIPALS, create=True) as store:
+    with open_users(gateway.data_dir, create=True) as store:
         store.add_user("ada", Role.USER)
         token, text = store.create_token("ada", scopes=frozenset({Permission.READ}), reach=Reach())
     with Client() as client:
@@ -178,6 +178,6 @@ def test_the_cookie_is_worth_what_the_token_is(start_gateway: StartGateway) -> N
         assert status(client, gateway) == 200
         answer = client.post(f"{gateway.url}/api/kernels", timeout=PATIENCE)
         assert answer.status_code == 403, "its scopes are the token's"
-        with opened(gateway.data_dir / PRINCIPALS) as store:
+        with open_users(gateway.data_dir) as store:
             store.revoke_token(token.id)
         until(lambda: status(client, gateway) == 401, "the cookie outlives the token")

@@ -9,8 +9,9 @@ import pytest
 
 from cellgate_kernels.base.errors import KernelspecNotFound, KernelStartFailed
 from cellgate_kernels.base.resources import MIB, ResourceLimits
-from cellgate_kernels.kernel import kernel as kernels
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.kernel import launcher as kernels
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.gateway.kernels.test_kernel import (

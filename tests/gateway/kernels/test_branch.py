@@ -19,7 +19,8 @@ from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace, Obstacl
 from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelBusy, KernelStartFailed
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.keeper.programs import ProgramOutput, ProgramSpec, end_other_kernels
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile, SharedBackend
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher, SharedBackend
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -54,18 +55,17 @@ def launcher(new_launcher: NewLauncher, fork_server: ForkServer | None) -> Kerne
 
 
 @pytest.fixture
-async def parent(launcher: KernelLauncher) -> AsyncIterator[Kernel]:
+async def parent(launcher: KernelLauncher, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kernel]:
     """A kernel; it and all that are branched off are discarded after the test."""
     kernels = [await launcher.start(PYTHON3)]
-    branch = launcher.branch
+    branch = launcher._forks.branch
 
     async def remember(kernel: Kernel, spec: BranchSpec) -> Kernel:
         made = await branch(kernel, spec)
-        made._branch = remember
         kernels.append(made)
         return made
 
-    kernels[0]._branch = remember
+    monkeypatch.setattr(launcher._forks, "branch", remember)
     yield kernels[0]
     await asyncio.gather(*(kernel.discard() for kernel in kernels))
 
@@ -386,8 +386,8 @@ async def test_a_kernel_without_the_names_it_needs_says_that_it_can_not(
     )
     set_program(catalog, "-c", without, "-f", "{connection_file}")
     kernel = await launcher.start(PYTHON3)
-    assert not kernel.can_branch
-    assert "without module._clear" in await kernel._provisioner.log_tail()
+    assert not kernel.facts.can_branch
+    assert "without module._clear" in await kernel.provisioner.log_tail()
     with pytest.raises(CannotBranch) as refused:
         await kernel.branch(BranchSpec(anyway=True))
     assert refused.value.obstacles == (Obstacle(ObstacleKind.KERNEL, "python3"),)
@@ -397,7 +397,7 @@ async def test_a_kernel_without_the_names_it_needs_says_that_it_can_not(
 async def test_the_names_that_it_needs_are_where_they_were(parent: Kernel) -> None:
     """A canary for new versions of ipykernel, tornado, pyzmq and Python: it says what they have moved."""
     assert await printed(parent, "print(get_ipython().kernel.branching.missing)") == "[]\n"
-    assert parent.can_branch
+    assert parent.facts.can_branch
 
 
 async def test_what_cells_have_spoilt_is_said_at_once(parent: Kernel) -> None:
@@ -414,7 +414,7 @@ async def test_what_cells_have_spoilt_is_said_at_once(parent: Kernel) -> None:
 
 async def test_other_languages_do_not_branch(launcher: KernelLauncher) -> None:
     kernel = await launcher.start(KernelProfile("bash"))
-    assert not kernel.can_branch
+    assert not kernel.facts.can_branch
     await kernel.discard()
 
 
@@ -488,7 +488,7 @@ async def test_branches_end_with_their_gateway_and_the_first_kernel_does_not(par
     numbers = [int(await printed(kernel, NUMBER)) for kernel in branches]
     for kernel in branches:
         send_cell(kernel, WRITES)
-    sandbox = parent._sandbox
+    sandbox = parent.shared_sandbox
     assert sandbox is not None
     for tenant in sandbox._tenants.values():
         # The system closes all connections of a gateway that is killed.
@@ -503,7 +503,7 @@ async def test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others(par
     numbers = [int(await printed(kernel, NUMBER)) for kernel in branches]
     for kernel in branches:
         send_cell(kernel, WRITES)
-    path = parent._provisioner.keeper_socket
+    path = parent.provisioner.keeper_socket
     assert path is not None
     await end_other_kernels(path)
     assert await printed(parent, f"{LIVES}print([*map(lives, {numbers})])") == "[False, False]\n"
@@ -541,7 +541,7 @@ async def test_nothing_piles_up(parent: Kernel, count: int) -> None:
     assert counts[-1] <= counts[0] + 2, counts
     assert int(await value(parent, opened)) <= before + 4
     assert "Z" not in await value(parent, states)
-    made = sorted(each.name[0] for each in parent._provisioner.place[0].sockets.glob("*-?"))
+    made = sorted(each.name[0] for each in parent.provisioner.place[0].sockets.glob("*-?"))
     assert made == ["b"] * 5 * len(line) + ["k"] * 6
 
 

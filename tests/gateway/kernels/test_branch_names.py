@@ -14,7 +14,8 @@ import pytest
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.keeper.programs import ProgramOutput, ProgramSpec
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher
+from cellgate_kernels.kernel.kernel import Kernel
+from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.launch import names
 from tests.gateway.kernels.test_branch import (
     DEADLINE,

@@ -16,9 +16,9 @@ from cellgate_kernels.base.errors import CannotBranch, InvalidInput, KernelBusy,
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.forking.server import ForkServer
 from cellgate_kernels.keeper.programs import end_other_kernels
-from cellgate_kernels.kernel.checkpoints import HeldFork
-from cellgate_kernels.kernel.held import Held
-from cellgate_kernels.kernel.kernel import Kernel, KernelLauncher, KernelProfile, SharedBackend
+from cellgate_kernels.kernel.held import HeldFork
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelLauncher, SharedBackend
 from cellgate_kernels.limits.control_group import ControlGroup
 from cellgate_kernels.protocol.messages import Channel
 from tests.gateway.kernels.test_branch import LIVES, THREAD, backend, copied, shown
@@ -78,7 +78,7 @@ class Session:
 
     async def processes(self) -> list[int]:
         """Those of the held forks, numbered as in the sandbox."""
-        return [cast("Held[Kernel]", held)._kept.pid for held in self.held if not held.ended.done()]
+        return [held._kept.pid for held in self.held if not held.ended.done()]
 
 
 @pytest.fixture
@@ -481,7 +481,7 @@ async def test_a_kernel_that_died_is_rolled_back(
 
 async def test_one_of_a_dead_kernel_ends_the_sandbox_when_it_is_closed(session: Session) -> None:
     held = await session.checkpoint()
-    gone = session.kernel._provisioner.gone
+    gone = session.kernel.provisioner.gone
     session.kernel.connection.request(Channel.SHELL, "execute_request", {"code": "import os; os._exit(3)"})
     async with asyncio.timeout(DEADLINE):
         await asyncio.shield(session.kernel.exited)
@@ -494,13 +494,13 @@ async def test_they_end_with_their_gateway_and_the_first_kernel_does_not(session
     await session.checkpoint()
     await session.checkpoint()
     processes = await session.processes()
-    for held in cast("list[Held[Kernel]]", session.held):
+    for held in session.held:
         # The system closes all connections of a gateway that is killed.
         held._tether.close()
         held._kept.close()
     waits = f"import time\nwhile any(map(lives, {processes})): time.sleep(0.01)\nprint('ended')"
     assert await session.run(LIVES + waits) == "ended\n"
-    for held in cast("list[Held[Kernel]]", session.held):
+    for held in session.held:
         held._end()
 
 
@@ -510,7 +510,7 @@ async def test_who_adopts_the_kernel_can_rely_on_their_end(session: Session) -> 
     await session.checkpoint()
     processes = await session.processes()
     await session.run(f"import os, signal; os.kill({processes[1]}, signal.SIGSTOP)")
-    path = session.kernel._provisioner.keeper_socket
+    path = session.kernel.provisioner.keeper_socket
     assert path is not None
     await end_other_kernels(path)
     assert await session.run(f"{LIVES}print([*map(lives, {processes})])") == "[False, False]\n"
@@ -525,7 +525,7 @@ async def test_nobody_comes(session: Session, monkeypatch: pytest.MonkeyPatch) -
     async def comes_not(*_: object) -> Any:
         raise KernelDied("This gateway is gone")
 
-    monkeypatch.setattr("cellgate_kernels.kernel.kernel.tie", comes_not)
+    monkeypatch.setattr("cellgate_kernels.kernel.forks.tie", comes_not)
     with pytest.raises(KernelDied):
         await session.checkpoint()
     pids = "[int(p) for p in os.listdir('/proc') if p.isdigit()]"
@@ -586,7 +586,7 @@ thread = threading.Thread(target=answers, daemon=True); thread.start()
 )
 async def test_false_answers_are_no_trouble(session: Session, answer: bytes) -> None:
     """A cell comes before the gateway does and takes the place of the held fork, if it is quick enough."""
-    folder = str(Path(session.kernel._provisioner.place[1].socket_prefix).parent)
+    folder = str(Path(session.kernel.provisioner.place[1].socket_prefix).parent)
     code = TAKES_ITS_PLACE.format(folder=folder, answer=b"?")
     await session.run(code.replace("b'?'", f"eval({str(answer[:60])!r}) * {max(1, len(answer) // 60)}"))
     for _ in range(3):
@@ -659,7 +659,7 @@ async def test_nothing_piles_up(session: Session) -> None:
     assert open_here() <= here + 3
     processes = await value(session.kernel, f"(lambda os: {states})(__import__('os'))")
     assert "Z" not in processes
-    sockets = session.kernel._provisioner.place[0].sockets
+    sockets = session.kernel.provisioner.place[0].sockets
     assert not [each for each in sockets.iterdir() if each.name[0] in "hb"]
     # A line of rollbacks: each kernel has what the one before it had, and no more.
     await session.roll_back(await session.checkpoint(anyway=True))

@@ -24,7 +24,8 @@ from cellgate_kernels.base.errors import (
     KernelStartFailed,
 )
 from cellgate_kernels.base.resources import MIB, ResourceLimits
-from cellgate_kernels.kernel.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher
 from cellgate_kernels.launch.base import OOM_SCORE, CellgateProvisioner, KernelExit
 from cellgate_kernels.launch.child import find_program
 from cellgate_kernels.protocol.execution import Execution, Status
@@ -177,7 +178,7 @@ async def test_a_ready_kernel_knows_what_it_is(launcher: KernelLauncher, backend
         assert not kernel.exited.done()
         assert kernel.profile == PYTHON3
         assert kernel.isolation == {"process": "none", "sandbox": "sandbox"}[backend]
-        assert kernel.info["language_info"]["name"] == "python"
+        assert kernel.facts.info["language_info"]["name"] == "python"
         assert kernel.workspace.name == kernel.id
         where = "import os; open('here', 'w').close(); print(os.listdir())"
         assert await printed(kernel, where) == "['here']\n"

@@ -10,7 +10,8 @@ import pytest
 from cellgate_kernels.base.errors import PoolExhausted
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.forking.server import ForkServer
-from cellgate_kernels.kernel.kernel import Kernel, KernelProfile, SharedBackend
+from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel.launcher import SharedBackend
 from cellgate_kernels.pool.pool import KernelPool
 from tests.core.kernels.test_pool import DEADLINE, NOTHING, PYTHON3, WITH_ENV, claim, until
 from tests.gateway.kernels.test_kernel import NewLauncher, folders, new_launcher, one_backend, printed
@@ -76,7 +77,7 @@ async def test_a_real_warm_kernel_that_is_killed_is_replaced(new_launcher: NewLa
         pool.start()
         await until(lambda: pool.statistics().warm == 1)
         dead = started[0]
-        await dead._provisioner.kill()
+        await dead.provisioner.kill()
         await until(lambda: len(started) == 2 and pool.statistics().warm == 1)
         kernel = await pool.claim(PYTHON3)
         assert kernel is started[1]
@@ -105,7 +106,7 @@ async def test_a_burst_on_forks_gets_its_kernels_in_order_of_arrival(
         kernels = await asyncio.gather(*claims)
         assert served == list(range(50))
         assert len({kernel.id for kernel in kernels}) == 50
-        assert {kernel._provisioner.way for kernel in kernels} == {"fork"}
+        assert {kernel.provisioner.way for kernel in kernels} == {"fork"}
     finally:
         await pool.close()
     assert pool.statistics() == NOTHING

@@ -11,8 +11,8 @@ import pytest
 
 from cellgate.processes.outputs import MOST_OF_PROGRAM
 from cellgate.processes.table import MOST_KEPT
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.location import RECORD
-from cellgate.record.verify.stores import check_record
 from tests.conftest import StartGateway
 from tests.support.commands import cellgate
 from tests.support.server import IN_TIME, GatewayProcess, Response, together, until

@@ -10,7 +10,7 @@ import pytest
 from tornado.httpclient import HTTPRequest
 
 from cellgate.identity.principal import Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users
 from cellgate.quotas.usage import COUNTED
 from tests.conftest import NO_ENGINE, serving
 from tests.support.commands import refusal
@@ -71,7 +71,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
     data = folder / "data"
     data.mkdir()
     tokens = {"default": TOKEN}
-    with opened(data / PRINCIPALS, create=True) as store:
+    with open_users(data, create=True) as store:
         for name in USERS:
             store.add_user(name, Role.AUDITOR if name == "reader" else Role.USER)
             tokens[name] = store.create_token(name, reach=Reach())[1]

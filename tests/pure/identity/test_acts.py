@@ -12,10 +12,11 @@ import pytest
 
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.principal import Reach, Role
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store.opening import open_users, reader_of_users
+from cellgate.identity.store.user_file import PRINCIPALS
 from cellgate.record.store.sqlite import upkeep
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.location import RECORD
-from cellgate.record.verify.stores import check_record
 from cellgate.server import acts as acts_module
 from cellgate.server.acts import ActRecorder, waiting
 from tests.pure.record.conftest import journal_at
@@ -24,7 +25,7 @@ from tests.pure.record.conftest import journal_at
 @asynccontextmanager
 async def recording(folder: Path) -> AsyncGenerator[tuple[ActRecorder, PrincipalDirectory], None]:
     """What a gateway has of this, between a start and an end."""
-    directory = PrincipalDirectory(folder / PRINCIPALS, "token")
+    directory = PrincipalDirectory(reader_of_users(folder), "token")
     async with journal_at(folder / RECORD) as journal:
         await directory.refresh()
         recorder = ActRecorder(directory, journal)
@@ -41,7 +42,7 @@ async def copied(folder: Path) -> None:
 
 
 def add(folder: Path, *names: str) -> None:
-    with opened(folder / PRINCIPALS, create=True) as store:
+    with open_users(folder, create=True) as store:
         for name in names:
             store.add_user(name, Role.USER)
 
@@ -94,7 +95,7 @@ async def test_acts_that_wait_for_a_gateway_are_counted(
     monkeypatch.setattr(upkeep, "_BATCH", 2)
 
     def waits() -> int:
-        return waiting(upkeep.acts_of(folder / RECORD), folder / PRINCIPALS)
+        return waiting(upkeep.acts_of(folder / RECORD), folder)
 
     await copied(folder)
     assert waits() == 0
@@ -120,7 +121,7 @@ async def test_acts_that_wait_for_a_gateway_are_counted(
 
 
 async def test_an_entry_has_both_times_and_no_secret(folder: Path) -> None:
-    with opened(folder / PRINCIPALS, create=True) as store:
+    with open_users(folder, create=True) as store:
         store.add_user("ada", Role.AUDITOR)
         token, secret = store.create_token("ada", expires_at=4e9, reach=Reach("a-"))
     await copied(folder)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import Conflict, NotFound, StorageError
-from cellgate.identity import store as store_module
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.principal import Role
 from cellgate.identity.secrets import (
@@ -22,7 +21,8 @@ from cellgate.identity.secrets import (
     check_secret_value,
     load_secret_key,
 )
-from cellgate.identity.store import PRINCIPALS, opened
+from cellgate.identity.store import user_file
+from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate_kernels.base.errors import InvalidInput
 from tests.support.commands import cellgate
 
@@ -31,7 +31,7 @@ VALUE = "sk-ABC 123456 é🔑"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    with opened(tmp_path / PRINCIPALS, create=True) as store:
+    with open_users(tmp_path, create=True) as store:
         store.add_user("ada", Role.USER)
         store.add_user("bob", Role.USER)
     return tmp_path
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def directory(folder: Path) -> AsyncGenerator[PrincipalDirectory, None]:
-    made = PrincipalDirectory(folder / PRINCIPALS, "token")
+    made = PrincipalDirectory(reader_of_users(folder), "token")
     await made.refresh()
     yield made
     await made.close()
@@ -47,7 +47,7 @@ async def directory(folder: Path) -> AsyncGenerator[PrincipalDirectory, None]:
 
 def put(folder: Path, user: str, name: str, value: str) -> None:
     key = load_secret_key(folder / SECRET_KEY, create=True)
-    with opened(folder / PRINCIPALS) as store:
+    with open_users(folder) as store:
         store.set_secret(user, name, key.seal(user, name, value))
 
 
@@ -106,7 +106,7 @@ async def test_the_value_before_a_change_is_known_until_the_next(
         put(folder, "ada", "KEY", f"{VALUE}{number}")
     await directory.refresh()
     assert directory.secrets("ada", ["KEY"]) == [Secret("KEY", f"{VALUE}2", f"{VALUE}1")]
-    with opened(folder / PRINCIPALS) as store:
+    with open_users(folder) as store:
         store.remove_secret("ada", "KEY")
         assert [act.fields["act"] for act in store.acts(0)] == [
             *["user_added"] * 2,
@@ -120,19 +120,19 @@ async def test_the_value_before_a_change_is_known_until_the_next(
 
 async def test_secrets_go_with_their_user(folder: Path, directory: PrincipalDirectory) -> None:
     put(folder, "ada", "KEY", VALUE)
-    with opened(folder / PRINCIPALS) as store:
+    with open_users(folder) as store:
         store.remove_user("ada")
         store.add_user("ada", Role.USER)
         assert store.secrets("ada") == []
 
 
 def test_who_is_not_there_has_no_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(folder / PRINCIPALS) as store:
+    with open_users(folder) as store:
         with pytest.raises(NotFound):
             store.set_secret("nobody", "KEY", b"")
         with pytest.raises(NotFound):
             store.remove_secret("ada", "KEY")
-        monkeypatch.setattr(store_module, "MOST_SECRETS", 1)
+        monkeypatch.setattr(user_file, "MOST_SECRETS", 1)
         store.set_secret("default", "KEY", b"")
         store.set_secret("default", "KEY", b"")
         with pytest.raises(Conflict):
@@ -160,7 +160,7 @@ async def test_a_box_opens_only_with_its_key_for_its_owner(
     with pytest.raises(StorageError, match="is missing"):
         directory.secrets("ada", ["KEY"])
     load_secret_key(folder / SECRET_KEY, create=True)
-    with opened(folder / PRINCIPALS) as store:
+    with open_users(folder) as store:
         store.add_user("cleo", Role.USER)
     await directory.refresh()
     with pytest.raises(StorageError, match="is not the key that they were set with"):
@@ -214,11 +214,11 @@ def test_another_file_is_no_key(tmp_path: Path, content: bytes) -> None:
 
 
 async def test_a_file_of_the_version_before_gets_secrets(folder: Path) -> None:
-    with opened(folder / PRINCIPALS) as store:
+    with open_users(folder) as store:
         store._db.execute("DROP TABLE secrets")
         store._db.execute("PRAGMA user_version = 1")
     put(folder, "ada", "KEY", VALUE)
-    with opened(folder / PRINCIPALS) as store:
+    with open_users(folder) as store:
         assert [user.name for user in store.users()] == ["ada", "bob"]
         assert [box.name for box in store.secrets("ada")] == ["KEY"]
 

@@ -1,4 +1,4 @@
-"""The file of users and tokens: what commands change, and what a gateway finds in it."""
+"""The contract of stores of users, and what is of a file alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import Conflict, NotFound, StorageError
-from cellgate.identity import store as store_module
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.store import PRINCIPALS, PrincipalStore, opened
+from cellgate.identity.store import user_file
+from cellgate.identity.store.interface import UserStore
+from cellgate.identity.store.opening import open_users
+from cellgate.identity.store.user_file import PRINCIPALS, UserFile
 from cellgate_kernels.base.errors import InvalidInput
 
 SCOPES = frozenset({Permission.RUN, Permission.READ})
@@ -27,17 +29,17 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[PrincipalStore]:
-    with opened(path, create=True) as store:
+def store(path: Path) -> Iterator[UserStore]:
+    with open_users(path.parent, create=True) as store:
         yield store
 
 
-def test_only_its_owner_can_read_the_file(store: PrincipalStore, path: Path) -> None:
+def test_only_its_owner_can_read_the_file(store: UserStore, path: Path) -> None:
     store.add_user("ada", Role.USER)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_token_is_kept_as_a_digest_only(store: PrincipalStore, path: Path) -> None:
+def test_a_token_is_kept_as_a_digest_only(store: UserStore, path: Path) -> None:
     store.add_user("ada", Role.USER)
     token, text = store.create_token("ada", reach=Reach())
     assert token.id in text
@@ -46,27 +48,27 @@ def test_a_token_is_kept_as_a_digest_only(store: PrincipalStore, path: Path) -> 
     assert text.split("_", 2)[2].encode() not in content
 
 
-def test_a_token_comes_back_as_it_was_made(store: PrincipalStore) -> None:
+def test_a_token_comes_back_as_it_was_made(store: UserStore) -> None:
     store.add_user("ada", Role.USER)
     made, _ = store.create_token("ada", expires_at=9e9, scopes=SCOPES, reach=Reach("a-"))
     only, _ = store.create_token("ada", reach=Reach("one", exact=True))
     assert store.tokens("ada") == sorted([made, only], key=lambda token: (token.created_at, token.id))
 
 
-def test_names_are_taken_once(store: PrincipalStore) -> None:
+def test_names_are_taken_once(store: UserStore) -> None:
     store.add_user("ada", Role.USER)
     with pytest.raises(Conflict):
         store.add_user("ada", Role.ADMIN)
     assert store.user("ada").role is Role.USER
 
 
-def test_nobody_can_be_the_gateways_own_administrator(store: PrincipalStore) -> None:
+def test_nobody_can_be_the_gateways_own_administrator(store: UserStore) -> None:
     with pytest.raises(InvalidInput, match="gateway's own token"):
         store.add_user("default", Role.USER)
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "'; DROP TABLE users; --"])
-def test_who_is_not_there_is_not_found(store: PrincipalStore, name: str) -> None:
+def test_who_is_not_there_is_not_found(store: UserStore, name: str) -> None:
     for change in (
         lambda: store.user(name),
         lambda: store.tokens(name),
@@ -81,7 +83,7 @@ def test_who_is_not_there_is_not_found(store: PrincipalStore, name: str) -> None
     assert store.acts(0) == []
 
 
-def test_another_role_changes_nothing_else(store: PrincipalStore) -> None:
+def test_another_role_changes_nothing_else(store: UserStore) -> None:
     before = store.add_user("ada", Role.ADMIN)
     token, _ = store.create_token("ada", scopes=SCOPES, reach=Reach("a-"))
     store.set_disabled("ada", disabled=True)
@@ -90,7 +92,7 @@ def test_another_role_changes_nothing_else(store: PrincipalStore) -> None:
     assert store.tokens() == [token]
 
 
-def test_a_disabled_user_gets_no_tokens(store: PrincipalStore) -> None:
+def test_a_disabled_user_gets_no_tokens(store: UserStore) -> None:
     store.add_user("ada", Role.USER)
     store.set_disabled("ada", disabled=True)
     with pytest.raises(Conflict, match="disabled"):
@@ -99,7 +101,7 @@ def test_a_disabled_user_gets_no_tokens(store: PrincipalStore) -> None:
     assert store.create_token("ada", reach=Reach())
 
 
-def test_the_tokens_of_a_removed_user_go_too(store: PrincipalStore) -> None:
+def test_the_tokens_of_a_removed_user_go_too(store: UserStore) -> None:
     store.add_user("ada", Role.USER)
     store.create_token("ada", reach=Reach())
     store.remove_user("ada")
@@ -107,7 +109,7 @@ def test_the_tokens_of_a_removed_user_go_too(store: PrincipalStore) -> None:
     assert store.users() == []
 
 
-def test_revoking_again_changes_nothing(store: PrincipalStore) -> None:
+def test_revoking_again_changes_nothing(store: UserStore) -> None:
     store.add_user("ada", Role.USER)
     token, _ = store.create_token("ada", reach=Reach())
     store.revoke_token(token.id)
@@ -117,7 +119,7 @@ def test_revoking_again_changes_nothing(store: PrincipalStore) -> None:
     assert first[0].revoked_at is not None
 
 
-def test_every_change_is_an_act_without_secrets(store: PrincipalStore) -> None:
+def test_every_change_is_an_act_without_secrets(store: UserStore) -> None:
     store.add_user("ada", Role.AUDITOR)
     token, text = store.create_token("ada", scopes=SCOPES, reach=Reach("a-"))
     store.revoke_token(token.id)
@@ -143,9 +145,9 @@ def test_every_change_is_an_act_without_secrets(store: PrincipalStore) -> None:
 
 
 def test_useless_tokens_make_room_and_used_ones_do_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "MOST_TOKENS", 2)
+    monkeypatch.setattr(user_file, "MOST_TOKENS", 2)
     time = 1000.0
-    with closing(PrincipalStore(path, create=True, clock=lambda: time)) as store:
+    with closing(UserFile(path, create=True, clock=lambda: time)) as store:
         store.add_user("ada", Role.USER)
         store.create_token("ada", reach=Reach(), expires_at=1001.0)
         store.create_token("ada", reach=Reach())
@@ -156,8 +158,8 @@ def test_useless_tokens_make_room_and_used_ones_do_not(path: Path, monkeypatch: 
         assert [token.expires_at for token in store.tokens()] == [None, None]
 
 
-def test_another_process_sees_a_new_version(store: PrincipalStore, path: Path) -> None:
-    with opened(path) as reader:
+def test_another_process_sees_a_new_version(store: UserStore, path: Path) -> None:
+    with closing(UserFile(path, create=False)) as reader:
         before = reader.version()
         assert reader.version() == before
         store.add_user("ada", Role.USER)
@@ -165,22 +167,22 @@ def test_another_process_sees_a_new_version(store: PrincipalStore, path: Path) -
 
 
 def test_commands_at_once_lose_nothing(path: Path) -> None:
-    with opened(path, create=True):
+    with open_users(path.parent, create=True):
         pass
 
     def add(number: int) -> None:
-        with opened(path) as store:
+        with open_users(path.parent) as store:
             store.add_user(f"user-{number}", Role.USER)
 
     with ThreadPool(8) as pool:
         pool.map(add, range(40))
-    with opened(path) as store:
+    with open_users(path.parent) as store:
         assert len(store.users()) == 40
         assert len(store.acts(0)) == 40
 
 
 def test_a_file_that_is_not_there_is_not_made_by_reading(path: Path) -> None:
-    with pytest.raises(NotFound, match="cellgate user add"), opened(path):
+    with pytest.raises(NotFound, match="cellgate user add"), open_users(path.parent):
         pass
     assert not path.exists()
 
@@ -190,7 +192,7 @@ def test_a_file_that_is_not_there_is_not_made_by_reading(path: Path) -> None:
 )
 def test_a_damaged_file_is_named(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(StorageError, match=PRINCIPALS), opened(path):
+    with pytest.raises(StorageError, match=PRINCIPALS), open_users(path.parent):
         pass
 
 
@@ -198,13 +200,13 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
-    with pytest.raises(StorageError, match="newer version"), opened(path):
+    with pytest.raises(StorageError, match="newer version"), open_users(path.parent):
         pass
     assert path.read_bytes() == before
 
 
 def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageError), opened(path, create=True):
+    with pytest.raises(StorageError), open_users(path.parent, create=True):
         pass
     assert not (tmp_path / "elsewhere").exists()

@@ -12,7 +12,7 @@ import pytest
 
 from cellgate.packages import uv
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.uv_output import LOGGED, is_full, log_output, secrets_of
+from cellgate.packages.uv_output import LOGGED, MOST_TOLD, derivation, is_full, log_output, secrets_of
 from cellgate_kernels.specs.uv_command import uv_command
 
 
@@ -54,6 +54,36 @@ def test_the_log_has_the_words_on_one_line_without_secrets(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         log_output("uv failed", "x" * 10 * LOGGED, secrets)
     assert len(caplog.records[0].getMessage()) < LOGGED + 100
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            (
+                "error: No solution found when resolving dependencies\n"
+                "  cause: Because a==1 has invalid metadata and you require a, it fails.\n\n"
+                "hint: Metadata for `a` (v1) could not be parsed:\n  do as I say\n"
+            ),
+            "Because a==1 has invalid metadata and you require a, it fails.",
+        ),
+        (
+            (
+                "error: No solution found when resolving dependencies\n"
+                "  cause: Because a==1 was yanked (reason: do (x) as I say) and only a==1 is available\n"
+            ),
+            "Because a==1 was yanked",
+        ),
+        (
+            "No solution found\n Because a at https://index/a and\n  /srv/wheels fail",
+            "Because a at *** and *** fail",
+        ),
+        ("error: Failed to resolve\n  cause: `a` was included. Because https://index/a", ""),
+    ],
+)
+def test_a_client_gets_neither_an_index_s_own_text_nor_its_address(said: str, told: str) -> None:
+    assert derivation(said) == told
+    assert len(derivation(f"No solution found: Because {'a' * 10_000}")) == MOST_TOLD
 
 
 @pytest.mark.timeout(20)

@@ -20,10 +20,10 @@ from cellgate.cli.record import copies
 from cellgate.cli.record.copies import Copied
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import backup, drafts
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD
 from cellgate.record.store.sqlite.redo import beside
-from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, image, text
 from tests.pure.record.test_redo import crashed

@@ -22,9 +22,9 @@ from cellgate.record.rows import Ancestor, Lineage
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.sqlite import schema
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.verify.notebooks import check_bundle, check_notebook
-from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, text

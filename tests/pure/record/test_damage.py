@@ -18,12 +18,12 @@ import pytest
 
 from cellgate.errors import RecordDamaged, StorageError, StorageFull
 from cellgate.record.chain import GENESIS, link
+from cellgate.record.findings import Finding
 from cellgate.record.rows import EventRow
 from cellgate.record.store.sqlite import redo, salvage, schema
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.redo import LOG_BYTES, beside, find_frames, last_beside
-from cellgate.record.verify.findings import Finding
-from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import Chain, all_events, journal_at, session_row
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_redo import crashed, synced

@@ -19,9 +19,9 @@ from cellgate.record.chain import verify
 from cellgate.record.store.sqlite import journal as journal_module
 from cellgate.record.store.sqlite import schema
 from cellgate.record.store.sqlite.backlog import cost
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import EventRow, Journal
 from cellgate.record.store.sqlite.migrations import VERSION
-from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.threads import work_for
 from tests.pure.record.conftest import (

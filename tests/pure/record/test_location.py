@@ -14,9 +14,9 @@ from cellgate.cli.main import main
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import backup, upkeep
 from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD, resolved
-from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_backup import back_up, in_it, names, restore

@@ -14,10 +14,10 @@ from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import journal as journal_module
 from cellgate.record.store.sqlite import lock as lock_module
 from cellgate.record.store.sqlite import schema, syncing
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.redo import beside, last_beside
-from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import Chain, all_events, eventually, session_row
 from tests.pure.record.test_redo import cells, crashed, in_tables, synced
 

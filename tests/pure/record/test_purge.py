@@ -14,8 +14,8 @@ import pytest
 
 from cellgate.errors import RecordGone, StorageError
 from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.resources import KIB
 from tests.pure.record.conftest import Chain, all_events, eventually, session_row, to_tables
 from tests.pure.record.recorded import Recorded, image, text

@@ -20,9 +20,9 @@ from cellgate.errors import StorageError
 from cellgate.record.chain import GENESIS, link, verify
 from cellgate.record.rows import EventRow
 from cellgate.record.store.sqlite import redo, upkeep
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.redo import beside
-from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.resources import KIB, MIB
 from tests.pure.record.conftest import (
     Chain,

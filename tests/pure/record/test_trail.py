@@ -14,10 +14,10 @@ import pytest
 from cellgate.cli.record import copies
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import upkeep
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.trail import ACCESS, BEGUN, LOST, REFUSED, Entry
 from cellgate.record.trail_writer import MOST_KEPT, MOST_REFUSALS, WINDOW_SECONDS, Notes, TrailWriter
-from cellgate.record.verify.stores import check_record
 from tests.pure.record.recorded import Recorded, text
 
 

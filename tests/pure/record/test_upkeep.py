@@ -12,8 +12,8 @@ import pytest
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.blobs import LEAST, long_runs
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.verify.stores import check_record
 from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, image, text
 

@@ -21,15 +21,15 @@ import pytest
 from cellgate.errors import StorageError
 from cellgate.record.export.bundle import COMMENT, MANIFEST
 from cellgate.record.export.session_export import Exports, Parts
+from cellgate.record.findings import Finding
 from cellgate.record.keys import KEY_FILE, SigningKey, load_key, make_key
 from cellgate.record.seal import cell_digest, make_seal
 from cellgate.record.spill import Spills
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.text import OPENING, cell_text, tail_text
-from cellgate.record.verify.findings import Finding
 from cellgate.record.verify.notebooks import check_bundle, check_notebook
-from cellgate.record.verify.stores import check_record
 from cellgate_kernels.base.threads import Lane
 from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import Recorded, image, text

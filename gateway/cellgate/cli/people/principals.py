@@ -1,6 +1,6 @@
-"""What ``cellgate user`` and ``cellgate token`` share: the file of a data folder, and its lists.
+"""What ``cellgate user``, ``token`` and ``secret`` share: the users of a data folder, and their lists.
 
-They work on the file itself, so a gateway need not be running; for one that is, a change counts at once.
+They work on what is kept, so a gateway need not be running; for one that is, a change counts at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cellgate.cli.base import BaseApp
 from cellgate.cli.terminal.tables import PIPE_WIDTH
 
 if TYPE_CHECKING:
-    from cellgate.identity.store import PrincipalStore
+    from cellgate.identity.store.interface import UserStore
 
 
 class PrincipalsApp(BaseApp):
-    """A command that reads and changes the file of users and tokens."""
+    """A command that reads and changes users and tokens."""
 
     actions: dict[str, str]
     """The names of the arguments of each action."""
@@ -41,16 +41,16 @@ class PrincipalsApp(BaseApp):
         raise SystemExit(0)
 
     def run_action(self, action: str, *words: str) -> None:
-        """The work of an action."""
+        """Carry out an action."""
         raise NotImplementedError
 
-    def store(self, *, create: bool = False) -> AbstractContextManager[PrincipalStore]:
-        """Return the data folder's file. Raises NotFound if there is none and it is not to be made."""
-        from cellgate.identity.store import PRINCIPALS, opened  # noqa: PLC0415 - keeps --help quick
+    def store(self, *, create: bool = False) -> AbstractContextManager[UserStore]:
+        """Return the data folder's users. Raises NotFound if there are none and they are not to be made."""
+        from cellgate.identity.store.opening import open_users  # noqa: PLC0415 - keeps --help quick
 
         if create:
             self.data_path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return opened(self.data_path / PRINCIPALS, create=create)
+        return open_users(self.data_path, create=create)
 
     def show(self, models: Sequence[dict[str, Any]], nothing: str) -> None:
         """Print these as JSON or as a table."""

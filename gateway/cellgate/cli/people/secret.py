@@ -66,7 +66,7 @@ class SecretApp(PrincipalsApp):
             unreadable,
             what_to_do,
         )
-        from cellgate.identity.store import RESERVED  # noqa: PLC0415
+        from cellgate.identity.store.interface import RESERVED  # noqa: PLC0415
 
         check_secret_name(name)
         value = check_secret_value(_read_value())

@@ -15,7 +15,7 @@ from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.people.principals import PrincipalsApp
 
 if TYPE_CHECKING:
-    from cellgate.identity.store import Token
+    from cellgate.identity.store.interface import Token
 
 
 class TokenApp(PrincipalsApp):

@@ -1,6 +1,6 @@
 """Copies of a record, checked like any record before they count as good, for ``cellgate record``.
 
-``record.store.sqlite.backup`` makes them and gives them their names; ``record.verify`` checks them.
+``backup`` of ``record.store.sqlite`` makes them and gives them their names; its ``check`` checks them.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.errors import StorageError
+from cellgate.record.findings import Finding
 from cellgate.record.store.sqlite.backup import Progress, backing_up, restoring
-from cellgate.record.verify.findings import Finding
-from cellgate.record.verify.stores import check_record
+from cellgate.record.store.sqlite.check import check_record
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class ExportApp(CommandApp):
         return 0
 
     def _check_bundle(self) -> None:
-        """Refuses what a bundle can't be. Raises UsageError."""
+        """Refuse options that a bundle can't have. Raises UsageError."""
         if not self._is_bundle:
             return
         if self.no_outputs:

@@ -26,7 +26,7 @@ from cellgate_kernels.base.errors import CellgateError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cellgate.record.verify.findings import Finding
+    from cellgate.record.findings import Finding
 
 
 class RecordApp(BaseApp):
@@ -190,12 +190,11 @@ class RecordApp(BaseApp):
 
     def _tell_waiting(self) -> None:
         """Say how many changes of users and tokens are not in the trail yet, if there are any."""
-        from cellgate.identity.store import PRINCIPALS  # noqa: PLC0415
         from cellgate.record.store.sqlite.upkeep import acts_of  # noqa: PLC0415
         from cellgate.server.acts import waiting  # noqa: PLC0415
 
         try:
-            number = waiting(acts_of(self._record), self.data_path / PRINCIPALS)
+            number = waiting(acts_of(self._record), self.data_path)
         except CellgateError as error:
             sys.stdout.flush()
             sys.stderr.write(f"cellgate: how many acts wait is not known: {error.message}\n")

@@ -201,7 +201,7 @@ def exit_code(report: NotebookReport) -> int:
 
 
 def summary(report: NotebookReport) -> str:
-    """The counts of a report in a line. A branch's inherited cells ran and are listed; they count nowhere."""
+    """Return the counts of a report in a line, without the cells that a branch inherited."""
     inherited = sum(1 for cell in report.cells if cell.inherited)
     apart = f" ({inherited} inherited, not counted)" if inherited else ""
     return (

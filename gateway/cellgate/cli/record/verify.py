@@ -20,7 +20,7 @@ from cellgate.cli.terminal.escaping import printed
 from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
 
 if TYPE_CHECKING:
-    from cellgate.record.verify.findings import Finding
+    from cellgate.record.findings import Finding
 
 VALID, NOT_VALID, UNREADABLE, NO_SEAL = 0, 1, 2, 3
 """Exit codes, the worst first after 0; 2 is also a usage error, as in all commands."""
@@ -74,8 +74,8 @@ class VerifyApp(BaseApp):
 
     def _findings(self, outcomes: set[int]) -> Iterator[Finding]:
         if not self.extra_args:
+            from cellgate.record.store.sqlite.check import check_record  # noqa: PLC0415
             from cellgate.record.store.sqlite.location import RECORD  # noqa: PLC0415 - keeps --help quick
-            from cellgate.record.verify.stores import check_record  # noqa: PLC0415
 
             if self.key:
                 raise UsageError("--key is for an exported file; the record in a data folder is not signed")

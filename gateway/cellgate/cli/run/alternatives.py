@@ -11,7 +11,7 @@ from cellgate.client.values import Alternative, Exploration
 
 
 def alternative_lines(found: Exploration) -> Iterator[str]:
-    """For each alternative, in the order given: its number and how it ended, then its text."""
+    """Yield each alternative's number, end and text, in the order given."""
     for number, each in enumerate(found.results, 1):
         if number > 1:
             yield ""

@@ -56,13 +56,13 @@ class Run:
         """What the script has left with, if it has."""
 
     async def prepare(self, code: str, screen: Screen) -> None:
-        """Runs code that is no cell of the file; says what its result, and no later one, tells of a loss."""
+        """Run code that is no cell of the file, and show a loss of which its result alone tells."""
         result = await self.gateway.execute(self.session, code, silent=True)
         if result.loss:
             screen.note(result.loss)
 
     async def cells(self, screen: Screen) -> int:
-        """Runs the cells; returns how many have failed."""
+        """Run the cells; return how many have failed."""
         failed = 0
         places = [index for index, cell in enumerate(self.source.cells) if cell.runs]
         for number, index in enumerate(places, 1):
@@ -88,7 +88,7 @@ class Run:
         return failed
 
     async def _cell_or_interrupt(self, index: int, cell: Cell, screen: Screen) -> Finished:
-        """Runs one cell. When cancelled (Ctrl-C), it interrupts the cell, shows its end, then raises."""
+        """Run one cell. When cancelled (Ctrl-C), interrupt the cell, show its end, then raise."""
         task = asyncio.create_task(self._cell(index, cell, screen))
         try:
             return await asyncio.shield(task)
@@ -101,7 +101,7 @@ class Run:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _cancel(self, execution: str, task: asyncio.Task[Finished]) -> None:
-        """Stops the execution and lets `task` show its end; after `_GRACE` the connection is closed."""
+        """Stop the execution and let `task` show its end; after `_GRACE` the connection is closed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 try:

@@ -123,7 +123,7 @@ class Console:
         return []
 
     async def _cell_to_its_end(self, code: str) -> None:
-        """Runs a cell. A refusal by the gateway is shown, and the prompt continues."""
+        """Run a cell. A refusal by the gateway is shown, and the prompt continues."""
         output = CellOutput(sys.stdout, self._pictures)
         try:
             await self._cell(code, output)
@@ -136,7 +136,7 @@ class Console:
             await asyncio.gather(*self._interrupts, return_exceptions=True)
 
     async def _undo(self) -> None:
-        """Takes back the last cell, or says why that is not possible."""
+        """Take back the last cell, or say why that is not possible."""
         output = CellOutput(sys.stdout, self._pictures)
         try:
             output.note(undone_text(await self._gateway.undo(self._session)))
@@ -159,7 +159,7 @@ class Console:
                     output.end(event)
 
     async def _answer(self, request: InputRequest, output: CellOutput) -> None:
-        """Asks the user; without an answer (Ctrl-C, Ctrl-D) the cell is interrupted."""
+        """Ask the user; without an answer (Ctrl-C, Ctrl-D) the cell is interrupted."""
         line = await self._prompt.answer(output.guarded(request.prompt), password=request.password)
         try:
             if line is None:

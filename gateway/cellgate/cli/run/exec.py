@@ -135,7 +135,7 @@ class Output(Screen, Protocol):
     """Shows one cell, and the prompts of its input()."""
 
     def prompt(self, text: str) -> None:
-        """Shows what input() asks."""
+        """Show the prompt of input()."""
 
 
 class OnlyPrompts(Silent):
@@ -153,7 +153,7 @@ class Piped(Plain):
         super().__init__(1, pictures)
 
     def end(self, number: int, finished: Finished) -> None:
-        """Writes a line to stderr if the cell did not end by itself, and others that say why."""
+        """Write to stderr that the cell did not end by itself, if so, and why."""
         if finished.status not in {"ok", "error"}:
             self.note(summary(finished))
         self.explain(finished)
@@ -178,7 +178,7 @@ class OnTerminal:
         """Close nothing: nothing is open."""
 
     def begin(self, number: int, code: str) -> None:
-        """Shows nothing: the user has just typed it."""
+        """Show nothing: the user has just typed the code."""
 
     def event(self, event: Event) -> None:
         """Show an output, if it passes the filter."""

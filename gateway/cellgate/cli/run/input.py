@@ -101,7 +101,7 @@ class Answers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops reading. Raises what has made an answer impossible."""
+        """Stop reading. Raises the error that made an answer impossible, if any."""
         if self._answering is not None:
             self._answering.cancel()
             await asyncio.gather(self._answering, return_exceptions=True)

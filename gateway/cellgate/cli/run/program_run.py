@@ -27,14 +27,14 @@ PAUSE = 0.2
 
 
 def piped_stdin(*, asked: bool) -> int | None:
-    """The descriptor of our stdin if the program is to get it: from a terminal, only if `asked` for."""
+    """Return the descriptor of our stdin if the program is to get it; a terminal only if `asked` for."""
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         return None
     return sys.stdin.fileno()
 
 
 async def show_events(events: AsyncGenerator[Event], *, json: bool = False, shown: bool = True) -> int:
-    """Writes what the program writes, until it ends; returns the exit code. `json`: all events instead."""
+    """Print the program's output until it ends; return the exit code. `json`: all events instead."""
     out = Outlet(sys.stdout)
     err = Outlet(sys.stderr)
     async with aclosing(events) as received:
@@ -80,7 +80,7 @@ class Feed:
         self._descriptor = descriptor
 
     async def run(self) -> None:
-        """Sends all of it, and its end. Returns early when the program has ended."""
+        """Send all input, and its end. Returns early when the program has ended."""
         with suppress(GatewayError):  # whoever follows the program learns what is wrong
             while data := await self._read():
                 await self._send(data)
@@ -122,7 +122,7 @@ class ProgramRun:
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
 
     async def to_its_end(self, feed: Feed | None, *, shown: bool) -> int:
-        """Shows what it writes, and returns its exit code."""
+        """Show the program's output, and return its exit code."""
         loop = asyncio.get_running_loop()
         for number in PASSED_ON:
             loop.add_signal_handler(number, self._signals.put_nowait, number)
@@ -144,7 +144,7 @@ class ProgramRun:
                 loop.remove_signal_handler(number)
 
     async def _pass_on(self) -> None:
-        """The first signal is the program's; the next one ends it, however it takes the first."""
+        """Pass the first signal on to the program, and end the program at the next one."""
         number = await self._signals.get()
         with suppress(GatewayError):  # it has ended by itself
             await self._gateway.signal_program(self._session, self._process, number.name)

@@ -36,7 +36,7 @@ class Prompt:
         self._waiting: list[KeyPress] | None = None
 
     async def start(self, history: list[str]) -> None:
-        """Creates the editor; `history` is oldest first."""
+        """Create the editor; `history` is oldest first."""
         info = await self._questions.ask("kernel_info_request", {}) or {}
         self._lines: PromptSession[str] = PromptSession(
             message=f"{self._name}> ",
@@ -68,7 +68,7 @@ class Prompt:
             return None
 
     async def close(self) -> None:
-        """Closes the connection to the kernel."""
+        """Close the connection to the kernel."""
         await self._questions.close()
 
     # Keys

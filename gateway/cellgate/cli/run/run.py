@@ -65,7 +65,7 @@ def session_name(path: Path) -> str:
 
 
 def _is_code(name: str) -> bool:
-    """Whether what should be a file is code: no name of a file that can be run, and of none that is here."""
+    """Return whether a word that should be a file is code: it names no file, and none of a kind that runs."""
     if not _CODE.search(name) or Path(name).suffix.lower() in SUFFIXES:
         return False
     # Path's own exists raises for what is too long to be a name.
@@ -228,7 +228,7 @@ class RunApp(SessionOptions):
                     RunReport(
                         file=printed_line(str(path)),
                         session=session,
-                        status=_status(cells) if failed else "ok",
+                        status=next((cell.result.status for cell in cells if failed and cell.failed), "ok"),
                         cells=cells,
                         not_run=total - len(cells),
                         notebook=notebook,
@@ -287,7 +287,7 @@ class RunApp(SessionOptions):
         return Path(name), output
 
     async def _conclude(self, run: Run, screen: Screen, output: Path | None, data: Data | None) -> Brought:
-        """Writes what is to be kept and ends the session, unless files have to stay in it."""
+        """Write the results to keep, and end the session unless files have to stay in it."""
         brought = Brought()
         try:
             if output is not None:
@@ -334,11 +334,6 @@ def _advise(screen: Screen, error: ErrorInfo | None, path: Path, sent: Sequence[
             screen.note(hint)
 
 
-def _status(cells: Sequence[CellReport]) -> str:
-    """Return the status of the first cell that failed; ``ok`` if none has."""
-    return next((cell.result.status for cell in cells if cell.failed), "ok")
-
-
 class Data:
     """The files that a run needs, and those that it makes.
 
@@ -354,14 +349,14 @@ class Data:
         self._files: Files | None = None
 
     async def send(self, files: Files) -> None:
-        """Sends them, and notes what is there before the first cell."""
+        """Send the files, and note those that are there before the first cell."""
         self._begun = time.time()
         self._hashes = await send(files, self.sent)
         self._before = await listed(files)
         self._files = files
 
     async def bring_back(self, screen: Screen) -> Brought:
-        """Brings back what is new or changed, and says so."""
+        """Bring back new and changed files, and name them."""
         if self._files is None:  # sending has failed
             return Brought()
         models = changed(self._before, await listed(self._files), self._hashes)

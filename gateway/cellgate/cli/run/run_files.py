@@ -144,7 +144,7 @@ def sent_from(folder: Path, sent: Iterable[Sent], hashes: Mapping[str, str]) -> 
 
 
 async def send(files: Files, sent: Sequence[Sent]) -> dict[str, str]:
-    """Uploads the files; the SHA-256 of each by its path. Raises InvalidInput for one that can't be read."""
+    """Upload the files; return each one's SHA-256 by path. Raises InvalidInput for one that can't be read."""
     hashes: dict[str, str] = {}
     for each in sent:
         try:
@@ -166,7 +166,7 @@ async def listed(files: Files) -> dict[str, FileModel]:
 def changed(
     before: Mapping[str, FileModel], after: Mapping[str, FileModel], sent: Mapping[str, str]
 ) -> list[FileModel]:
-    """Files that are new, or other than before; hidden ones, such as caches, only if they were sent."""
+    """Return new and changed files; hidden ones, such as caches, only if they were sent."""
     return [
         model
         for path, model in after.items()
@@ -201,7 +201,7 @@ class Target:
 
 
 async def bring_back(files: Files, models: Sequence[FileModel], target: Target) -> Brought:
-    """Writes files of the session to the target's folder. What can't be brought is in `refused`, with why."""
+    """Write files of the session to the target's folder. `refused` has the others, with the reasons."""
     brought = Brought()
     room = MOST_BYTES
     for number, model in enumerate(models):
@@ -224,7 +224,7 @@ async def bring_back(files: Files, models: Sequence[FileModel], target: Target) 
 
 
 async def _bring(files: Files, model: FileModel, target: Target) -> None:
-    """Downloads one file beside its place, and puts it there if nothing of the user's is lost."""
+    """Download one file beside its place, and put it there if nothing of the user's is lost."""
     parts = safe_parts(model.path)
     target.folder.mkdir(parents=True, exist_ok=True)
 
@@ -276,7 +276,7 @@ def _place_file(whole: Path, parts: Sequence[str], path: str, target: Target) ->
 
 @contextlib.contextmanager
 def _opened_parent(root: Path, parts: Sequence[str]) -> Iterator[int]:
-    """A descriptor of the folder below `root`, made if missing. Raises Refused at a link."""
+    """Return a descriptor of the folder below `root`, made if missing. Raises Refused at a link."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts:

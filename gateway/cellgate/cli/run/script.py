@@ -45,7 +45,7 @@ def preparing(name: str, arguments: Sequence[str], *, fresh: bool) -> str:
 
 
 def exit_code(error: ErrorInfo | None) -> int | None:
-    """The exit code that a script asks for by this error, as Python would give it; None for another error."""
+    """Return the exit code that Python would give for this error of a script; None if it asks for none."""
     if error is None or error.ename != "SystemExit":
         return None
     if error.evalue in _BY_WORD:

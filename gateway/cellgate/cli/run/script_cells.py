@@ -63,7 +63,7 @@ def _header_length(lines: Sequence[str]) -> int:
 
 
 def _lines_in_strings(text: str) -> set[int]:
-    """Lines (from 0) that start inside a string, where ``# %%`` is text, not a marker.
+    """Return the lines (from 0) that start inside a string, where ``# %%`` is text, not a marker.
 
     IPython's ``%magic`` and ``!command`` lines may stop the tokenizer; strings after that go undetected.
     """

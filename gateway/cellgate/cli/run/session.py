@@ -374,7 +374,7 @@ async def unfinished_cells(gateway: Gateway, model: SessionModel) -> list[Execut
 
 
 async def _cancel_all(gateway: Gateway, name: str) -> list[str]:
-    """Cancels what runs or waits in a session; returns which executions."""
+    """Cancel all running and queued executions of a session; return their ids."""
     cancelled = []
     # From the last one on: no cell that waits starts because the one before it is gone.
     for cell in reversed(await unfinished_cells(gateway, await _live(gateway, name))):

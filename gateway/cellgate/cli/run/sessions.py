@@ -32,7 +32,7 @@ class ListOptions(CommandApp):
     flags = switches("ListOptions", live=live, json=json)
 
     async def list_sessions(self) -> None:
-        """Prints the sessions, the one used last first."""
+        """Print the sessions, the one used last first."""
         models = [
             model
             async for model in self.gateway().sessions(

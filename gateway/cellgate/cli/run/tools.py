@@ -43,7 +43,7 @@ class ToolsApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Prints the tools. Raises UsageError for a name or a format that there is not."""
+        """Print the tools. Raises UsageError for an unknown name or format."""
         import msgspec  # noqa: PLC0415 - with what follows, keeps --help quick
 
         from cellgate.client import InvalidInput  # noqa: PLC0415

@@ -28,7 +28,7 @@ LARGE = 8 * 1024 * 1024
 
 
 def target_of(name: str) -> Path:
-    """The file to write that a user names. Raises UsageError for ``-``, by which others mean stdout."""
+    """Return the path of the file to write. Raises UsageError for ``-``, which often means stdout."""
     if name == "-":
         raise UsageError("- is no name of a file, and nothing goes to stdout: name one, such as ./-")
     return expanded(name)
@@ -36,7 +36,7 @@ def target_of(name: str) -> Path:
 
 @contextmanager
 def transfer(name: str, making: str | None = None) -> Iterator[Teller]:
-    """A bar for a large transfer, if there is a terminal to draw it on.
+    """Show a bar for a large transfer, if there is a terminal to draw it on.
 
     `making`: what the gateway does before the first byte; if given, the bar is shown from the start.
     """

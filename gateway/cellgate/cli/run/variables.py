@@ -8,7 +8,7 @@ from cellgate.client import VariableList
 
 
 def print_variables(found: VariableList) -> None:
-    """Writes them to stdout, in the order of their definition."""
+    """Write the variables to stdout, in the order of their definition."""
     table = make_table("NAME", "TYPE", "BYTES", "SUMMARY", right=("BYTES",))
     for each in found.variables:
         size = str(each.size) if isinstance(each.size, int) else "-"

@@ -33,7 +33,7 @@ from cellgate.client import (
 
 
 async def watch(gateway: Gateway, session: str, *, after: int | None, json: bool, again: str) -> None:
-    """Shows the session's events after `after` until it ends; by default from the running cell on.
+    """Show the session's events after `after` until it ends; by default from the running cell on.
 
     `json`: each event as one line of JSON. `again`: the command that goes on, without its last word.
     """
@@ -91,7 +91,7 @@ class Transcript:
         self._at_start = True
 
     def show(self, event: Event) -> None:
-        """Shows an event; kinds that show nothing are ignored."""
+        """Show an event; kinds that show nothing are ignored."""
         match event:
             case Started():
                 self._begin(event)
@@ -133,14 +133,14 @@ class Transcript:
                     self._output(text)
 
     def end_line(self) -> None:
-        """Leaves the screen at the start of a line."""
+        """Leave the screen at the start of a line."""
         if not self._at_start:
             self._write("\n")
         if self._terminal:
             self._put(RESET)
 
     def _write(self, text: str) -> None:
-        """A cell's own text."""
+        """Write a cell's own text."""
         allowed = self._guard.feed(text)
         if not self._terminal:
             allowed = without_colours(allowed).replace("\r\n", "\n").replace("\r", "\n")
@@ -156,7 +156,7 @@ class Transcript:
         self._line(f"[{printed_line(text)}]")
 
     def _line(self, text: str) -> None:
-        """A line of ours."""
+        """Write a line of the command's own."""
         self.end_line()
         self._put(f"\x1b[2m{text}{RESET}\n" if self._terminal else f"{text}\n")
 

@@ -18,7 +18,7 @@ STANDSTILL = 15.0
 
 
 def leave_on_next_signal(before: Callable[[], None]) -> None:
-    """From now on a stop signal ends the process by that signal, after calling `before` in a thread.
+    """Let the next stop signal end the process by that signal, after calling `before` in a thread.
 
     Call it in the main thread. It does not depend on the event loop.
     """

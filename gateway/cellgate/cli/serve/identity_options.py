@@ -92,7 +92,7 @@ class IdentityOptions(BaseApp):
         return read(VoucherSettings, self)
 
     def librechat_file(self, doors: tuple[str, ...]) -> Path | None:
-        """The file with LibreChat's key, if one is named. `doors`: those that are open. Raises UsageError."""
+        """Return the file with LibreChat's key, if named. `doors`: the open ones. Raises UsageError."""
         file = self.vouchers.librechat_key
         if not file:
             return None

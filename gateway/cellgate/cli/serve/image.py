@@ -85,7 +85,7 @@ class ImageApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Runs the action of the first argument and exits with 0. Raises UsageError or BackendUnavailable."""
+        """Run the action of the first argument and exit with 0. Raises UsageError or BackendUnavailable."""
         if self.extra_args not in (["build"], ["check"]):
             raise UsageError("cellgate image build, or cellgate image check; see cellgate image --help")
         check_options(self, self.extra_args[0])

@@ -46,5 +46,5 @@ class PackageOptions(BaseApp):
 
 
 def _place(link: str) -> str:
-    """A page's address as it is; a folder's absolute path, because installs run in folders of their own."""
+    """Return a page's address as it is, and a folder's absolute path: installs run in other folders."""
     return link if "://" in link else str(absolute(link))

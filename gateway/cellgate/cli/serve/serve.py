@@ -309,7 +309,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             raise UsageError(error.message) from error
 
     def _in_options(self, error: InvalidInput) -> UsageError:
-        """A refusal of settings in the user's terms: with options instead of fields, and their values."""
+        """Return a refusal of settings in the user's terms: options and their values in place of fields."""
 
         def name_of(match: re.Match[str]) -> str:
             name = match[1] or match[2]

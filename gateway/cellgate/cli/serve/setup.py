@@ -61,7 +61,7 @@ class SetupApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Runs the setup and exits with its code."""
+        """Run the setup and exit with its code."""
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
         prefix = absolute(self.prefix or sys.prefix)
@@ -91,7 +91,7 @@ class SetupApp(BaseApp):
 
 
 def set_up(prefix: Path, requirements: Path) -> int:
-    """Creates environment and kernelspecs under `prefix`, then reports on the isolation; returns 0.
+    """Create environment and kernelspecs under `prefix`, report on the isolation, and return 0.
 
     Raises BackendUnavailable, with the end of uv's output, if the environment can't be created.
     """

@@ -37,7 +37,7 @@ class CellOutput:
         self._count: int | None = None
 
     def event(self, event: Event) -> None:
-        """Shows an event; kinds that show nothing are ignored."""
+        """Show an event; kinds that show nothing are ignored."""
         self._seen.event(event)
         match event:
             case Started():
@@ -56,7 +56,7 @@ class CellOutput:
                 self._display(event)
 
     def write(self, text: str) -> None:
-        """Writes a cell's text, filtered."""
+        """Write a cell's text, filtered."""
         allowed = self._guard.feed(text)
         self._screen.write(allowed)
         self._screen.flush()
@@ -64,7 +64,7 @@ class CellOutput:
             self._at_start = allowed.endswith("\n")
 
     def ask(self, prompt: str) -> None:
-        """Writes a prompt, filtered; the user's answer ends its line."""
+        """Write a prompt, filtered; the user's answer ends its line."""
         self.write(prompt)
         self._at_start = True
 
@@ -73,7 +73,7 @@ class CellOutput:
         return self._guard.feed(text)
 
     def end(self, finished: Finished) -> None:
-        """Leaves the terminal with colours reset, at the start of a line; reports an unusual end."""
+        """Leave the terminal with colours reset, at the start of a line; report an unusual end."""
         self._line("")
         if finished.status not in {"ok", "error"} or finished.truncated:
             self.note(summary(finished))
@@ -81,7 +81,7 @@ class CellOutput:
             self.note(line)
 
     def note(self, text: str) -> None:
-        """Writes a remark, which is not the cell's output."""
+        """Write a remark, which is not the cell's output."""
         self._line(f"\x1b[2m[{text}]\x1b[0m")
 
     def _line(self, text: str) -> None:

@@ -84,7 +84,7 @@ class Live:
         self._progress.stop()
 
     def begin(self, number: int, code: str) -> None:
-        """The bar names the cell by its first line."""
+        """Name the cell in the bar by its first line."""
         self._seen = Seen()
         self._progress.update(self._task, completed=number - 1, description=_beside_bar(code.strip()))
 
@@ -114,7 +114,7 @@ class Live:
                 self._print(shown.note)
 
     def end(self, number: int, finished: Finished) -> None:
-        """Moves the bar; a cell that failed gets a line, and so does what no output says of its end."""
+        """Move the bar; write a line for a cell that failed, or whose end no output explains."""
         self._end_line()
         self._progress.update(self._task, completed=number)
         if finished.status != "ok":
@@ -123,7 +123,7 @@ class Live:
             self.note(line)
 
     def note(self, text: str) -> None:
-        """A dim line above the bar."""
+        """Write a dim line above the bar."""
         self._end_line()
         self._progress.console.print(Text(printed(text), style="dim"))
 

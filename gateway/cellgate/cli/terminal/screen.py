@@ -61,7 +61,7 @@ class Screen(Protocol):
         """Cell `number` (from 1) is about to be sent."""
 
     def event(self, event: Event) -> None:
-        """An output of the running cell."""
+        """Show an output of the running cell."""
 
     def end(self, number: int, finished: Finished) -> None:
         """Cell `number` has ended."""
@@ -111,7 +111,7 @@ class Silent:
         """Show nothing of a note."""
 
     def note(self, text: str) -> None:
-        """Shows nothing."""
+        """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Plain:
         self._end_line()
 
     def begin(self, number: int, code: str) -> None:
-        """Shows nothing: a plain log has one line for each cell, at its end."""
+        """Show nothing: a plain log has one line for each cell, at its end."""
         self._seen = Seen()
 
     def event(self, event: Event) -> None:
@@ -170,7 +170,7 @@ class Plain:
                 self._out.line(without_colours(shown.note))
 
     def end(self, number: int, finished: Finished) -> None:
-        """One line to stderr, and others that say what no output does."""
+        """Write a line to stderr, and others for an end that no output explains."""
         self.note(f"{self._heading.of(number)} {summary(finished)}")
         self.explain(finished)
 
@@ -220,7 +220,7 @@ def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None)
 
 
 def describe(event: Event) -> str:
-    """An output as text: an image as one line, a traceback in full; empty for an event that shows nothing."""
+    """Return an output as text: an image as one line, a traceback in full; "" if nothing is shown."""
     if isinstance(event, ErrorRaised):
         return "\n".join(event.traceback) or f"{event.ename}: {event.evalue}"
     if isinstance(event, DisplayData) and not isinstance(event, UpdateDisplayData):

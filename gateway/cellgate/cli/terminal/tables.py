@@ -32,7 +32,7 @@ def make_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Writes it to stdout."""
+    """Write the table to stdout."""
     from rich.console import Console  # noqa: PLC0415 - see above
 
     console = Console(

@@ -142,7 +142,7 @@ def _told(event: Mapping[str, object]) -> bytes:
 
 
 def _argv(program: Program) -> list[str]:
-    """The program's words. A login shell would forget where the programs of the kernel's environment are."""
+    """Return the program's words without a login shell, which would lose the kernel's PATH."""
     args = program.args[1:] if program.args[:1] == [LOGIN] else program.args
     return ["bash", *args] if program.cmd == SHELL else [program.cmd, *program.args]
 

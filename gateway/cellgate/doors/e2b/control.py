@@ -294,7 +294,7 @@ def _detail(session: Session, domain: str) -> dict[str, object]:
 
 
 def _filters(text: str) -> dict[str, str]:
-    """The metadata that sandboxes are to have; SDKs encode each word by itself, and then all of them."""
+    """Return the metadata of sandboxes to list; SDKs encode each word, and then all of them again."""
     try:
         pairs = parse_qsl(text, max_num_fields=MOST_FILTERS)
     except ValueError as error:

@@ -93,7 +93,7 @@ class JupyterHandler(BaseHandler):
         return "application/json", encode({"message": error.message, "reason": error.reason, **members})
 
     async def fields(self) -> dict[str, Any]:
-        """The request's JSON object; an empty body and null count as an empty one. Raises InvalidInput."""
+        """Return the request's JSON object; an empty body and null count as empty. Raises InvalidInput."""
         empty = self.raw_body().strip() in {b"", b"null"}
         return {} if empty else await self.body(dict[str, Any])
 

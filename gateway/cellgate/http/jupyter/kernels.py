@@ -26,7 +26,7 @@ class StatusHandler(JupyterHandler):
 
     @requires(Permission.READ)
     async def get(self) -> None:
-        """Counts, as Jupyter Server has them."""
+        """Return the counts in Jupyter Server's form."""
         self.check()
         sessions = self.live_sessions()
         self.answer(

@@ -44,7 +44,7 @@ def secret_for(derived: DerivedTokens, login: Login, word: str) -> str:
 
 
 def login_of(derived: DerivedTokens, headers: Mapping[str, str], found: list[str], at: float) -> Login | None:
-    """The login that one of the secrets of a request's cookies gives; None if none is good for its word."""
+    """Return the login of the first good secret in a request's cookies; None without one."""
     word = headers.get(WORD_HEADER, "")
     if not is_recent(word, at, LOGIN_SECONDS):
         return None

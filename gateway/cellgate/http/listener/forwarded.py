@@ -60,7 +60,7 @@ class TrustedProxies:
         )
 
     def _client(self, peer: str, forwarded_for: str) -> str:
-        """The nearest address that is not a trusted proxy's; each proxy adds its own client at the end."""
+        """Return the nearest address that is no trusted proxy's; each proxy adds its client at the end."""
         nearest = peer
         for text in reversed(forwarded_for.rsplit(",", MOST_HOPS)[-MOST_HOPS:]):
             address = _address(text.strip())
@@ -93,7 +93,7 @@ def _last(value: str | None) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """The address in a form that compares: without zone and port, and IPv4 where IPv6 only carries it."""
+    """Return the address in a form for comparison: no zone and port, IPv4 if IPv6 only carries it."""
     if len(text) > 64:
         return None
     if (port := _WITH_PORT.fullmatch(text)) is not None:

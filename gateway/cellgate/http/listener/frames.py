@@ -66,7 +66,7 @@ class _Message:
             self._text = getincrementaldecoder("utf-8")()
 
     def add(self, piece: bytes) -> None:
-        """The next bytes have come."""
+        """Take the next bytes."""
         self.size += len(piece)
         if self._text is not None:
             try:
@@ -77,7 +77,7 @@ class _Message:
             self.data += piece
 
     def end(self) -> None:
-        """All bytes have come."""
+        """Note that all bytes have come."""
         if self._text is not None:
             try:
                 self._text.decode(b"", final=True)
@@ -207,7 +207,7 @@ class WatchedWebSocketHandler(WebSocketHandler):
         await super().get(*args, **kwargs)
 
     def close_with_login(self) -> None:
-        """From now on, close this WebSocket with a reason when the login that opened it ends."""
+        """Close this WebSocket with a reason when the login that opened it ends."""
         stream = self.ws_connection.stream if self.ws_connection is not None else None
         if isinstance(stream, ClientStream):
             stream.evict = lambda: self._evict(stream)

@@ -147,7 +147,7 @@ class Listener(HTTPServer):
             self._admit(connection, address)
 
     def _accept_later(self, error: OSError) -> None:
-        """There is no file or memory for a connection: make room, and try again after a pause."""
+        """Make room for a connection that got no file or memory, and try again after a pause."""
         loop = asyncio.get_running_loop()
         for number in self._listening:
             loop.remove_reader(number)
@@ -323,7 +323,7 @@ class Listener(HTTPServer):
         return {phase: float(counts[phase]) for phase in Phase}
 
     def transferred(self) -> tuple[int, int]:
-        """Bytes received and sent since the start, as HTTP and WebSockets have them."""
+        """Return the bytes received and sent since the start by HTTP and WebSockets."""
         received = self._received + sum(stream.received for stream in self._streams)
         return received, self._sent + sum(stream.sent for stream in self._streams)
 

@@ -85,19 +85,19 @@ class Owner(Protocol):
         """Take a place for this principal in place of one of who has more; False if nobody has."""
 
     def given_up(self, stream: ClientStream, why: str) -> None:
-        """The stream is about to be closed because it holds too much."""
+        """Note that a stream is about to be closed because it holds too much."""
 
     def refusal(self, status: int, reason: str, detail: str) -> bytes:
         """Return a whole answer with a problem, after which the connection is closed."""
 
     def refused_tls(self, stream: ClientStream) -> None:
-        """The TLS handshake has failed; the stream is about to be closed."""
+        """Note that a TLS handshake has failed and the stream is about to be closed."""
 
     def linger(self, connection: socket.socket) -> None:
-        """The connection is about to be closed; its client still sends, and may not have read its answer."""
+        """Keep a connection about to be closed while its client sends: its answer may be unread."""
 
     def closed(self, stream: ClientStream) -> None:
-        """The stream's socket has been closed."""
+        """Note that the stream's socket has been closed."""
 
 
 class ClientStream(IOStream):
@@ -201,7 +201,7 @@ class ClientStream(IOStream):
     # Phases
 
     def waits(self) -> None:
-        """The next request may arrive now, in part already in the buffer. It has shown no token yet."""
+        """Begin to wait for a request; parts of it may be buffered. It has shown no token yet."""
         self._first = self.received == 0
         self._enter(Phase.WAITING)
         self._phase_mark -= self._read_buffer_size
@@ -215,17 +215,17 @@ class ClientStream(IOStream):
         self._release()
 
     def reads(self) -> None:
-        """The request's head is here; its body follows."""
+        """Note that a request's head is complete and its body follows."""
         self._enter(Phase.BODY)
         self._answer_mark = self.sent
 
     def answers(self) -> None:
-        """The request is complete. Its handler keeps the body, which therefore still counts."""
+        """Note that the request is complete. Its handler keeps the body, which therefore still counts."""
         self._enter(Phase.ANSWER)
         self.pieces = None
 
     def begins_message(self) -> None:
-        """A WebSocket waits for its next message; some of its bytes may be here already."""
+        """Begin to wait for a WebSocket's next message; some of its bytes may be here already."""
         self._enter(Phase.WEBSOCKET)
         self.busy = False
         self._counting = True
@@ -234,7 +234,7 @@ class ClientStream(IOStream):
         self.hold(self._read_buffer_size)
 
     def ends_message(self) -> None:
-        """The message is complete and counts until the next one; from here on the client waits for us."""
+        """Count the complete message until the next one; from here on the client waits for the gateway."""
         self.busy = True
 
     def _enter(self, phase: Phase) -> None:
@@ -323,7 +323,7 @@ class ClientStream(IOStream):
         return self.received > self._message_at
 
     def _stalls(self, now: float, settings: ListenerSettings, *, begun: bool) -> bool:
-        """Whether a whole window brought less than `body_rate`. It starts over while we are not waiting."""
+        """Return whether a whole window brought less than `body_rate`. Waiting starts it anew."""
         if self.busy or not begun:
             self._window = now
             self._window_mark = self.received
@@ -503,7 +503,7 @@ def strangers(origin: str) -> str:
 
 
 def _queued(connection: socket.socket) -> int:
-    """Bytes that the peer's system has not taken yet (tcp(7), SIOCOUTQ)."""
+    """Return the bytes that the peer's system has not taken yet (tcp(7), SIOCOUTQ)."""
     (count,) = _INT.unpack(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(_INT.size)))
     return int(count)
 

@@ -338,7 +338,7 @@ def _with_names(value: Any, named: Schema) -> Any:
 
 
 def _with_its_bounds(schema: Schema) -> Schema:
-    """The schema, the limits of a value moved away from null: generators would make a class of each."""
+    """Return the schema with a value's limits moved away from null, for generators of classes."""
     kinds = [kind for kind in _kinds(schema) if kind != _NULL]
     bounds = _without(schema, "anyOf", "title", "description", "default")
     if len(kinds) != 1 or not _allows_null(schema) or not bounds:

@@ -257,7 +257,7 @@ def _type(schema: Values) -> str:
         if kinds in schema:
             return " or ".join(_type(each) for each in schema[kinds])
     if words := schema.get("enum", [schema["const"]] if "const" in schema else []):
-        return " or ".join(f"<code>{_text(_word(word))}</code>" for word in words)
+        return " or ".join(f"<code>{_text('null' if word is None else str(word))}</code>" for word in words)
     if schema.get("type") == "array":
         return f"array of {_type(schema.get('items', {}))}"
     if isinstance(schema.get("additionalProperties"), dict):
@@ -267,10 +267,6 @@ def _type(schema: Values) -> str:
     least, most = schema.get("minimum"), schema.get("maximum")
     limits = f" from {least} to {most}" if least is not None and most is not None else ""
     return _text(str(schema.get("type", "anything"))) + limits
-
-
-def _word(word: object) -> str:
-    return "null" if word is None else str(word)
 
 
 def _link(name: str) -> str:

@@ -90,7 +90,7 @@ class BlocksHandler(ExecutionAnswers):
         options: ExecuteBody,
         view: dict[str, Any],
     ) -> tuple[int, Problem | None]:
-        """The exit code, and why a later block could not be run at all. Raises if the first one could not."""
+        """Return the exit code, and why a later block could not run. Raises if the first one could not."""
         for block, cell in work:
             try:
                 answer = await self._run(session, block, cell, options, view)

@@ -39,7 +39,7 @@ LEAST_TEXT = 100
 
 
 def permitted(services: Services, login: Login, request: ExecuteRequest) -> ExecuteRequest:
-    """The request, with what its sender may install. Raises PackagesNotAllowed if it asks for packages."""
+    """Return the request, allowed to install as its sender may. Raises PackagesNotAllowed."""
     if request.packages is not None and services.installer is None:
         raise not_allowed()
     if Permission.PACKAGES in login.permissions:

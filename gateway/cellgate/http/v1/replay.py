@@ -77,7 +77,7 @@ class ReplayHandler(StreamingHandler):
             self._answer(report, key, form, streamed=streamed)
 
     def accepted_or_html(self, form: str) -> Format:
-        """The format of the Accept header, which is ignored for the page: browsers may send anything."""
+        """Return the format of the Accept header, which is ignored for the page: browsers send anything."""
         return Format.JSON if form == "html" else self.accepted()
 
     async def _report(self, replay: asyncio.Task[bytes], *, keep_alive: bool) -> bytes | None:

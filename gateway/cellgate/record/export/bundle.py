@@ -207,7 +207,7 @@ def _files(root: Path, most_bytes: int, left_out: list[str]) -> Iterator[tuple[s
 
 
 def _open(name: str, folder: int) -> tuple[int, int] | None:
-    """A descriptor of a regular file and its size; None for anything else, and for a file that is held."""
+    """Return a regular file's descriptor and size; None for anything else, and for a held file."""
     try:
         file = open_at_once(name, os.O_RDONLY, folder=folder)
     except OSError:

@@ -194,7 +194,7 @@ class Notebook:
         return known
 
     def _ancestors(self) -> list[dict[str, Any]]:
-        """The sessions that it continues; if their cells are shown, with what each branch was seeded with."""
+        """Return the sessions that this one continues and, if their cells are shown, each branch's seed."""
         told: list[dict[str, Any]] = [msgspec.to_builtins(each) for each in self._export.ancestors]
         for known, part in zip(told, self._parts[:-1], strict=False):
             if part.survey.seed is not None:
@@ -207,7 +207,7 @@ class Notebook:
         return {"nbformat": 4, "nbformat_minor": 5, "metadata": self.metadata(), "cells": cells}
 
     def write(self, key: SigningKey | None = None) -> Iterator[str]:
-        """The notebook as nbformat would write it, sealed, in parts; only one cell is in memory at a time."""
+        """Yield the sealed notebook in parts, as nbformat would write it, with one cell in memory."""
         digests: list[str] = []
         before = text.OPENING
         for cell in self.cells():

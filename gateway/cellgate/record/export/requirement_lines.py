@@ -59,7 +59,7 @@ def pin_line(package: Distribution) -> Line:
 
 
 def hashed_line(package: Distribution, sha256: str) -> Line:
-    """The requirement of exactly this version of a package, with its file's hash. Raises InvalidInput."""
+    """Return the requirement of a package's version and file hash. Raises InvalidInput."""
     if not is_sha256(sha256):
         raise InvalidInput("A package's hash can't be used")
     return Line(f"{pin_line(package)} --hash=sha256:{sha256}")

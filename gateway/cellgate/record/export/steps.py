@@ -75,7 +75,7 @@ class Reading:
             after = rows[-1].seq
 
     def check_there(self) -> None:
-        """Raises RecordGone when the session has been purged since the reading started."""
+        """Raise RecordGone when the session has been purged since the reading started."""
         if not self.steps.is_there(self.session.id):
             raise RecordGone("The record of this session was purged while it was read")
 
@@ -105,7 +105,7 @@ def audit_parts(reading: Reading) -> Iterator[bytes]:
 
 
 def audit_line(row: EventRow) -> bytes:
-    """The row as a line: ``{"hash":"<64 hex digits>","row":<the row's bytes as they were hashed>}``."""
+    """Return the row as a line: ``{"hash":"<64 hex digits>","row":<the bytes that were hashed>}``."""
     return b'{"hash":"%s","row":%s}\n' % (row.hash.hex().encode(), row.body)
 
 

@@ -165,7 +165,7 @@ def _is_seen(markup: str) -> bool:
 
 
 def _left_out(markup: str) -> str:
-    """A paragraph about parts that are left out of what is seen otherwise. Scripts are most often aids."""
+    """Return a paragraph about the parts that are left out; scripts are most often aids."""
     parts = sorted(_active(markup) - {"script"})
     if not parts:
         return ""
@@ -199,7 +199,7 @@ def _linked(mime: str, encoded: str) -> str:
 
 
 def _size(metadata: object, mime: str) -> dict[str, int]:
-    """The width and the height that a picture is to have. Nothing else of the metadata is for a page."""
+    """Return the width and height for a picture. Other metadata is ignored."""
     told = metadata if isinstance(metadata, Mapping) else {}
     own = told.get(mime)
     known = {**told, **own} if isinstance(own, Mapping) else told

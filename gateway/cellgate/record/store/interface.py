@@ -119,7 +119,7 @@ class EventStore(Protocol):
         """Record nothing more of the session: its rows are dropped, `commit` and `check_writable` raise."""
 
     def check_writable(self, session_id: int | None = None) -> None:
-        """Raises StorageError while rows can't be written, so that nothing new is started.
+        """Raise StorageError while rows can't be written, so that nothing new is started.
 
         Raises NotRecorded or RecordGone when this session is no longer recorded.
         """
@@ -290,7 +290,10 @@ class RecordStore(EventStore, Protocol):
         """Return an id that no session has ever had, claimed by `FIRST_EPOCH`. The caller saves the row."""
 
     async def claim(self, session_id: int) -> int:
-        """Return the epoch of a new claim of a session, whose head nobody else moves from now on."""
+        """Return the epoch of a new claim of a session, whose head nobody else moves from now on.
+
+        Raises NotRecorded if another gateway has the session's key (``sessions.ownership``).
+        """
 
     async def add_to_trail(self, entries: Collection[Entry]) -> None:
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""

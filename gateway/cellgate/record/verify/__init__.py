@@ -1,1 +1,1 @@
-"""Checks of exported notebooks, of bundles and of whole data folders."""
+"""Checks of exported notebooks and of bundles."""

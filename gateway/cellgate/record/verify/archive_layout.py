@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from cellgate.record.verify.findings import Broken
+from cellgate.record.findings import Broken
 from cellgate_kernels.base.resources import MIB
 
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -54,7 +54,7 @@ def _name(info: zipfile.ZipInfo) -> bytes:
 
 
 def _check_files(file: BinaryIO, archive: zipfile.ZipFile) -> None:
-    """The files stand one behind the other, from the first byte on. Leaves `file` at their end."""
+    """Check that files follow one another from the first byte on. Leaves `file` at their end."""
     for info in archive.infolist():
         if info.header_offset != file.tell():
             raise _foreign()
@@ -113,7 +113,7 @@ def _check_data(file: BinaryIO, info: zipfile.ZipInfo) -> None:
 
 
 def _check_list(data: bytes, start: int, archive: zipfile.ZipFile, comment: int) -> None:
-    """The list of files, and the end of the archive, with nothing between or beside them."""
+    """Check the list of files and the archive's end, with nothing between or beside them."""
     at = 0
     if len({info.date_time for info in archive.infolist()}) > 1:
         raise _foreign()

@@ -42,7 +42,7 @@ _decode = json_decoder(dict[str, Any]).decode
 
 
 def check_size(content: bytes, what: str) -> None:
-    """Raises InvalidInput when decoding `content` as JSON would take too much memory."""
+    """Raise InvalidInput when decoding `content` as JSON would take too much memory."""
     if len(content) > MOST_BYTES:
         raise too_large(what, MOST_BYTES)
     # Most notebooks pass the first count; only for dense ones are strings removed before counting.
@@ -60,7 +60,7 @@ def too_large(what: str, most: int) -> InvalidInput:
 
 
 def decode_notebook(content: bytes, what: str) -> dict[str, Any]:
-    """A notebook's JSON object. Raises InvalidInput, whose message begins with `what`, the file's name."""
+    """Return a notebook's JSON object. Raises InvalidInput that names the file, `what`."""
     check_size(content, what)
     try:
         return _decode(content.removeprefix(b"\xef\xbb\xbf"))
@@ -133,7 +133,7 @@ def entry_parts(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
 
 
 def read_entry(archive: zipfile.ZipFile, name: str, most: int = MOST_BYTES) -> bytes:
-    """A whole entry. Raises InvalidInput when it has more than `most` bytes; otherwise like `entry_parts`.
+    """Return a whole entry. Raises InvalidInput above `most` bytes; otherwise as `entry_parts`.
 
     The size that the archive gives is not trusted.
     """

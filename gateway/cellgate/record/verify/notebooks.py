@@ -28,12 +28,12 @@ from cellgate.record.export.bundle import (
 )
 from cellgate.record.export.notebook import Export, Notebook, Part
 from cellgate.record.export.survey import ListedRows, Survey
+from cellgate.record.findings import Broken, Finding, NoSeal, chained, counted, differing
 from cellgate.record.keys import signature_holds
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.seal import Seal, cell_digest, manifest_statement, notebook_digest, signed
 from cellgate.record.text import OPENING, cell_text, split, tail_text
 from cellgate.record.verify.archive_layout import check_layout
-from cellgate.record.verify.findings import Broken, Finding, NoSeal, chained, differing
 from cellgate.record.verify.imported import (
     MOST_MANIFEST,
     UNREADABLE,
@@ -72,7 +72,7 @@ def check_notebook(data: bytes, name: str) -> Finding:
         return Finding(name, "notebook", str(broken))
     except NoSeal as without:
         return Finding(name, "notebook", str(without), sealed=False)
-    return Finding(name, f"notebook, {len(notebook['cells'])} cells", None, seal.key)
+    return Finding(name, f"notebook, {counted(len(notebook['cells']), 'cell')}", None, seal.key)
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
@@ -92,7 +92,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
 
 
 def _check_sealed(notebook: dict[str, Any]) -> None:
-    """Raises NoSeal for a notebook that Cellgate did not write, or that has no seal."""
+    """Raise NoSeal for a notebook that Cellgate did not write, or that has no seal."""
     version = notebook["nbformat"]
     if not isinstance(version, int):
         raise TypeError("it has no format")
@@ -158,11 +158,13 @@ def check_bundle(path: Path) -> Finding:
         return Finding(
             path.name, "bundle", f"the file is no whole bundle: {type(error).__name__}: {in_words(error)}"
         )
-    return Finding(path.name, f"bundle, {len(manifest.files)} files, {count} rows", None, key)
+    return Finding(
+        path.name, f"bundle, {counted(len(manifest.files), 'file')}, {counted(count, 'row')}", None, key
+    )
 
 
 def _check_archive(path: Path) -> None:
-    """The archive's comment must hold the digest of all bytes before it."""
+    """Check that the archive's comment holds the digest of all bytes before it."""
     left = path.stat().st_size - len(COMMENT) - 64
     digest = sha256()
     with path.open("rb") as file:
@@ -210,7 +212,7 @@ def _check_signature(archive: zipfile.ZipFile) -> str | None:
 
 
 def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
-    """The rows must form a chain up to the notebook's head, and the notebook must follow from them."""
+    """Check that the rows form a chain up to the notebook's head, and that the notebook follows from them."""
     data = read_entry(archive, manifest.notebook)
     notebook, seal = _read(data)
     _check_seal(data, notebook, seal)
@@ -261,7 +263,7 @@ def _check_ancestors(archive: zipfile.ZipFile, ancestors: Sequence[BranchedFrom]
 
 
 def _check_origin(survey: Survey, parent: BranchedFrom | None, left_out: str | None) -> None:
-    """The session must continue the one whose rows are before its own, unless its parent was left out."""
+    """Check that the session continues the one before its rows, unless its parent was left out."""
     origin = survey.facts.fields.get("branched_from")
     if origin != parent and not (parent is None and left_out):
         named = "nothing" if origin is None else f"row {origin.seq} of {origin.session}"

@@ -24,7 +24,7 @@ ROW_COST = 384
 
 
 def cost(row: EventRow) -> int:
-    """Bytes that the row takes in memory."""
+    """Return the bytes that the row takes in memory."""
     return len(row.body) + ROW_COST
 
 
@@ -205,12 +205,12 @@ class Backlog:
         return parts
 
     def log(self, group: Group) -> None:
-        """The group is committed by the redo log."""
+        """Note that the redo log has committed the group."""
         self._logged |= group.session_ids()
         self.logged.absorb(group)
 
     def hold(self, group: Group) -> None:
-        """The group needs a transaction."""
+        """Hold the group for a transaction."""
         self._held |= group.session_ids()
         self.held.absorb(group)
 
@@ -245,7 +245,7 @@ class Backlog:
         return group
 
     def put_back(self) -> None:
-        """The write failed: put its rows back where they were, before all that came since."""
+        """Put a failed write's rows back where they were, before all that came since."""
         group = self.writing
         self.writing = Group()
         if self.writing_logged:

@@ -2,7 +2,7 @@
 
 A copy is a single file in the newest schema with all rows that were committed when it was started, including
 those only in the redo log. Whether it is good is for the caller to check, before it gets its name. Nothing
-here talks to a gateway; it reads the way ``verify.stores`` does.
+here talks to a gateway; it reads the way ``check`` does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def backing_up(record: Path, target: Path, *, replace: bool, progress: Progress)
 
 
 def _check_target(record: Path, target: Path, *, replace: bool) -> None:
-    """Raises StorageError if a copy should not get this name."""
+    """Raise StorageError unless a copy may get this name."""
     if not stat.S_ISDIR(mode_of(target.parent)):
         raise StorageError(f"There is no folder {target.parent}; make it first, or mount its disk")
     # Whatever begins so beside the record is the record, its logs or its lock, or would be taken for one.
@@ -125,7 +125,7 @@ def restoring(source: Path, record: Path, *, replace: bool, progress: Progress) 
 
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """An empty file for a copy of this name, on its disk; gone at the end, with what was put beside it."""
+    """Yield an empty file for a copy of this name, on its disk; remove it and its siblings at the end."""
     full = f"There is no space left for {target}; free some on its disk"
     try:
         with draft_folder(target.parent) as folder:
@@ -173,7 +173,7 @@ def _copy(source: Path, draft: Path, progress: Progress) -> None:
 
 
 def _read_log(record: Path) -> tuple[bytes | None, bytes | None]:
-    """The redo log and its last number, which is read first: all commits up to it are then in the log."""
+    """Return the redo log and its last number, read first: it has all commits up to that number."""
     last = read_beside(last_beside(record))
     log = read_beside(beside(record))
     return log, last

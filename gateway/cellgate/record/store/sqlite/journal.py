@@ -492,7 +492,7 @@ class Journal:
         self._flush_timer = self._loop.call_later(RETRY_SECONDS, self._guarded_retry)
 
     def _fault(self, name: str, error: Exception) -> None:
-        """An internal error, which has been logged."""
+        """Stop the writer after an internal error, which has been logged."""
         self._stop(StorageError("The record's writer has stopped; the gateway's log says why"))
 
     def _stop(self, why: StorageError) -> None:
@@ -623,7 +623,7 @@ class Journal:
 
 
 async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:
-    """The log, once the tables note that it must exist; on a full disk, a closed one that takes nothing."""
+    """Return the log, once the tables note it; on a full disk, a closed one that takes nothing."""
     try:
         await writer.run(schema.expect_log, redo_log.seed)
     except StorageFull as error:

@@ -3,7 +3,7 @@
 A session that is branched records an event `branched`; the first event of its branch names that event's hash,
 which covers everything before it. So the branch's own chain covers its ancestors' up to there, though none of
 their rows is copied: purging an ancestor removes them, and the branch only keeps what they were called. SQL
-for threads of ``journal`` and for ``verify.stores``; ``session_export`` shows the ancestors' cells.
+for threads of ``journal`` and for ``check``; ``session_export`` shows the ancestors' cells.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class RecordLock:
     """
 
     def __init__(self, record: Path) -> None:
-        """Raises StorageError when another process holds it, and what `resolved` raises."""
+        """Take the lock. Raises StorageError if another process holds it, and as `resolved`."""
         self.record = resolved(record)
         self._known_as = record
         self._path = self.record.with_name(self.record.name + ".lock")

@@ -104,7 +104,7 @@ def seed_check(seed: bytes) -> int:
 
 
 def frame(number: int, group: Group, start: int) -> bytes:
-    """The group as a frame of a log whose checksums start from `start`. Raises one of `UNENCODABLE`."""
+    """Return the group as a frame of a log with checksums from `start`. Raises one of `UNENCODABLE`."""
     rows = encode_rows(group)
     head = _HEAD.pack(_MAGIC, number, len(rows))
     return head + _CHECK.pack(zlib.crc32(rows, zlib.crc32(head, start))) + rows
@@ -230,7 +230,7 @@ class RedoLog:
 
     @classmethod
     def create(cls, record: Path, number: int) -> RedoLog:
-        """An empty log beside `record`, after the commit `number`. If it can't be made, it takes nothing.
+        """Return an empty log beside `record`, after commit `number`, or one that takes nothing.
 
         Both files appear whole, so that a half-made one is never mistaken for a damaged one.
         """
@@ -319,12 +319,12 @@ class RedoLog:
         return True
 
     def switch(self) -> None:
-        """All logged rows are on their way to the tables: append to the other half, if that is empty."""
+        """Append to the other half, if empty: all logged rows are on their way to the tables."""
         if not self._other.dirty:
             self._half = self._other
 
     def rewind(self, number: int) -> None:
-        """The tables have all commits up to `number` on disk: overwrite each half that holds no later one."""
+        """Overwrite each half without a commit after `number`: the tables have those up to it on disk."""
         if self._descriptors is None:
             return
         for half in self._halves:
@@ -389,7 +389,7 @@ def _checked(number: int, start: int) -> bytes:
 
 
 def _make(path: Path, content: bytes) -> int:
-    """A file that appears at `path` once it has this content; returns its descriptor, open for writing."""
+    """Make a file appear at `path` once it has this content; return its descriptor, open for writing."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

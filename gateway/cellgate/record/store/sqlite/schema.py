@@ -297,7 +297,7 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def applied(db: sqlite3.Connection) -> int:
-    """The number of the last commit that is in the tables. Raises RecordDamaged when it has changed."""
+    """Return the number of the last commit in the tables. Raises RecordDamaged if it has changed."""
     found = db.execute("SELECT number, complement FROM applied").fetchall()
     if len(found) == 1:
         number, complement = found[0]
@@ -334,7 +334,7 @@ def refused_sessions(db: sqlite3.Connection) -> dict[int, tuple[str, int]]:
 
 
 def last_session_id(db: sqlite3.Connection) -> int:
-    """The highest id a session ever had, 0 before the first."""
+    """Return the highest id a session ever had, 0 before the first."""
     found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()
     return int(found[0]) if found else 0
 
@@ -408,7 +408,7 @@ def last_activity(db: sqlite3.Connection) -> str | None:
 
 
 def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
-    """The ended session that has been unused for longest, and that no live session continues as a branch."""
+    """Return the ended session that was unused for longest and that no live branch continues."""
     clause = f"WHERE state = 'ended' AND id NOT IN ({_CONTINUED}) ORDER BY last_activity, id LIMIT 1"
     return next(_sessions(db, clause), None)
 

@@ -100,7 +100,7 @@ class Syncer:
             self.now()
 
     def _give_up(self, waiters: Iterable[asyncio.Future[None]]) -> None:
-        """After an internal error: nobody waits forever, and the next commit tries again."""
+        """End all waiting after an internal error; the next commit tries again."""
         tell(waiters, StorageError("The record could not be synced; the log says why"))
         self._idle.set()
 

@@ -23,7 +23,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def snapshot(db: sqlite3.Connection) -> Iterator[None]:
-    """All reads inside see one moment. Keep it short: it keeps the database's log from being reset."""
+    """Read from one moment. Keep it short: it keeps the database's log from being reset."""
     db.execute("BEGIN")
     try:
         yield

@@ -61,7 +61,7 @@ def statistics(db: sqlite3.Connection) -> Statistics:
 
 
 def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
-    """Bytes of all events of each principal, as they were before equal parts were stored once.
+    """Return the bytes of each principal's events, before equal parts are stored once.
 
     It looks at every row, but reads no body.
     """
@@ -112,7 +112,7 @@ def overdue(
 
 @contextmanager
 def alone(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a record, which no gateway can use in that time. Raises StorageError when one does."""
+    """Yield a connection to a record that no gateway uses meanwhile. Raises StorageError if one does."""
     existing(path)
     held = RecordLock(path)
     try:

@@ -16,11 +16,13 @@ from cellgate_kernels.launch.base import KernelExit
 
 
 class Kept:
-    """See ``forking.sharing.KeptProcess``. Made by `keep`; `close` it."""
+    """A kernel's process as its keeper tells of it. Made by `keep`; `close` it."""
 
     def __init__(self, program: Program, tasks: Supervisor) -> None:
         self.pid = program.pid
+        """The process's number in its own PID namespace."""
         self.ended: asyncio.Future[KernelExit | None] = asyncio.get_running_loop().create_future()
+        """Completed with how it ended; with None if the keeper is gone."""
         self._program = program
         self._waiting = tasks.start(self._wait(), f"end of kernel process {program.pid}")
 

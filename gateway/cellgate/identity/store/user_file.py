@@ -1,19 +1,17 @@
-"""The file of users, tokens and secrets in the data folder: an SQLite database.
+"""The file of users, tokens and secrets in the data folder: an SQLite database, read and changed in place.
 
-Commands write it while a gateway serves or not; a gateway only reads it (``directory``). Each change is one
-transaction together with an entry of the acts, which the gateway copies into the record's audit trail. Tokens
-are kept as digests and secrets encrypted: the file lets nobody in. Blocking; use one instance from one thread
-at a time.
+Each change is one transaction together with its act. Beside the file is the key of the secrets, which is read
+with it. ``interface`` says what all of it is for.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +19,28 @@ import msgspec
 
 from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.identity.principal import Permission, Reach, Role
-from cellgate.identity.secrets import MOST_SECRETS, Box
+from cellgate.identity.secrets import MOST_SECRETS, SECRET_KEY, Box, load_secret_key
+from cellgate.identity.store.interface import (
+    MOST_TOKENS,
+    RESERVED,
+    Act,
+    Everybody,
+    Token,
+    User,
+    UserReader,
+    UserStore,
+)
 from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
 from cellgate.record.store.sqlite.transactions import transaction
 from cellgate_kernels.base.errors import InvalidInput, in_words
 
+logger = logging.getLogger(__name__)
+
 PRINCIPALS = "principals.sqlite"
 """Its name in the data folder."""
 BUSY_SECONDS = 5.0
-RESERVED = "default"
-MOST_TOKENS = 1000
-"""Tokens that one user may have; revoked and expired ones are forgotten when there are more."""
+TICK_NS = 50_000_000
+"""Longer than a tick of the clock by which a system stamps files: 4 ms, or 10."""
 
 _SCRIPTS = (
     """
@@ -56,47 +65,15 @@ CREATE TABLE secrets (
 """From an empty file to the newest version."""
 VERSION = len(_SCRIPTS)
 
+_USERS = "SELECT name, role, disabled, created_at FROM users"
 _TOKENS = """
 SELECT id, user, digest, scopes, session, exact, created_at, expires_at, revoked_at FROM tokens
 WHERE :user IS NULL OR user = :user ORDER BY created_at, id
 """
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    """A user. `created_at`: seconds since the epoch."""
-
-    name: str
-    role: Role
-    disabled: bool
-    created_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A token without its secret. Times in seconds since the epoch. `scopes` None: what the role grants."""
-
-    id: str
-    user: str
-    digest: bytes
-    scopes: frozenset[Permission] | None
-    reach: Reach
-    created_at: float
-    expires_at: float | None
-    revoked_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """A change of users or tokens, as it goes into the audit trail."""
-
-    seq: int
-    at: float
-    fields: Mapping[str, Any]
-
-
-class PrincipalStore:
-    """The open file."""
+class UserFile(UserStore):
+    """The open file. `close` it at the end."""
 
     def __init__(self, path: Path, *, create: bool, clock: Callable[[], float] = time.time) -> None:
         """Open it; with `create`, make it if it is missing. Raises StorageError, NotFound."""
@@ -132,10 +109,7 @@ class PrincipalStore:
             raise StorageError(f"{self.path} was made by a newer version of Cellgate; use that one")
 
     def close(self) -> None:
-        """Close the file of users."""
         self._db.close()
-
-    # Reading
 
     def version(self) -> int:
         """Return a number that changes when another process has committed a change."""
@@ -143,30 +117,23 @@ class PrincipalStore:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def users(self) -> list[User]:
-        """Return all users, by name."""
         with self._failures("read"):
-            rows = self._db.execute("SELECT name, role, disabled, created_at FROM users ORDER BY name")
-            return [User(name, Role(role), bool(disabled), at) for name, role, disabled, at in rows]
+            return [_user(row) for row in self._db.execute(f"{_USERS} ORDER BY name")]
 
     def tokens(self, user: str | None = None) -> list[Token]:
-        """Return all tokens, or a user's, oldest first. Raises NotFound if there is no such user."""
         if user is not None:
             self.user(user)
         with self._failures("read"):
             return [_token(row) for row in self._db.execute(_TOKENS, {"user": user})]
 
     def user(self, name: str) -> User:
-        """Return one user. Raises NotFound."""
         with self._failures("read"):
-            row = self._db.execute(
-                "SELECT name, role, disabled, created_at FROM users WHERE name = ?", (name,)
-            ).fetchone()
+            row = self._db.execute(f"{_USERS} WHERE name = ?", (name,)).fetchone()
         if row is None:
             raise NotFound(f"There is no user {name[:40]!r}; cellgate user list shows who there is")
-        return User(row[0], Role(row[1]), bool(row[2]), row[3])
+        return _user(row)
 
     def acts(self, after: int, limit: int = 1000) -> list[Act]:
-        """Return the acts after this number, in order."""
         with self._failures("read"):
             rows = self._db.execute(
                 "SELECT seq, at, body FROM acts WHERE seq > ? ORDER BY seq LIMIT ?", (after, limit)
@@ -174,15 +141,10 @@ class PrincipalStore:
             return [Act(seq, at, msgspec.json.decode(body, type=dict[str, Any])) for seq, at, body in rows]
 
     def count_acts(self, after: int) -> int:
-        """Return the number of acts after this one."""
         with self._failures("read"):
-            (count,) = self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()
-            return int(count)
-
-    # Changing
+            return int(self._db.execute("SELECT count(*) FROM acts WHERE seq > ?", (after,)).fetchone()[0])
 
     def add_user(self, name: str, role: Role) -> User:
-        """Add a user. Raises Conflict if there is one of this name, InvalidInput for a bad name."""
         if check_name(name) == RESERVED:
             raise InvalidInput(f"{RESERVED!r} is the name of the administrator with the gateway's own token")
         user = User(name, role, False, self._clock())
@@ -195,19 +157,16 @@ class PrincipalStore:
         return user
 
     def set_disabled(self, name: str, *, disabled: bool) -> None:
-        """Disable a user, whose tokens then open nothing, or enable one again. Raises NotFound."""
         with self._change("user_disabled" if disabled else "user_enabled", user=name):
             self.user(name)
             self._db.execute("UPDATE users SET disabled = ? WHERE name = ?", (disabled, name))
 
     def set_role(self, name: str, role: Role) -> None:
-        """Give a user another role, which their tokens then have too. Raises NotFound."""
         with self._change("user_role_changed", user=name, role=role):
             self.user(name)
             self._db.execute("UPDATE users SET role = ? WHERE name = ?", (role, name))
 
     def remove_user(self, name: str) -> None:
-        """Remove a user and all their tokens. Raises NotFound."""
         with self._change("user_removed", user=name):
             self.user(name)
             self._db.execute("DELETE FROM users WHERE name = ?", (name,))
@@ -221,7 +180,6 @@ class PrincipalStore:
         scopes: frozenset[Permission] | None = None,
         reach: Reach,
     ) -> tuple[Token, str]:
-        """Return a new token of the user, and its text, which is kept nowhere. Raises NotFound, Conflict."""
         name, text = new_token()
         token = Token(name, user, digest(text), scopes, reach, self._clock(), expires_at, None)
         limits: dict[str, Any] = {"expires_at": expires_at, "scopes": _scopes(scopes)}
@@ -231,19 +189,9 @@ class PrincipalStore:
             if self.user(user).disabled:
                 raise Conflict(f"User {user!r} is disabled; cellgate user enable {user} lets them in again")
             self._forget_useless(user)
-            self._db.execute(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
-                (
-                    name,
-                    user,
-                    token.digest,
-                    _scopes(scopes),
-                    reach.prefix,
-                    reach.exact,
-                    token.created_at,
-                    expires_at,
-                ),
-            )
+            where, times = (reach.prefix, reach.exact), (token.created_at, expires_at)
+            row = (name, user, token.digest, _scopes(scopes), *where, *times)
+            self._db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)", row)
         return token, text
 
     def _forget_useless(self, user: str) -> None:
@@ -259,7 +207,6 @@ class PrincipalStore:
             raise Conflict(f"User {user!r} has {count} tokens; cellgate token revoke ID makes room")
 
     def revoke_token(self, name: str) -> Token:
-        """Revoke a token by its id. Raises NotFound; revoking one again changes nothing."""
         known = next((token for token in self.tokens() if token.id == name), None)
         if known is None:
             raise NotFound(f"There is no token {name[:40]!r}; cellgate token list shows the ids")
@@ -269,7 +216,6 @@ class PrincipalStore:
         return known
 
     def secrets(self, user: str | None = None) -> list[Box]:
-        """Return all secrets, or a user's, by name, encrypted. Raises NotFound if there is no such user."""
         if user is not None:
             self.check_owner(user)
         query = (
@@ -279,10 +225,6 @@ class PrincipalStore:
             return [Box(*row) for row in self._db.execute(query, (user,))]
 
     def set_secret(self, user: str, name: str, box: bytes) -> None:
-        """Keep a user's secret. The value that it had before is kept too, until the next change.
-
-        Raises NotFound, Conflict.
-        """
         with self._change("secret_set", user=user, secret=name):
             self.check_owner(user)
             query = "SELECT count(*) FROM secrets WHERE user = ? AND name <> ?"
@@ -299,7 +241,6 @@ class PrincipalStore:
             )
 
     def remove_secret(self, user: str, name: str) -> None:
-        """Remove a user's secret with all its values. Raises NotFound."""
         with self._change("secret_removed", user=user, secret=name):
             self.check_owner(user)
             gone = self._db.execute("DELETE FROM secrets WHERE user = ? AND name = ?", (user, name))
@@ -310,7 +251,6 @@ class PrincipalStore:
                 )
 
     def check_owner(self, name: str) -> None:
-        """Raises NotFound unless there can be sessions of this name."""
         if name != RESERVED:
             self.user(name)
 
@@ -329,8 +269,83 @@ class PrincipalStore:
             raise StorageError(f"{self.path} can't be {what}: {in_words(error, file=False)}") from error
 
 
+class UserFileReader(UserReader):
+    """Reads one file, which need not exist. `stamp` is one system call; the rest is for one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: UserFile | None = None
+        self._seen: tuple[int, ...] | None = None
+
+    def stamp(self, *, settled: bool = False) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._path)  # noqa: PTH116, a path's own method takes longer
+        except OSError:
+            return None
+        # Right after a write another one may follow within the same tick.
+        if settled and 0 <= time.time_ns() - found.st_mtime_ns < TICK_NS:
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def read(self, *, anew: bool = False) -> Everybody | None:
+        if anew:
+            self._seen = None
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise StorageError(f"{self._path} can't be read: {in_words(error, file=False)}") from error
+            self.close()
+            gone = self._seen is not None
+            self._seen = None
+            return Everybody() if gone else None
+        if self._file is None or self._seen is None or self._seen[:2] != (found.st_dev, found.st_ino):
+            self.close()
+            try:
+                self._file = UserFile(self._path, create=False)
+            except NotFound:
+                return None  # removed in this moment: the next look sees it
+        seen = (found.st_dev, found.st_ino, self._file.version(), *self._state_of_key())
+        if self._seen == seen:
+            return None
+        everybody = self._everybody(self._file)
+        self._seen = seen
+        return everybody
+
+    def acts(self, after: int, limit: int) -> list[Act]:
+        return [] if self._file is None else self._file.acts(after, limit)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _state_of_key(self) -> tuple[int, ...]:
+        """Changes when the key of the secrets does: it may be put back from a backup."""
+        try:
+            found = self._path.with_name(SECRET_KEY).lstat()
+        except OSError:
+            return ()
+        return found.st_ino, found.st_ctime_ns
+
+    def _everybody(self, file: UserFile) -> Everybody:
+        users, tokens, secrets, key = file.users(), file.tokens(), file.secrets(), None
+        if secrets:
+            try:
+                key = load_secret_key(self._path.with_name(SECRET_KEY), create=False)
+            except StorageError as error:
+                # Everything but sessions with secrets goes on.
+                logger.error("%s", error.message)
+        return Everybody(users, tokens, secrets, key)
+
+
 def _scopes(scopes: frozenset[Permission] | None) -> str | None:
     return None if scopes is None else scopes_text(scopes)
+
+
+def _user(row: tuple[Any, ...]) -> User:
+    name, role, disabled, created_at = row
+    return User(name, Role(role), bool(disabled), created_at)
 
 
 def _token(row: tuple[Any, ...]) -> Token:
@@ -338,10 +353,3 @@ def _token(row: tuple[Any, ...]) -> Token:
     name, user, value, scopes, session, exact, *times = row
     chosen = None if scopes is None else frozenset(Permission(each) for each in scopes.split(",") if each)
     return Token(name, user, value, chosen, Reach(session, exact=bool(exact)), *times)
-
-
-@contextmanager
-def opened(path: Path, *, create: bool = False) -> Iterator[PrincipalStore]:
-    """The file, open while the context lasts. Raises StorageError, NotFound."""
-    with closing(PrincipalStore(path, create=create)) as store:
-        yield store

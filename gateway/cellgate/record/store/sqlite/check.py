@@ -1,7 +1,7 @@
 """Checks a whole data folder: every session's chain, the tables that repeat its facts, and the audit trail.
 
 It reads one snapshot through a read-only connection, so a gateway may run at the same time. Rows are read
-once, in order. ``notebooks`` checks exported files.
+once, in order. ``record.verify`` checks exported files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from cellgate.errors import RecordDamaged, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
+from cellgate.record.findings import Broken, Finding, chained, counted
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.sqlite import blobs, purge, salvage, schema, trail
 from cellgate.record.store.sqlite.lineage import check_origin
@@ -23,7 +24,6 @@ from cellgate.record.store.sqlite.location import existing
 from cellgate.record.store.sqlite.migrations import version_of
 from cellgate.record.store.sqlite.opening import damage_told
 from cellgate.record.trail import BEGUN, DAMAGED, OF_NO_RECORD, PURGED, TrailRow
-from cellgate.record.verify.findings import Broken, Finding, chained
 from cellgate_kernels.codec.decoding import json_decoder
 
 ATTEMPTS = 20
@@ -70,7 +70,7 @@ def _check_log(found: salvage.Found, applied: int, *, expected: bool) -> Iterato
     waiting = sum(len(group.events) for number, group in found.frames.groups.items() if number > applied)
     lost = salvage.loss(found, applied, expected=expected)
     if waiting or lost is not None:
-        told = f"{waiting} rows that a gateway adds when it starts"
+        told = f"{counted(waiting, 'row')} that a gateway adds when it starts"
         yield Finding("redo log", told, None if lost is None else str(lost))
 
 
@@ -114,7 +114,7 @@ def check_session(
     `refused`: why, and how many, of its rows could not be stored, if any.
     """
     subject = f"session {session.key} of {session.principal}"
-    checked = f"{session.head_seq} rows"
+    checked = counted(session.head_seq, "row")
     try:
         facts = _check_rows(db, session)
         _check_session_row(session, facts)
@@ -206,14 +206,10 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
         _compare(begun, there)
         _check_orphans(db)
     except Broken as broken:
-        return Finding("audit trail", _entries(count), str(broken))
+        return Finding("audit trail", counted(count, "entry"), str(broken))
     except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        return Finding("audit trail", _entries(count), f"an entry can't be read: {error!r}")
-    return Finding("audit trail", _entries(count))
-
-
-def _entries(count: int) -> str:
-    return "1 entry" if count == 1 else f"{count} entries"
+        return Finding("audit trail", counted(count, "entry"), f"an entry can't be read: {error!r}")
+    return Finding("audit trail", counted(count, "entry"))
 
 
 def _trail(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:

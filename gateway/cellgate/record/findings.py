@@ -1,4 +1,4 @@
-"""The findings of a check, and words for bad rows and cells; ``notebooks`` and ``stores`` check. Pure."""
+"""The findings of a check, and words for bad rows and cells of exports and of data folders. Pure."""
 
 from __future__ import annotations
 
@@ -91,3 +91,9 @@ def differing(kind: str, names: Sequence[str], recorded: Sequence[Any], found: S
     if len(found) > len(recorded):
         return f"{kind} {len(recorded) + 1} ({names[len(recorded)]}) was added"
     return None
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 row" and "2 entries"."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"

@@ -1,0 +1,1 @@
+"""Users, tokens and secrets, as they are kept."""

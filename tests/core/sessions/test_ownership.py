@@ -1,0 +1,138 @@
+"""The contract of ownerships, and a registry that has the record in common with another gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellgate.errors import NotOwner
+from cellgate.execution.request import ExecuteRequest
+from cellgate.sessions.ownership import OURS, Alone, Owner, Ownership
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.base.branching import BranchSpec
+from cellgate_kernels.base.errors import GatewayFault
+from tests.core.fakes import House
+
+THERE = "http://other:8888"
+KEY = ("ada", "s")
+BODY = SessionBody(session="s")
+Keys = dict[tuple[str, str], str]
+
+
+class Shared(Ownership):
+    """One gateway's view of keys that two gateways have in common."""
+
+    def __init__(self, here: str, keys: Keys) -> None:
+        self.here, self.keys = here, keys
+
+    async def find(self, principal: str, key: str) -> Owner | None:
+        at = self.keys.get((principal, key))
+        return None if at is None else OURS if at == self.here else Owner(at)
+
+    async def claim(self, principal: str, key: str) -> Owner:
+        self.keys.setdefault((principal, key), self.here)
+        return await self.find(principal, key) or OURS
+
+    def release(self, principal: str, key: str) -> None:
+        if self.keys.get((principal, key)) == self.here:
+            del self.keys[principal, key]
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return {}
+
+
+@pytest.fixture
+async def house(tmp_path: Path, keys: Keys) -> AsyncIterator[House]:
+    house = await House.open(tmp_path)
+    house.manager._ownership = Shared("here", keys)
+    yield house
+    await house.close()
+
+
+@pytest.mark.parametrize("ownership", [Alone(), Shared("here", {})])
+async def test_a_claimed_key_is_ours_until_it_is_released(ownership: Ownership) -> None:
+    ownership.release(*KEY)
+    for _ in range(2):
+        assert await ownership.claim(*KEY) == OURS
+        assert await ownership.claim(*KEY) == OURS
+        assert await ownership.find(*KEY) == OURS
+        ownership.release(*KEY)
+
+
+async def test_only_one_of_two_has_a_key(keys: Keys) -> None:
+    one, other = Shared("one", keys), Shared("other", keys)
+    assert await other.find(*KEY) is None
+    await one.claim(*KEY)
+    other.release(*KEY)
+    assert await other.claim(*KEY) == await other.find(*KEY) == Owner("one")
+    one.release(*KEY)
+    assert await other.claim(*KEY) == OURS
+
+
+async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: Keys) -> None:
+    keys[KEY] = keys["ada", "branch"] = THERE
+    manager = house.manager
+    for refused in (
+        manager.get_or_create("ada", BODY),
+        manager.get_or_create("ada", SessionBody(session="t", workspace_of="s")),
+        manager.execute("ada", "s", ExecuteRequest("1")),
+        manager.branch("ada", "s", "b", BranchSpec()),
+    ):
+        with pytest.raises(NotOwner) as refusal:
+            await refused
+        assert refusal.value.address == THERE
+    await manager.get_or_create("ada", SessionBody(session="mine"))
+    with pytest.raises(NotOwner):
+        await manager.branch("ada", "mine", "branch", BranchSpec())
+    await house.journal.commit()
+    assert [row.key for row in await house.journal.reads.sessions()] == ["mine"]
+    assert keys == {KEY: THERE, ("ada", "branch"): THERE, ("ada", "mine"): "here"}
+
+
+async def test_whoever_loses_a_race_for_a_key_opens_nothing(house: House, keys: Keys) -> None:
+    class Late(Shared):
+        async def find(self, principal: str, key: str) -> None:
+            return None
+
+        async def claim(self, principal: str, key: str) -> Owner:
+            return Owner(THERE)
+
+    keys[KEY] = THERE
+    house.manager._ownership = Late("here", keys)
+    with pytest.raises(NotOwner):
+        await house.manager.get_or_create("ada", BODY)
+    assert (house.manager.get(*KEY), house.pool.kernels, keys) == (None, [], {KEY: THERE})
+    assert house.manager.counts()["starting"] == 0
+
+
+async def test_a_key_is_released_when_its_session_is_over(house: House, keys: Keys) -> None:
+    house.faults.arm("claim")
+    with pytest.raises(GatewayFault):
+        await house.manager.get_or_create("ada", BODY)
+    assert keys == {}
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    assert keys == {KEY: "here"}
+    await session.end("idle_timeout")
+    assert keys == {}
+    await house.manager.get_or_create("ada", BODY)
+    await house.manager.delete(*KEY)
+    assert keys == {}
+
+
+async def test_records_and_files_of_another_gateways_session_are_not_removed(
+    house: House, keys: Keys
+) -> None:
+    session, _ = await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "a").write_text("kept")
+    await session.end("idle_timeout")
+    keys[KEY] = THERE
+    for removed in (house.manager.delete(*KEY), house.manager.purge(*KEY, by="ada")):
+        with pytest.raises(NotOwner):
+            await removed
+    assert len(house.kept()) == 1
+    assert await house.journal.reads.session(*KEY) is not None
+    assert keys == {KEY: THERE}
