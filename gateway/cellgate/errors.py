@@ -84,10 +84,7 @@ class IdentityUnavailable(CellgateError):
 
 
 class Forbidden(CellgateError):
-    """The request comes from a Host or an Origin that is not allowed, or its sender may not do this.
-
-    `cause` says which for the audit trail.
-    """
+    """The Host or Origin is not allowed, or the sender may not do this; `cause` says which to the trail."""
 
     reason = "forbidden"
 

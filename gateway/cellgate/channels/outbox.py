@@ -102,10 +102,7 @@ class Outbox:
         self._wake.set()
 
     async def take(self) -> bytes | None:
-        """Wait for the next frames; returns the same ones until `written` is called. None after `end`.
-
-        Raises OutboxLost.
-        """
+        """Return the next frames, the same until `written` is called; None after `end`. Raises OutboxLost."""
         while self._taken is None:
             self._wake.clear()
             if self.lost is not None:

@@ -198,10 +198,7 @@ class _StrictLoader(KVArgParseConfigLoader):
 
 
 def _near_option(option: str, known: Sequence[str]) -> str:
-    """Return a suggestion for a mistyped option: one that begins so, or is very much like it.
-
-    Of one letter, two options may begin so.
-    """
+    """Suggest options that begin like a mistyped one or are very like it; two for one letter."""
     word = option.lstrip("-")
     names = [name.lstrip("-") for name in known if name.startswith("--")]
     begin = [name for name in names if name.startswith(word)]

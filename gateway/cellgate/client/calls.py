@@ -212,10 +212,7 @@ def as_script(path: Path, told: str) -> Path:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raise OSError for a folder, and for a device, a pipe, or a link to one such as /dev/stdout.
-
-    Root's file would take the place of these.
-    """
+    """Raise OSError unless the path may get a file: no folder, device, pipe or link to one."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

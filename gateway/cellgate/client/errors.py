@@ -79,10 +79,7 @@ class NetworkNotAllowed(GatewayError):
 
 
 class QuotaExceeded(GatewayError):
-    """The session would exceed one of its limits, or its principal a quota.
-
-    Where waiting helps, `retry_after` says how long.
-    """
+    """The session would exceed a limit, or its principal a quota; `retry_after` if waiting helps."""
 
 
 class Overloaded(GatewayError):
@@ -90,10 +87,7 @@ class Overloaded(GatewayError):
 
 
 class CellFailed(GatewayError):
-    """A cell failed: raised by `Result.check`.
-
-    `status` and `ename` are the result's; `status` is a word here, not an HTTP status.
-    """
+    """A cell failed: raised by `Result.check`. `status` (a word, not HTTP's) and `ename` are the result's."""
 
     status: str  # type: ignore[assignment]
 

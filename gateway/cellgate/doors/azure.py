@@ -198,10 +198,7 @@ class ExecutionsHandler(AzureRunHandler):
 
 
 class AzureFolderHandler(AzureHandler, FolderHandler):
-    """The files of a session.
-
-    Semantic Kernel sends its forms as `application/json` once it has run a cell.
-    """
+    """The files of a session. Semantic Kernel sends forms as `application/json` after its first cell."""
 
     mislabelled_forms = True
 

@@ -13,10 +13,7 @@ from cellgate.fairness.turns import part_of_one
 
 
 class Shares:
-    """At most `most` places at once, and at most `of_one` of one principal's: by default three quarters.
-
-    `taken`: how many there are.
-    """
+    """At most `most` places, and `of_one` of one principal's (three quarters). `taken`: the number in use."""
 
     def __init__(self, most: int, of_one: int | None = None) -> None:
         self.most = most

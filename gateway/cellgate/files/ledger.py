@@ -24,10 +24,7 @@ RETRY_AFTER = 5.0
 
 @dataclass(eq=False, slots=True)
 class Account:
-    """The state of one session's workspace. `used`: bytes that it takes on disk, when last measured.
-
-    `owner`: the session's principal.
-    """
+    """One session's workspace. `used`: bytes on disk when last measured. `owner`: its principal."""
 
     used: int = 0
     owner: str = ""

@@ -144,10 +144,7 @@ def _give(owner: os.stat_result, chown: Callable[[int, int], None]) -> None:
 
 
 def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
-    """Return a descriptor of a regular file for reading, which the caller closes, and the file's state.
-
-    Raises NotFound, InvalidInput, FileHeld.
-    """
+    """Return an open regular file's descriptor and state. Raises NotFound, InvalidInput, FileHeld."""
     with _explained(parts), _folder(root, parts[:-1]) as folder:
         # Check the type before opening: opening a device may do anything.
         handle = os.open(parts[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -166,10 +163,7 @@ def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
 
 
 def place(staged: Path, root: Path, parts: Parts) -> tuple[FileState, bool]:
-    """Atomically move a finished file into place; returns its state and whether it is new.
-
-    Raises InvalidInput and Conflict.
-    """
+    """Move a finished file into place atomically; return its state and whether it is new. Raises Conflict."""
     with _explained(parts), _folder(root, parts[:-1], make=True) as folder:
         created = False
         try:
@@ -249,10 +243,7 @@ def _files_below(root: Path, parts: Parts) -> list[FileState]:
 
 
 def freed_by(root: Path, parts: Parts) -> int:
-    """Return the bytes on disk that replacing the regular file at this path frees.
-
-    0 if there is none, or if it has another name, too.
-    """
+    """Return the bytes on disk freed by replacing this file: 0 without one, or if it has another name."""
     try:
         with _folder(root, parts[:-1]) as folder:
             found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)

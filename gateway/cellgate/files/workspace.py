@@ -456,10 +456,7 @@ class WorkspaceStore:
         return all_kept
 
     async def _rescue(self, folder: Path, sessions: Sequence[str], *, used: bool) -> bool:
-        """Keep what a kernel left for each of these sessions; returns whether that is done.
-
-        `used`: another session still uses it.
-        """
+        """Keep a kernel's files for each session; return whether that is done. `used`: by another session."""
         for _ in range(len(sessions) - 1 + used):
             self.users.join(folder)
         all_kept = True

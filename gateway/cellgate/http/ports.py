@@ -106,10 +106,7 @@ class ProgramHandler(BaseHandler):
         return self.request.uri or ""
 
     def _redirect(self) -> bool:
-        """Answer a path without the slash after the port, which relative links on a first page need.
-
-        Returns whether this was one.
-        """
+        """Answer a port's path without the slash that relative links need; return whether it was one."""
         if self._at_own_name:
             return False
         path = parse_path(self._uri)

@@ -127,10 +127,7 @@ class Authentication:
             ) from error
 
     def admitted(self, login: Login) -> Login:
-        """A login that somebody else gives, unless its principal is one that nobody else may vouch for.
-
-        Raises InvalidToken.
-        """
+        """Return somebody else's login, unless nobody else may vouch for it. Raises InvalidToken."""
         name = login.principal.name
         if name == DEFAULT.principal.name:
             raise InvalidToken(f"{name!r} is the administrator with the gateway's own token, and nobody else")

@@ -112,10 +112,7 @@ class PrincipalDirectory:
         return bool(self._known.users)
 
     def login(self, given: bytes) -> Login | None:
-        """Return the login of the token with this digest; None if it is not known. Raises InvalidToken.
-
-        If nobody needs a token, any will do.
-        """
+        """Return a token digest's login, if known; any if no token is needed. Raises InvalidToken."""
         # Digests of secrets that can't be guessed: how long a comparison takes tells nothing about a token.
         if given == self._own:
             return DEFAULT

@@ -66,10 +66,7 @@ def parse_host_pattern(text: str) -> HostPattern:
 
 
 def normal_host(host: str) -> str:
-    """Return a name as in DNS, or an address in its shortest form; an IPv6 address may be in brackets.
-
-    Raises InvalidInput for anything else.
-    """
+    """Return a DNS name, or an address, also in brackets, in its shortest form. Raises InvalidInput."""
     bracketed = host.startswith("[") and host.endswith("]")
     try:
         address = ipaddress.ip_address(host[1:-1] if bracketed else host)

@@ -108,10 +108,7 @@ class ProviderSignIn:
         self._exchanges = Shares(MOST_AT_ONCE)
 
     async def question(self, begun: Begun, back: str) -> str:
-        """Return the URL at which the provider asks the user; it answers at the URL `back`.
-
-        Raises IdentityUnavailable.
-        """
+        """Return the provider's URL to ask the user, who returns to `back`. Raises IdentityUnavailable."""
         endpoint, _ = await self._endpoints()
         asked = {
             "response_type": "code",
@@ -180,10 +177,7 @@ class ProviderSignIn:
         return replace(login, expires=now + SIGN_IN_SECONDS)
 
     async def _endpoints(self) -> tuple[str, str]:
-        """Return the provider's authorization and token endpoints, read anew from time to time.
-
-        Raises IdentityUnavailable.
-        """
+        """Return the provider's two endpoints, read anew from time to time. Raises IdentityUnavailable."""
         async with self._reading:  # however many strangers begin, the provider is asked once
             now = self._monotonic()
             if now < self._asks_again:

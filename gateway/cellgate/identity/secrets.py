@@ -37,10 +37,7 @@ _NOT_SECRET = frozenset({"PYTHONHASHSEED"})
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret with its value. `former`: the value that it had before, if it was changed.
-
-    `former_lost`: there is one, and it can't be read.
-    """
+    """A secret with its value. `former`: the value before a change; `former_lost`: it can't be read."""
 
     name: str
     value: str = field(repr=False)

@@ -32,10 +32,7 @@ class _Block(msgspec.Struct):
 
 
 class AnthropicTools(SessionTools):
-    """The tools of one session for the Messages API.
-
-    Calls of one message run one after the other, in the order given.
-    """
+    """The tools of one session for the Messages API. Calls of one message run in the order given."""
 
     @property
     def schemas(self) -> list[dict[str, Any]]:

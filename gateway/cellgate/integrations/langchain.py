@@ -43,10 +43,7 @@ class CellgateTool(BaseTool):  # type: ignore[misc]  # has no type without langc
 
 
 class CellgateToolkit(Toolkit):
-    """The tools that work in the session, all or those of these names.
-
-    As a context manager it ends the session.
-    """
+    """The session's tools, all or those named. As a context manager it ends the session."""
 
     def tool(self, definition: Definition) -> CellgateTool:
         return CellgateTool(definition, self)

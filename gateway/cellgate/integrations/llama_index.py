@@ -76,10 +76,7 @@ class CellgateTool(AsyncBaseTool):  # type: ignore[misc]
 
 
 class CellgateToolkit(Toolkit):
-    """The tools that work in the session, all or those of these names.
-
-    As a context manager it ends the session.
-    """
+    """The session's tools, all or those named. As a context manager it ends the session."""
 
     def tool(self, definition: Definition) -> CellgateTool:
         return CellgateTool(definition, self)

@@ -336,10 +336,7 @@ def chosen(names: Iterable[str] | None = None) -> list[Definition]:
 
 
 def tool_schemas(form: str, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Return the tools as a provider's API takes them, all or those of these names. Raises InvalidInput.
-
-    `form` is one of `definitions.FORMATS`.
-    """
+    """Return all or the named tools for a provider's API. `form`: of `FORMATS`. Raises InvalidInput."""
     return definitions.schemas(form, chosen(names))
 
 

@@ -283,9 +283,7 @@ def storage_error(error: OSError) -> StorageError:
 
 
 def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[str, str]) -> list[Wanted]:
-    """Return the requirements that are not met yet. Raises PackageConflict for one that would replace a part
-    of the kernel's environment.
-    """
+    """Return the requirements not met yet. Raises PackageConflict if one would replace a kernel's part."""
     unmet = []
     for wanted in change.install:
         name = wanted.name

@@ -30,10 +30,7 @@ PIECES_A_TURN: Final = 64
 
 
 class PortCounts:
-    """How many connections to programs each principal has, in all of its sessions.
-
-    `places`: those of all of them in the turns of the loop.
-    """
+    """Each principal's connections to programs, in all sessions. `places`: in the turns of the loop."""
 
     def __init__(self) -> None:
         self.places = Places(PIECES_A_TURN)

@@ -420,9 +420,7 @@ class Usage:
         self._sweep_at = max(FIRST_SWEEP, 2 * len(self._accounts))
 
     def page(self, after: str, limit: int) -> tuple[list[Account], bool]:
-        """Return the accounts of those who use something now or have a record, by name, behind the name
-        `after`; and whether more follow.
-        """
+        """Return the accounts in use or with a record, by name, behind `after`; and whether more follow."""
         using = (name for name, account in self._accounts.items() if not account.idle)
         names = {name for name in chain(using, self._records) if name > after}
         found = nsmallest(limit + 1, names)

@@ -42,10 +42,7 @@ class Spiller(Protocol):
         """Since when nobody has read what could be read, if that is long; else None."""
 
     def give_way(self, *, to_own: bool) -> bool:
-        """Let go of some of it, on the order of the ledger; False if that can't be.
-
-        `to_own`: it is for something else of the same principal.
-        """
+        """Let go of some bytes; return whether that can be. `to_own`: for the same principal's."""
 
 
 Opener = Callable[[Spiller], "Space"]

@@ -32,10 +32,7 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A Python version and the versions of packages by normalised name.
-
-    `left_out`: the number of packages whose names or versions are invalid.
-    """
+    """A Python's and its packages' versions by normalised name. `left_out`: the number of invalid ones."""
 
     python: str
     packages: Mapping[str, str]

@@ -24,10 +24,7 @@ from cellgate_kernels.base.errors import InvalidInput
 async def restore(
     files: SessionFiles, principal: str, key: str, wanted: Iterable[InputFile], session: Session
 ) -> list[RestoredFile]:
-    """Copy those of the `wanted` files of session `key` that are unchanged into `session`.
-
-    Raises QueueFull, QuotaExceeded and StorageError.
-    """
+    """Copy unchanged `wanted` files of session `key`. Raises QueueFull, QuotaExceeded, StorageError."""
     restored = [
         restored_file(file.path, await _restore(files, principal, key, file, session)) for file in wanted
     ]

@@ -59,10 +59,7 @@ class NewRun(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What the job gets. `runs` has one entry per code cell, None if it was not run.
-
-    `rtol`: how far floating-point numbers may be apart.
-    """
+    """A job's input. `runs`: one per code cell, None if not run. `rtol`: how far floats may be apart."""
 
     notebook: dict[str, Any]
     runs: list[NewRun | None]

@@ -497,9 +497,7 @@ _NOT_ROOT = "only a gateway that is root, with an engine that is, can keep their
 
 
 def why_unshared(container: ContainerSettings, *, fork_server: bool) -> str:
-    """Why no container with these settings can hold several sessions; empty where it can, if its engine is
-    root.
-    """
+    """Return why no container can hold several sessions; "" if it can where its engine is root."""
     if not fork_server:
         return "--no-fork-server lets no kernel be forked"
     if container.isolation != "container":
@@ -510,9 +508,7 @@ def why_unshared(container: ContainerSettings, *, fork_server: bool) -> str:
 def _shared_containers(
     settings: KernelSettings, folders: KernelFolders, engine: Engine | None, stack: AsyncExitStack
 ) -> SharedContainers | None:
-    """Return containers of one principal each; None where each session has one, by the settings or because
-    kernels can't share any here.
-    """
+    """Return containers of one principal each; None if each session has one, by choice or necessity."""
     container = settings.container
     if settings.container_per != "principal" or engine is None or container is None:
         return None

@@ -60,9 +60,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was tried. `found` is a sentence without its end; `advice` says what to do, if anything
-    can be done.
-    """
+    """A finding: `found` is a sentence without its end, `advice` says what to do, if anything."""
 
     subject: str
     outcome: Outcome
@@ -297,10 +295,7 @@ def find_open_files(most: int) -> Finding:
 
 
 def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
-    """Yield findings on the data folder: writable, with space, and on a local file system.
-
-    `mounts`: the text of /proc/mounts.
-    """
+    """Yield findings on the data folder: writable, with space, local. `mounts`: text of /proc/mounts."""
     existing = machine.nearest(data)
     if hindrance := _hindrance(data, existing):
         yield Finding("data folder", Outcome.PROBLEM, hindrance, "Choose another: --data-dir DIR")

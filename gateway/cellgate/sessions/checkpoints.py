@@ -265,10 +265,7 @@ class SessionCheckpoints:
             await self.forget(each)
 
     async def end_oldest_automatic(self) -> bool:
-        """Make room for a new one, but not at the cost of the newest; returns whether one was ended.
-
-        Raises StorageError.
-        """
+        """Make room for a new one, sparing the newest; return whether one was ended. Raises StorageError."""
         automatic = [each for each in self._points if each.automatic]
         if len(automatic) > 1:
             await self.forget(automatic[0])

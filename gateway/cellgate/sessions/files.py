@@ -144,10 +144,7 @@ class SessionFiles:
     # Changing
 
     async def session(self, principal: str, key: str, wanted: SessionBody | None = None) -> Session:
-        """The live session with this key, created if necessary: files may arrive before the first cell.
-
-        `wanted`: what a new one gets.
-        """
+        """Return the key's live session, made with `wanted` if necessary: files may come before a cell."""
         body = structs.replace(wanted or SessionBody(), session=check_session_key(key))
         session, _ = await self._manager.get_or_create(principal, body)
         session.record.check_writable()
@@ -301,10 +298,7 @@ class SessionFiles:
         return made
 
     async def move(self, principal: str, key: str, old: Parts, new: Parts) -> list[FileChange]:
-        """Rename a file or folder; returns the files at their new paths.
-
-        Of a live session each is recorded as deleted there and created here.
-        """
+        """Rename a file or folder, recorded as deleted and created; return the files at their new paths."""
         session = self._manager.get(principal, check_session_key(key))
         async with self._root(principal, key) as root:
             if session is not None:

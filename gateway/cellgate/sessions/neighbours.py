@@ -16,10 +16,7 @@ from cellgate_kernels.kernel.kernel import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A session that has a kernel.
-
-    `serve`: serve the sandbox's way to a network from now on; returns whether that was possible.
-    """
+    """A session with a kernel. `serve`: serve the sandbox's way to a network; returns whether it can."""
 
     session: str
     serve: Callable[[], bool]

@@ -150,10 +150,7 @@ class SessionManager:
     # Life
 
     async def recover(self, launcher: KernelLauncher, kernels: Mapping[str, StoredKernel]) -> tuple[int, int]:
-        """Resume or end the sessions that a previous gateway left open; returns how many of each.
-
-        `kernels`: the kernels it stored, by id.
-        """
+        """Resume or end the sessions left open, with these stored kernels by id; return how many of each."""
         unfinished = await self._journal.reads.unfinished_sessions()
         rows = [row for row in unfinished if await self._ownership.find(row.principal, row.key) == OURS]
         known = await self._folders()
@@ -332,10 +329,7 @@ class SessionManager:
         return await self._outcome(opening, until, moved), True
 
     async def _sharer(self, owned: Owned, body: SessionBody) -> SessionRow | None:
-        """Return the session whose workspace a new one is to have, if the body names one.
-
-        Raises InvalidInput, NotFound, CannotShare.
-        """
+        """Return the session to share a workspace, if any. Raises InvalidInput, NotFound, CannotShare."""
         if body.workspace_of is None:
             return None
         key = check_session_key(body.workspace_of)
@@ -759,9 +753,7 @@ class SessionManager:
         return folder in having
 
     def _give_back(self, principal: str, folder: str | None, reserved: Reservation, disk: int) -> None:
-        """A session is over, or was not opened after all. The disk of its workspace stays reserved as long
-        as others have it.
-        """
+        """End a session's reservations; its workspace's disk stays reserved while others have it."""
         reserved.release()
         if folder is None:
             return

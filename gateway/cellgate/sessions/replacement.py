@@ -57,10 +57,7 @@ class KernelReplacement:
         self._watched: tuple[ExecutionRun, asyncio.TimerHandle, float] | None = None
 
     async def replace(self, cause: str, patience: float | None = None) -> None:
-        """End the kernel, if any, and continue with a fresh one and the same files.
-
-        Waits in line for it at most `patience` seconds.
-        """
+        """Continue with a fresh kernel and the same files; wait in line at most `patience` seconds."""
         self.going = True
         self.watch_first()
         self._give_up(cause)

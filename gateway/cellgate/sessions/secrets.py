@@ -50,10 +50,7 @@ class SessionSecrets:
         return copy
 
     def current(self) -> tuple[tuple[str, str], ...]:
-        """Names and values for a kernel that is started now. Raises StorageError.
-
-        A secret that was removed is missing.
-        """
+        """Return names and values for a kernel to start, without removed secrets. Raises StorageError."""
         found = self._source.secrets(self._owner, self._names)
         for secret in found:
             self._values[secret.name, secret.value] = None

@@ -24,10 +24,7 @@ class ManagerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """`age` in seconds since a session was last used, `size` of the record in bytes; None: no limit.
-
-    `interval`: seconds between checks.
-    """
+    """`age`: seconds since the last use. `size`: the record's bytes. None: no limit. `interval`: seconds."""
 
     age: float | None = None
     size: int | None = option(

@@ -104,10 +104,7 @@ class SessionRecord:
         return self.limits.lifetime - (self._time() - self.started)
 
     def let_live(self, seconds: float, most: float) -> None:
-        """End it so many seconds from now, however idle it is. Raises InvalidInput.
-
-        `most`: seconds that it may live in all.
-        """
+        """End in so many seconds, however idle, at most `most` in all. Raises InvalidInput."""
         lifetime = check_seconds(seconds, "timeout") + self._time() - self.started
         if lifetime > most:
             raise InvalidInput(f"With this timeout it lives {lifetime:.0f} s, and {most:.0f} are the most")

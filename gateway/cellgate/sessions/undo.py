@@ -120,10 +120,7 @@ class SessionUndo:
             return await (await self._open()).make(kernel, at, name, anyway=anyway)
 
     async def make_of_branch(self, kernel: Kernel, at: Position, *, anyway: bool) -> Checkpoint:
-        """Keep a branch and its files, for the session to go on as they are. `at`: as the session's own then.
-
-        Raises as `make`.
-        """
+        """Keep a branch and its files to go on with, `at` a position of this session. Raises as `make`."""
         async with self._one_at_a_time:
             points = await self._open()
             return await points.make(kernel, at, automatic_name(at), automatic=True, anyway=anyway)

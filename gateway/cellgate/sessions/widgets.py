@@ -27,10 +27,7 @@ MOST_MODELS = 50_000
 
 
 class WidgetMessages:
-    """A listener to messages of `COMM_EVENTS`: records those outside of cells in `log`.
-
-    It gets each message before the cell's run does.
-    """
+    """Records messages of `COMM_EVENTS` outside of cells in `log`; gets each before its cell's run does."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

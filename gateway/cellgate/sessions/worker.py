@@ -1,6 +1,6 @@
 """Works through a session's queue: one task that runs its cells, one after the other, and its restarts.
 
-This is the one place that sends a cell, but for those in Jupyter's subshells, which run beside. ``occupancy``
+This is the one place that sends a cell, but for those in Jupyter's subshells, which run beside. ``state``
 says when none may begin, ``replacement`` gets kernels.
 """
 
@@ -84,10 +84,7 @@ class SessionFaults:
 
 
 class SessionWorker:
-    """The worker of one session. `task`: what works now, once it was started.
-
-    `keep` makes an automatic checkpoint, `go_back` goes back to one.
-    """
+    """A session's worker; `task` works. `keep` makes an automatic checkpoint, `go_back` returns to one."""
 
     def __init__(
         self,

@@ -356,10 +356,7 @@ def kernel_user(engine: Engine) -> tuple[int, int]:
 
 
 async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
-    """Check that kernels can be started with these settings; returns the image's id.
-
-    Raises BackendUnavailable or ImageMissing.
-    """
+    """Return the image's id if kernels can start. Raises BackendUnavailable, ImageMissing."""
     info = await engine.call(APIClient.info)
     unlimited = [what for name, what in _LIMITS.items() if info.get(name) is False]
     if unlimited:

@@ -82,10 +82,7 @@ class KernelBusy(CellgateError):
 
 
 class CannotBranch(CellgateError):
-    """The kernel can't be branched because of `obstacles`, of which there is at least one.
-
-    Nothing was changed.
-    """
+    """The kernel can't be branched because of `obstacles`, one at least. Nothing was changed."""
 
     reason = "cannot_branch"
 

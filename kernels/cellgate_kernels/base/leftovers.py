@@ -61,10 +61,7 @@ class Leftovers:
         await self._tasks.complete(self._remove_all(folders), "remove folders")
 
     async def empty(self, folder: Path, but: Collection[str] = ()) -> None:
-        """Remove everything in a folder except these names.
-
-        Raises OSError when the folder can't be read.
-        """
+        """Remove everything in a folder except these names. Raises OSError if the folder can't be read."""
         await self.remove(*(folder / name for name in await self._names(folder) if name not in but))
 
     async def sweep(self, *folders: Path) -> None:

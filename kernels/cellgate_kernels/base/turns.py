@@ -132,10 +132,7 @@ class Turns(Generic[T]):
         self._charge(line)
 
     def order(self) -> Iterator[T]:
-        """Yield the items in the order in which they will be served if none is added or removed.
-
-        To be used before anything changes.
-        """
+        """Yield the items in their order if none is added or removed. Use the result before any change."""
         lines = {entry: line for entry in self._waiting if (line := self._line_at(entry)) is not None}
         heap = list(lines)
         heapq.heapify(heap)

@@ -247,9 +247,7 @@ class LocalSocket(ChannelSocket):
         self._again()
 
     def _again(self) -> None:
-        """Try again: soon while the kernel starts, at growing intervals once it has been there, until it has
-        said something.
-        """
+        """Try again: soon while the kernel starts, then at growing intervals until it says something."""
         if self._met:
             self._delay = min(_LONGEST_RETRY, self._delay * 2)
         self._timer = self._loop.call_later(self._delay, guarded(self._connect, "kernel's socket"))
@@ -312,10 +310,7 @@ class LocalSocket(ChannelSocket):
 
 
 def socket_path(info: Mapping[str, Any], channel: Channel) -> str:
-    """Return the path of a channel's socket from a kernel's connection info.
-
-    Source: jupyter_client, "Connection files", for the transport ipc.
-    """
+    """Return a channel's socket path by jupyter_client's "Connection files" for the transport ipc."""
     return f"{info['ip']}-{info[f'{channel}_port']}"
 
 

@@ -33,10 +33,7 @@ _IN_HTML = (('id="altair-viz-', "Altair"), ('class="plotly-graph-div', "Plotly")
 
 
 def tell(data: Mapping[str, Any], read: Callable[[str], str] = read_html) -> str:
-    """Return what a reader is told of a MIME bundle; empty for an empty one.
-
-    `read`: the text of HTML.
-    """
+    """Return what a reader is told of a MIME bundle, "" for an empty one. `read`: the text of HTML."""
     if (chart := chart_of(data)) is not None:
         return f"[{chart} chart]"
     plain = _text(data.get(PLAIN))

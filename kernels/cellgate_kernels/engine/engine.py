@@ -192,10 +192,7 @@ class Engine:
         return container
 
     def adopt(self, name: str, launch: Launch) -> Container:
-        """Manage a spared container from now on; `starting` ends with an error if it does not run.
-
-        The caller must also `end` it.
-        """
+        """Manage a spared container; `starting` fails if it does not run. `end` it afterwards."""
         self._spared.discard(name)
         return self._manage(name, launch, lambda: self.call(_inspect_running, name))
 
@@ -403,10 +400,7 @@ class Engine:
 
 
 def _is_here(process: int, container: str) -> bool:
-    """Return whether a process belongs to a container of an engine on this machine, not on another one.
-
-    Raises OSError on too many open files.
-    """
+    """Return whether a process is in a container of an engine here. Raises OSError on too many open files."""
     try:
         return container in Path(f"/proc/{process}/cgroup").read_text()
     except OSError as error:

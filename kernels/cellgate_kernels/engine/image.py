@@ -74,10 +74,7 @@ def build_image(
 
 
 def built_of(url: str, tag: str) -> str | None:
-    """Return what an image was built of: an environment's name, or `OWN`; None if it has no label.
-
-    Raises BackendUnavailable.
-    """
+    """Return the environment an image was built of, `OWN`, or None. Raises BackendUnavailable."""
     client = _client(url)
     try:
         labels = client.inspect_image(tag)["Config"].get("Labels") or {}

@@ -360,10 +360,7 @@ class ForkServer:
 
 
 class Zygote(Forker):
-    """One zygote process in a sandbox, and the children that it has forked.
-
-    With `uids` its children can have one each.
-    """
+    """A zygote process in a sandbox, with its forked children, which with `uids` have one each."""
 
     def __init__(
         self,

@@ -130,10 +130,7 @@ class SharedSandbox:
         )
 
     def first_name(self, workspace: Path) -> str:
-        """Return the name of a workspace of the sandbox for its first kernel.
-
-        Raises KernelStartFailed for a folder that is none.
-        """
+        """Return the workspace's name for the first kernel. Raises KernelStartFailed for no folder."""
         if workspace == self._workspace:
             return self.view.workspace
         if workspace.parent == self.branches:
@@ -146,9 +143,7 @@ class SharedSandbox:
         return str(self.folders.sockets / name), str(Path(self.view.socket_prefix).with_name(name))
 
     def socket_of_held(self, held_id: str) -> tuple[str, str]:
-        """Return the socket of a held fork: its path here, and as it sees it. Raises KernelStartFailed if it
-        is too long.
-        """
+        """Return a held fork's socket: its path here and inside. Raises KernelStartFailed if too long."""
         name = f"h{held_id[:8]}"
         path = str(self.folders.sockets / name)
         check_socket_path(path)
@@ -174,9 +169,7 @@ class SharedSandbox:
         return tuple(each.kept.pid for each in tenants if each.kept is not None)
 
     def process_of(self, kernel_id: str) -> int:
-        """Return a process that is where this kernel's is, numbered as in the sandbox: its own, if that is
-        known, or the first of all.
-        """
+        """Return a process in this kernel's place, numbered as inside: its own, or the first of all."""
         kept = self._tenants[kernel_id].kept
         return _FIRST if kept is None else kept.pid
 

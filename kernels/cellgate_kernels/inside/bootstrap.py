@@ -168,9 +168,7 @@ def beside(here, name):
 
 
 def load(here):
-    """Import what each kernel imports at its start, and make its classes; not the debugger, which it loads
-    later.
-    """
+    """Import what each kernel needs at its start, and make its classes; not the debugger."""
     prepare_home(Path.home(), here)
     kernel_that_branches()
     app_class()

@@ -126,10 +126,7 @@ class Branching:
         return self.app.io_loop.asyncio_loop
 
     def note_descriptors(self, but=()):
-        """Remember the descriptors that can't be told from a cell's later: libzmq's, and ends of pipes.
-
-        `but`: those that are cells' own already.
-        """
+        """Remember libzmq's descriptors and ends of pipes, which look like a cell's; `but` are cells' own."""
         loops = {loop._selector.fileno() for loop in self.service_loops()}
         loops.add(asyncio.get_event_loop()._selector.fileno())
         links = {number: link for number, link in descriptors().items() if number not in but}
@@ -419,9 +416,7 @@ class Forked:
 
 @contextmanager
 def no_collection():
-    """Collect no garbage: in a branch that would write to all the memory that is shared, until `gc.freeze`
-    has hidden what was there before.
-    """
+    """Collect no garbage until `gc.freeze` hides what was there: that would write to all shared memory."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -40,10 +40,7 @@ async def serve(listener, path):
 
 
 async def refuse(reader, writer):
-    """Say that no gateway is there, and read on.
-
-    A socket that is closed while there is something to read takes the answer back.
-    """
+    """Say that no gateway is there, and read on: closing a socket with unread bytes takes the answer back."""
     try:
         writer.write(ABSENT)
         writer.write_eof()

@@ -231,10 +231,7 @@ class Keeper:
         self.poll.unregister(descriptor)
 
     def run(self):
-        """Until the last kernel and the last held fork have ended.
-
-        Returns the last kernel's return code, negative for a signal.
-        """
+        """Run until all kernels and held forks end; return the last kernel's code, negative for a signal."""
         # A child that ended before there was a handler told nobody.
         self.reap()
         while self.kernels or self.held:
@@ -309,10 +306,7 @@ class Keeper:
 
 
 def read_rest(pipe):
-    """Read what is in a pipe that nobody else reads any more, and close it.
-
-    A process that left the kernel's group may still write to it.
-    """
+    """Read a pipe that nobody else reads, and close it; a process outside the group may still write."""
     os.set_blocking(pipe, False)
     rest = b""
     with suppress(OSError):

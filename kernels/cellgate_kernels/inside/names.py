@@ -43,10 +43,7 @@ def opened(process):
 
 
 def enter(descriptors):
-    """Enter a user namespace and its mounts, and close their descriptors. Raises OSError.
-
-    The working folder is then the root.
-    """
+    """Enter a user namespace and its mounts, at the root, and close their descriptors. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         if len(descriptors) != len(KINDS):

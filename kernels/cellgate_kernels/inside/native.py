@@ -51,10 +51,7 @@ class Native:
         self.areas = []
 
     def rest(self, namespace):
-        """Send home what can be; returns the names of what is still there, as `owners` tells them.
-
-        `namespace`: the variables of cells.
-        """
+        """Send threads home; return the others' names, as `owners`. `namespace`: the cells' variables."""
         if MODULES.isdisjoint(sys.modules):
             return []
         self.areas = self.areas or areas()

@@ -217,10 +217,7 @@ class Program:
         return True
 
     def connect_port(self, payload):
-        """Hand this connection over to a port, which the gateway wants in place of a program.
-
-        Raises Broken.
-        """
+        """Hand this connection over to a port that the gateway wants. Raises Broken."""
         if self.child is not None or self.returncode is not None or self.received:
             raise Broken
         if len(payload) != NUMBER.size:

@@ -90,10 +90,7 @@ class Unnamed:
             self.contents[area.file, area.start] = ctypes.string_at(area.start, area.size)
 
     def come_back(self):
-        """Make new ones. Returns the paths by which to open them, by the descriptors they belong to.
-
-        They can be opened until `close`.
-        """
+        """Make new ones; return paths to open them by, until `close`, by the descriptors they belong to."""
         self.made = {}
         for file, (_, path, found) in self.files.items():
             if file in self.contents:
@@ -147,10 +144,7 @@ def whole(number):
 
 
 def made(path, found, content):
-    """Return a new file without a name, where the former one is, or in memory if it can't be there.
-
-    Raises OSError if it can be nowhere.
-    """
+    """Return a new file without a name in the former one's place, or in memory. Raises OSError."""
     folder = os.path.dirname(path)  # noqa: PTH120
     if not path.startswith(SHARED_MEMORY):
         with suppress(OSError):

@@ -282,9 +282,7 @@ class Zygote:
 
 
 class Walls:
-    """What a kernel is put behind. Used once in the child that becomes the kernel, and for the zygote's own
-    files.
-    """
+    """A kernel's walls. Used once in the child that becomes the kernel, and for the zygote's own files."""
 
     def __init__(self, sessions):
         self.sessions = sessions
@@ -341,10 +339,7 @@ class Walls:
         filter_calls(bytes.fromhex(request["filter"]))
 
     def mount(self, steps, mounted=()):
-        """Mount what the steps say, and give up the sessions' folders.
-
-        `mounted`: detached mounts, which steps name by their numbers.
-        """
+        """Mount as the steps say and give up the sessions' folders. `mounted`: numbered detached mounts."""
         self.step = "its files"
         checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
         # What is mounted comes from below what is given up, or covered by another step.

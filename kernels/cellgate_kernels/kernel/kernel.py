@@ -329,10 +329,7 @@ class Kernel:
             await self.provisioner.remove(*unused)
 
     async def tell_unsent(self) -> bool:
-        """Deliver what it had written and not sent when it died, as messages of its cells; once.
-
-        Returns whether that is certainly all.
-        """
+        """Deliver a dead kernel's unsent text once, as messages of cells; return whether that is all."""
         connection, prefix = self.connection, self.connection.prefix
         if prefix is None:
             return False

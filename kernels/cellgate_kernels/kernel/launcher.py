@@ -116,26 +116,18 @@ class KernelLauncher:
         self._tasks = self._workshop.tasks
 
     def ways(self) -> dict[str, str]:
-        """Return how kernels of each kernelspec start now, unless their session needs what can't be forked:
-        ``fork`` or ``cold``.
-        """
+        """Return how each kernelspec's kernels start without what can't be forked: ``fork`` or ``cold``."""
         return {name: "fork" if self.forks(name) else "cold" for name in self.catalog.find_kernel_specs()}
 
     def forks(self, kernelspec: str) -> bool:
-        """Whether kernels of this kernelspec are forked now, unless their session asks for what can't be.
-
-        Raises KernelspecNotFound.
-        """
+        """Return whether this kernelspec's kernels are forked, if they can be. Raises KernelspecNotFound."""
         argv = self.catalog.get_kernel_spec(kernelspec).argv
         if self._containers is not None:
             return can_fork(argv) and self._containers.forks(kernelspec)
         return self._fork_server is not None and self._fork_server.forks(argv)
 
     def keeps_warm(self, profile: KernelProfile) -> bool:
-        """Return whether a kernel of this profile can be started before it is known whose it will be.
-
-        Raises KernelspecNotFound.
-        """
+        """Return whether such a kernel can start before its owner is known. Raises KernelspecNotFound."""
         if self._containers is None:
             return True
         argv = self.catalog.get_kernel_spec(profile.kernelspec).argv

@@ -88,10 +88,7 @@ class Workshop:
         return KernelConnection(info, session=session, kernel_id=kernel_id, reception=self.reception)
 
     async def undo(self, manager: Manager, kernel_id: str, folders: Sequence[Path] = ()) -> None:
-        """End what was begun, also if this is cancelled.
-
-        Failures are only logged: the caller raises why the start failed.
-        """
+        """End what was begun, also if cancelled. Failures are logged: the caller raises the start's error."""
         await self.tasks.complete(self._undo(manager, folders), f"undo {kernel_id}")
 
     async def _undo(self, manager: Manager, folders: Sequence[Path]) -> None:

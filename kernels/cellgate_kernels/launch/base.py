@@ -456,9 +456,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
 
 def connection_info(socket_prefix: str) -> KernelConnectionInfo:
-    """Connection info of a new kernel over Unix sockets, with a new key, in the types that jupyter_client
-    compares.
-    """
+    """Return a new kernel's connection info over Unix sockets, in the types jupyter_client compares."""
     info: KernelConnectionInfo = {"transport": "ipc", "ip": socket_prefix, "signature_scheme": "hmac-sha256"}
     info.update(_PORTS)  # type: ignore[typeddict-item]
     info["key"] = secrets.token_hex(32).encode()  # type: ignore[typeddict-item]  # it compares bytes

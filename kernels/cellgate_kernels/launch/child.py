@@ -64,9 +64,7 @@ class Supervised(Protocol):
         """Send a signal to it; does nothing after its end."""
 
     def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
-        """End it with all its processes; `exited` completes when they are gone, with `fate` if given. For
-        `first` see `Child`.
-        """
+        """End all its processes; `exited` completes when they are gone, with `fate`. `first`: see `Child`."""
 
     def log_tail(self) -> str:
         """Return the last 8 KiB of its stderr so far."""
@@ -392,9 +390,7 @@ class ChildProvisioner(CellgateProvisioner):
 
 
 def find_program(name: str, package: str) -> str:
-    """Path of a system program. Raises BackendUnavailable, naming the Debian package, when it is not
-    installed.
-    """
+    """Return a system program's path. Raises BackendUnavailable that names the Debian package."""
     path = shutil.which(name, path=SYSTEM_PATH)
     if path is None:
         raise BackendUnavailable(f"{name} is not installed; on Debian and Ubuntu: apt-get install {package}")

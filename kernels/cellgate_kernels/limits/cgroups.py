@@ -279,10 +279,7 @@ class Cgroups:
 
 
 def groups_of(text: str) -> dict[str, str]:
-    """Return the paths of a process's cgroups by controller, from its /proc/PID/cgroup.
-
-    That of version 2 has the empty name.
-    """
+    """Return a process's cgroup paths by controller, from /proc/PID/cgroup; version 2's name is empty."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         _, _, rest = line.partition(":")

@@ -127,10 +127,7 @@ def state_of(folder: str) -> list[str]:
 
 
 def ticks_of(state: Sequence[str]) -> int:
-    """Return the processor time of a process with these fields, and of children that it has reaped.
-
-    In `TICKS_PER_SECOND`.
-    """
+    """Return the processor time of a process and its reaped children, in `TICKS_PER_SECOND`."""
     return sum(map(int, state[_TIMES]))
 
 

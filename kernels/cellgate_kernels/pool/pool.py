@@ -363,10 +363,7 @@ class KernelPool:
         return self._unless_closed(kernel)
 
     def _make_room(self) -> asyncio.Task[None] | None:
-        """End a warm kernel for a branch; returns the task of its end, or None if there is a place already.
-
-        Raises PoolExhausted.
-        """
+        """End a warm kernel for a branch; return that task, None if there is room. Raises PoolExhausted."""
         waiting = self._claims.in_line
         if not self._closed and self._places > waiting:
             return None

@@ -70,10 +70,7 @@ class Masker:
         return render(text, found, 0, len(text))
 
     def find(self, text: str, *, is_whole: bool) -> tuple[list[Found], int]:
-        """Return the values, and where the text begins whose meaning depends on what follows.
-
-        `is_whole`: nothing follows.
-        """
+        """Return the values, and where text begins that depends on what follows, unless it `is_whole`."""
         found: list[Found] = []
         position = 0
         following: dict[str, int] = {}

@@ -23,9 +23,7 @@ from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manife
 
 
 def data_folder(prefix: Path) -> Path:
-    """Return the folder of Cellgate's data below an installation prefix; any Jupyter program can use it as
-    JUPYTER_PATH.
-    """
+    """Return Cellgate's data folder below a prefix; Jupyter programs can use it as JUPYTER_PATH."""
     return prefix / "share" / "cellgate"
 
 
@@ -87,10 +85,7 @@ class KernelspecCatalog(KernelSpecManager):
         self.log.error("The kernelspec in %s can't be used: %s", folder, why)
 
     def _read(self, folder: str) -> KernelSpec:
-        """Return the kernelspec in a folder, with our provisioner.
-
-        Raises OSError, ValueError, TypeError and TraitError.
-        """
+        """Return a folder's kernelspec, ours to start. Raises OSError, ValueError, TypeError, TraitError."""
         spec = KernelSpec.from_resource_dir(folder)
         if not spec.argv:
             raise ValueError("its argv names no program")

@@ -212,9 +212,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def readable_paths(environment: Path) -> list[str]:
-    """Return the paths that a kernel must be able to read: the environment, the interpreter that it was made
-    from, and links between the two.
-    """
+    """Return the paths a kernel must read: its environment, that one's interpreter, and links between."""
     python = environment / "bin" / "python"
     base = Path(_ask(python, "import sys; print(sys.base_prefix)"))
     paths = [environment]

@@ -198,10 +198,7 @@ def without_colours(text: str) -> str:
 
 
 def present(event: Event, pictures: Pictures, count: int | None) -> Picture | None:
-    """Return an output as text or as a picture that is shown; None for an event that shows nothing.
-
-    `count` is the prompt number of its cell.
-    """
+    """Return an output as text or picture, None if nothing is shown. `count`: the cell's prompt number."""
     if isinstance(event, DisplayData) and not isinstance(event, UpdateDisplayData):
         return present_data(event.data, pictures, count)
     text = describe(event)

@@ -80,10 +80,7 @@ class Listener(HTTPServer):
         gateway: str | None = None,
         **options: Any,
     ) -> None:
-        """Tornado's constructor. With a `certificate`, all connections are TLS.
-
-        `gateway`: the id that its own refusals name.
-        """
+        """Set up TLS if there is a `certificate`. `gateway`: the id named by the server's own refusals."""
         # Large enough for a piece of an upload; streams read other bodies in smaller parts.
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         # Tornado would keep a timer for each head, of an hour; we check all connections ourselves.

@@ -35,10 +35,7 @@ INLINE_MARKDOWN = 4096
 
 @dataclass(frozen=True, slots=True)
 class _BlockAnswer:
-    """A block's result in JSON and what the answer to all blocks needs of it.
-
-    `size`: how much may follow; None for any.
-    """
+    """A block's result in JSON, and its part of the answer. `size`: how much may follow; None for any."""
 
     parts: list[bytes]
     text: str

@@ -133,10 +133,7 @@ class UserStore(Protocol):
         """Revoke a token by its id. Raises NotFound; revoking one again changes nothing."""
 
     def set_secret(self, user: str, name: str, box: bytes) -> None:
-        """Keep a user's secret. The value that it had before is kept too, until the next change.
-
-        Raises NotFound, Conflict.
-        """
+        """Keep a user's secret, and its former value until the next change. Raises NotFound, Conflict."""
 
     def remove_secret(self, user: str, name: str) -> None:
         """Remove a user's secret with all its values. Raises NotFound."""

@@ -88,10 +88,7 @@ class Exports:
         await self._spills.finished()
 
     async def moment(self, session: SessionRow, covers: Callable[[str], bool] | None = None) -> Moment:
-        """Return the record of a session as it is now. Raises RecordGone.
-
-        `covers`: which ancestors may be shown, by key; by default all.
-        """
+        """Return a session's record as it is now. `covers`: ancestors to show (all). Raises RecordGone."""
         await self._journal.commit()
         last = await self._journal.reads.last_event(session.id)
         if last is None:

@@ -219,10 +219,7 @@ class Reads(Protocol):
         """Return the executions that have not ended, in their order."""
 
     async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
-        """Return the number and the hash of the last event, or the start of a chain if there is none.
-
-        None when there is no such session.
-        """
+        """Return the last event's number and hash, or a chain's start; None without such a session."""
 
     async def last_life(self, session: SessionRow) -> LastLife:
         """Return what the session had before its last end. Looks through all its events."""
@@ -242,10 +239,7 @@ class Reads(Protocol):
         """
 
     async def in_steps(self, work: Callable[[Steps], T]) -> T:
-        """Return what `work` makes of rows, in a thread of its own, so that it holds up nobody else.
-
-        Callers limit how many run at once.
-        """
+        """Return what `work` makes of rows, in a thread of its own. Callers limit how many run at once."""
 
     async def record_sizes(self) -> dict[str, int]:
         """Return the bytes of all events of each principal."""

@@ -133,10 +133,7 @@ def entry_parts(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
 
 
 def read_entry(archive: zipfile.ZipFile, name: str, most: int = MOST_BYTES) -> bytes:
-    """Return a whole entry. Raises InvalidInput above `most` bytes; otherwise as `entry_parts`.
-
-    The size that the archive gives is not trusted.
-    """
+    """Return a whole entry, whatever size is given. Raises InvalidInput above `most` bytes."""
     parts: list[bytes] = []
     size = 0
     for part in entry_parts(archive, name):

@@ -73,10 +73,7 @@ def _lock(folder: Path) -> int:
 
 
 def _make(parent: Path) -> tuple[Path, int | None]:
-    """Return a new folder and the descriptor of its lock, if it can have one.
-
-    Until it is locked, another copy may take it for an abandoned one.
-    """
+    """Return a new folder and its lock's descriptor, if any. Unlocked, it may be taken for abandoned."""
     for _ in range(_ATTEMPTS):
         folder = parent / f".cellgate-copy-{secrets.token_hex(8)}"
         folder.mkdir(mode=0o700)

@@ -52,10 +52,7 @@ def resolved(record: Path) -> Path:
 
 
 def existing(record: Path, what: str = "record at") -> Path:
-    """Resolve the path of a record that is there.
-
-    Raises StorageError also if it is not, or if nobody may look. `what` it is called then.
-    """
+    """Resolve an existing record's path, called `what` in the StorageError if it can't be seen."""
     record = resolved(record)
     if not stat.S_ISREG(mode_of(record)):
         raise StorageError(f"There is no {what} {record}")
@@ -63,10 +60,7 @@ def existing(record: Path, what: str = "record at") -> Path:
 
 
 def mode_of(path: Path) -> int:
-    """Return the kind and permissions of what is at a path, 0 if nothing is.
-
-    Raises StorageError if nobody may look.
-    """
+    """Return the kind and mode of what is at a path, 0 if nothing is. Raises StorageError."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

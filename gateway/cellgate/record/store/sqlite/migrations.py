@@ -103,10 +103,7 @@ CREATE TABLE purges (session_id INTEGER PRIMARY KEY) STRICT;
 
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:
-    """Return the schema's number, 0 for an empty file.
-
-    Raises StorageError for a foreign file and for a schema that this version does not know.
-    """
+    """Return the schema's number, 0 for an empty file. Raises StorageError for a foreign or newer one."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()

@@ -73,10 +73,7 @@ def _query(
 
 
 class Queries(Reads):
-    """The reads of a record: ``interface.Reads``.
-
-    `applied` returns once all committed rows are in the tables, where reads look.
-    """
+    """The reads of a record: ``interface.Reads``. `applied` returns once committed rows are in the tables."""
 
     def __init__(self, path: Path, reader: Database, applied: Callable[[], Awaitable[None]]) -> None:
         self._path = path

@@ -371,10 +371,7 @@ class RedoLog:
         return whole
 
     def close(self, *, clean: bool) -> None:
-        """Close the files, and remove them if the end is `clean`: all rows are in the tables, which note it.
-
-        May be called again.
-        """
+        """Close the files, and remove them if the tables have all rows (`clean`). May be called again."""
         descriptors, self._descriptors = self._descriptors, None
         for descriptor in descriptors or ():
             os.close(descriptor)

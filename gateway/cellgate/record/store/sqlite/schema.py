@@ -107,10 +107,7 @@ def storage_error(
 
 
 def open_reader(path: Path, mode: str = "ro", timeout: float = 5.0) -> sqlite3.Connection:
-    """Return a connection that can't write. The file must exist.
-
-    Raises StorageError, such as when no more files can be opened.
-    """
+    """Return a connection to an existing file that can't write. Raises StorageError."""
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     try:
         return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)

@@ -53,10 +53,7 @@ def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:
 
 
 def page(db: sqlite3.Connection, after: int, limit: int) -> tuple[list[TrailRow], bool]:
-    """At most `limit` entries after the one with this number, in order, fewer if they are long.
-
-    Also whether there are more after them.
-    """
+    """Return up to `limit` entries after a number, fewer if long, and whether more follow."""
     found: list[TrailRow] = []
     size = 0
     for values in db.execute(_PAGE, (after, limit + 1)):

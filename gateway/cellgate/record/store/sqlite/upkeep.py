@@ -61,10 +61,7 @@ def statistics(db: sqlite3.Connection) -> Statistics:
 
 
 def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
-    """Return the bytes of each principal's events, before equal parts are stored once.
-
-    It looks at every row, but reads no body.
-    """
+    """Return the bytes of each principal's events before equal parts are stored once; looks at every row."""
     principals = dict(db.execute("SELECT id, principal FROM sessions"))
     blob_sizes = dict(db.execute("SELECT id, length(body) FROM blobs"))
     sizes: dict[str, int] = {}
@@ -132,10 +129,7 @@ def statistics_of(path: Path) -> Statistics:
 
 
 def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
-    """Yield the entries after this number of a record's audit trail, which a gateway may be using.
-
-    Raises StorageError.
-    """
+    """Yield audit entries after a number of a record that a gateway may use. Raises StorageError."""
     with schema.reading(existing(path)) as db:
         more = True
         while more:
@@ -145,10 +139,7 @@ def trail_of(path: Path, after: int = 0) -> Iterator[TrailRow]:
 
 
 def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
-    """Yield the fields of entries about acts, newest first, of a record that a gateway may be using.
-
-    Raises StorageError.
-    """
+    """Yield fields of acts, newest first, of a record that a gateway may use. Raises StorageError."""
     with schema.reading(existing(path)) as db:
         before: int | None = None
         while found := trail.acts(db, before, _BATCH):
