@@ -35,10 +35,7 @@ CELL = "import pandas as pd; frame = pd.DataFrame({'x': range(1000)}); frame.x.s
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """Memory of a session awake and asleep, and the time of a trivial cell that wakes its kernel.
-
-    `--backend` does not matter.
-    """
+    """Memory of a session awake and asleep, and the time of a cell that wakes its kernel, on any backend."""
     with _swap():
         return [figure for backend in SESSIONS for figure in _measure(backend, options)]
 

@@ -200,10 +200,7 @@ class World:
         return self.manager.get(PRINCIPAL, key)
 
     def ask(self, key: str, code: str, *, timeout: float | None = None, name: str | None = None) -> Asked:
-        """Ask for a cell, as a request over HTTP does, and wait for it in a task.
-
-        `name`: an idempotency key.
-        """
+        """Ask for a cell as over HTTP, and wait for it in a task. `name`: an idempotency key."""
         asked = Asked(key, code)
         self.asked.append(asked)
         asked.task = self.loop.create_task(self._client(asked, timeout, name))
@@ -213,7 +210,9 @@ class World:
         try:
             session = await self.session(asked.key)
             idempotency = None if name is None else (name, asked.code)
-            known = None if idempotency is None else await session.known(*idempotency)
+            known = (
+                None if name is None else await session.record.known(name, asked.code, session.runs.known())
+            )
             if isinstance(known, tuple):
                 return
             request = ExecuteRequest(asked.code, timeout=timeout, allow_stdin=True)
@@ -362,9 +361,7 @@ def check_session(events: list[dict[str, Any]]) -> set[str]:
 
 
 def check_losses(events: list[dict[str, Any]]) -> None:
-    """Each kernel but the first is a loss, which is announced once: by the next cell that ran, or by one
-    that was running.
-    """
+    """Each kernel but the first is a loss, announced once: by the next cell that ran, or that was running."""
     introduced = False
     unannounced = False
     announces: dict[str, bool] = {}

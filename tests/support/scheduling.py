@@ -40,10 +40,7 @@ class TogetherWhereShared(LoadScopeScheduling):
                 break
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Give others what a process has left, but not the test in which it died: that would end them, too.
-
-        Returns that test.
-        """
+        """Give others what a process has left but the test in which it died; returns that test."""
         units = self.assigned_work.pop(node)
         left = [(unit, test) for unit in units.values() for test, has_run in unit.items() if not has_run]
         if not left:

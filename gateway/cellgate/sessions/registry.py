@@ -521,7 +521,7 @@ class SessionManager:
             asked = self.in_language(session, request, language)
             if idempotency is not None:
                 # In each life anew: another request with this key may have been the first in the next one.
-                known = await session.known(*idempotency)
+                known = await session.record.known(*idempotency, session.runs.known())
                 if known is not None:
                     return Accepted(session, known)
             if not session.ending:

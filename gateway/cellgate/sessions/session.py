@@ -27,7 +27,7 @@ from cellgate.ports.table import SessionPorts
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.processes.table import SessionProcesses
-from cellgate.quotas.usage import CellPlace
+from cellgate.quotas.usage import Account, CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.sessions.checkpoints import RolledBack
 from cellgate.sessions.end import SessionEnding
@@ -73,6 +73,7 @@ class Session(SessionCore):
         self.runs = SessionRuns(
             self.queue, RunContext(spec.log, settings.execution, self, parts.observer, self.account.name)
         )
+        self.replacement = KernelReplacement(self, spec.loss)
         self.slot = SessionKernel(
             spec.profile,
             parts.pool,
@@ -84,11 +85,11 @@ class Session(SessionCore):
                 neighbours=parts.neighbours,
                 room=self._room,
                 attend=self._attend,
-                exited=self.tasks.guard(self._exited, "death of a kernel"),
-                moved=self._moved,
-                claimant=self._claimant,
+                exited=self.tasks.guard(self.replacement.kernel_exited, "death of a kernel"),
+                moved=self.replacement.moved,
+                claimant=lambda: Claimant(self.account.name, parts.weight_of(self.account.name)),
             ),
-            self._proxy(spec, parts),
+            _proxy(self, spec, parts),
         )
         spec.log.overfull = self.slot.hold_back
         self.undo = SessionUndo(
@@ -115,11 +116,9 @@ class Session(SessionCore):
         )
         """The ports that programs listen on inside its sandbox."""
         self._stop_door: Callable[[], None] | None = None
-        self._weight_of = parts.weight_of
         self.occupancy = self._occupancy()
         self.holds = SessionHolds(self)
         """What keeps the kernel where it is."""
-        self.replacement = KernelReplacement(self, spec.loss)
         self.rollbacks = SessionRollbacks(self, self.holds, self.replacement)
         """How it goes back."""
         self._faults = SessionFaults(
@@ -152,16 +151,6 @@ class Session(SessionCore):
                 Occupant.CLIENTS: lambda: self.door.connections,
                 Occupant.ENDING: lambda: self._end.task is not None,
             }
-        )
-
-    def _proxy(self, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:
-        """Return the way to a network, for a session that has one."""
-        if parts.egress is None or not spec.profile.egress:
-            return None
-        return SessionProxy(
-            parts.egress,
-            self.account.name,
-            SessionConnections(self.record, self.runs, spec.secrets, self.account),
         )
 
     @property
@@ -308,15 +297,6 @@ class Session(SessionCore):
             for run in self.runs.running:
                 run.machine.answered()
 
-    def _exited(self, kernel: Kernel) -> None:
-        self.replacement.kernel_exited(kernel)
-
-    def _moved(self, position: int) -> None:
-        self.replacement.moved(position)
-
-    def _claimant(self) -> Claimant:
-        return Claimant(self.account.name, self._weight_of(self.account.name))
-
     def submit(
         self,
         request: ExecuteRequest,
@@ -331,17 +311,10 @@ class Session(SessionCore):
         timeout = min(request.timeout or self.limits.cell_timeout, self.settings.ceilings.cell_timeout)
         self.check_room(self.settings.max_queue)
         place = self.account.enter(at_once=not self.runs.busy)
-        run = self._make_run(request, self._capped(timeout), idempotency, place)
+        run = self._make_run(request, _capped(self.account, timeout), idempotency, place)
         if arrived is not None:
             run.deadline.deduct(self.slot.waited(arrived))
         return self.worker.begin(run)
-
-    def _capped(self, timeout: float | None) -> float | None:
-        """Return a cell's timeout, or the principal's ceiling as it is now, if that is lower."""
-        most = self.account.quotas.max_cell_timeout
-        if timeout is None or most is None:
-            return most if timeout is None else timeout
-        return min(timeout, most)
 
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
@@ -349,7 +322,7 @@ class Session(SessionCore):
         self.check_room(self.settings.channels.max_queue)
         beside = beside and self.slot.alive and not self.occupancy.forbids(Act.BESIDE)
         place = self.account.enter(at_once=beside or not self.runs.busy)
-        run = self._make_run(request, self._capped(self.settings.ceilings.cell_timeout), None, place)
+        run = self._make_run(request, _capped(self.account, self.settings.ceilings.cell_timeout), None, place)
         if not beside or self.kernel is None or not place.running:
             return self.worker.begin(run)
         self.worker.begin_beside(run, self.kernel)
@@ -371,10 +344,6 @@ class Session(SessionCore):
         run.record.save()
         self.record.touch(run.record.created_at)
         return run
-
-    async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
-        """Return the execution that was requested with this idempotency key; see `SessionRecord.known`."""
-        return await self.record.known(key, request_hash, self.runs.known())
 
     def stop(self, execution: str, cause: str = "cancelled") -> None:
         """Remove an execution from the queue, or interrupt it; does nothing if it has ended."""
@@ -419,7 +388,7 @@ class Session(SessionCore):
             raise KernelDied("The session has no kernel for a program now")
         self.record.touch()
         if request.timeout is None and request.waits:
-            request = replace(request, timeout=self._capped(self.limits.cell_timeout))
+            request = replace(request, timeout=_capped(self.account, self.limits.cell_timeout))
         return await self.processes.start(kernel, request)
 
     def _kernel_for_ports(self) -> Kernel:
@@ -442,3 +411,17 @@ class Session(SessionCore):
     def begin_end(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
         """Begin what `end` waits for: from this moment on the session is `ending`."""
         return self._end.begin(cause, keep_files=keep_files, keep_kernel=keep_kernel)
+
+
+def _proxy(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:
+    """Return the way to a network, for a session that has one."""
+    if parts.egress is None or not spec.profile.egress:
+        return None
+    host = SessionConnections(session.record, session.runs, spec.secrets, session.account)
+    return SessionProxy(parts.egress, session.account.name, host)
+
+
+def _capped(account: Account, timeout: float | None) -> float | None:
+    """Return a cell's timeout, or the principal's ceiling as it is now, if that is lower."""
+    limits = [each for each in (timeout, account.quotas.max_cell_timeout) if each is not None]
+    return min(limits, default=None)
