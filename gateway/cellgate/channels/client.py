@@ -114,7 +114,7 @@ class Client:
         )
 
     def detach(self) -> None:
-        """The socket is gone; messages are kept for the next one, within tighter limits."""
+        """Keep messages for the next socket, within tighter limits: this one is gone."""
         self.socket = None
         self._stop_pump()
         self._outbox.limit = self._settings.replay_bytes

@@ -51,7 +51,7 @@ class Host(Protocol):
         """Queue a client's cell, or run it `beside` the others in a subshell."""
 
     def interrupt_requested(self) -> None:
-        """A client has sent its own interrupt_request."""
+        """Note that a client has sent its own interrupt_request."""
 
     def waiting_messages(self) -> list[ExecutionRun]:
         """Queued cells of clients."""
@@ -63,10 +63,10 @@ class Host(Protocol):
         """Get a fresh kernel if there is none."""
 
     def attend_door(self) -> None:
-        """The first client has come or the last has gone; the door listens to the kernel while it has any."""
+        """Listen to the kernel while there are clients: the first has come or the last has gone."""
 
     def hold_back(self) -> None:
-        """Messages for some client arrive faster than the disk can take them."""
+        """Slow the kernel down: messages for some client arrive faster than the disk can take them."""
 
 
 class Door:
@@ -123,7 +123,7 @@ class Door:
         return client
 
     def disconnect(self, client: Client, *, returns: bool) -> None:
-        """The client's socket is gone; with `returns`, it is expected to reconnect for a while."""
+        """Detach a client whose socket is gone; with `returns`, it is expected to reconnect for a while."""
         client.detach()
         if not returns or client.lost:
             self._drop(client)
@@ -145,7 +145,7 @@ class Door:
         self._closings.start(client.close(GOING_AWAY, reason), "close client")
 
     async def close(self) -> None:
-        """The session has ended: tell the clients, and close them once they have received what is pending."""
+        """Tell the clients that the session has ended, and close them once they have what is pending."""
         self.tell("dead")
         for client in tuple(self._clients.values()):
             self._close_later(client, "The kernel has ended")
@@ -261,7 +261,7 @@ class Door:
             self._doomed[msg_id] = [run.id for run in self._host.waiting_messages()]
 
     def finished(self, run: ExecutionRun) -> None:
-        """A run has ended: send the requester what the kernel did not, and abort the cells after it."""
+        """Send an ended run's requester what the kernel did not, and abort the cells after it."""
         request = run.request.message
         if request is None:
             return
@@ -311,7 +311,7 @@ class Door:
         self._broadcast(status(state))
 
     def kernel_gone(self, *, asked: bool) -> None:
-        """The kernel has ended or is being replaced; `asked`: because somebody requested a restart.
+        """Note that the kernel has ended or is being replaced; `asked`: because of a requested restart.
 
         To Jupyter's clients, `restarting` means that the kernel died by itself, and JupyterLab says so.
         """
@@ -319,7 +319,7 @@ class Door:
         self.tell("starting" if asked else "restarting")
 
     def kernel_ready(self, kernel: Kernel) -> None:
-        """There is a fresh kernel: send it the messages that clients sent in between."""
+        """Send a fresh kernel the messages that clients sent in between."""
         self.tell("idle")
         while self._held:
             try:

@@ -143,7 +143,7 @@ class FrameLog:
         return start, self._end
 
     async def read(self, start: int, end: int) -> bytes | None:
-        """The next whole frames from `start`, up to `end`; None if they are not written yet. Raises OSError.
+        """Return the next whole frames from `start` up to `end`; None if not written yet. Raises OSError.
 
         Both are where some frame begins or ends.
         """

@@ -26,7 +26,7 @@ class OutgoingMessage:
         self._frames: dict[Subprotocol, bytes] = {}
 
     def frame(self, wanted: Subprotocol) -> bytes:
-        """The whole WebSocket frame; empty if a text frame can't hold the message and nobody waits for it."""
+        """Return the whole WebSocket frame; empty if a text frame can't hold it and nobody waits for it."""
         if (known := self._frames.get(wanted)) is not None:
             return known
         if not self._frames and self._message.is_text is None:

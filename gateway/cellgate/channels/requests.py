@@ -67,7 +67,7 @@ class Received:
 
 
 def received(message: Message) -> Received:
-    """The message and what is read of it. Takes its time over a large message: call it in a thread then."""
+    """Return the message and what is read of it. Slow for a large message: call it in a thread then."""
     if message.msg_type == "execute_request" and message.channel is Channel.SHELL:
         try:
             return Received(message, execute_request(message))
@@ -84,7 +84,7 @@ def _wants_restart(message: Message) -> bool:
 
 
 def execute_request(message: Message) -> ExecuteRequest:
-    """The cell that `message` requests. Raises InvalidInput for too much, and for what can't be run."""
+    """Return the cell that `message` requests. Raises InvalidInput if it is too large or can't run."""
     if is_heavy(message.content_frame) and weigh(message.content_frame, MOST_WEIGHT) is None:
         raise InvalidInput("This execute_request has too many parts besides its code")
     try:

@@ -21,7 +21,7 @@ def is_loopback(name: str) -> bool:
 
 
 def check_url(url: str, what: str, *, plain: bool = False) -> str:
-    """The URL of a service that is trusted with identities. Raises InvalidInput; `what` names it there.
+    """Return the URL of a service trusted with identities. Raises InvalidInput that names it `what`.
 
     It is https, or http of this machine: on a network, anybody could answer in the service's place. With
     `plain`, http of any host will do.

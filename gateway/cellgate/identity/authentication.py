@@ -32,7 +32,7 @@ class LoginListener(DirectoryListener, Protocol):
         """Look at the open connections, and at nothing else: this is called often."""
 
     def role_changed(self, name: str) -> None:
-        """A principal's role is another than before."""
+        """Note that a principal's role has changed."""
 
 
 class Authenticator(Protocol):
@@ -55,7 +55,7 @@ class Authenticator(Protocol):
         """Whether a request with this login would still be served; None if it is not one of its own."""
 
     def follow(self, listener: LoginListener) -> None:
-        """From now on, find out by itself what changes."""
+        """Find out about changes from now on."""
 
     async def close(self) -> None:
         """Stop following, and close connections."""

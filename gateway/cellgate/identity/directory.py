@@ -38,7 +38,7 @@ class DirectoryListener(Protocol):
         """Some login may have ended: look at the open connections."""
 
     def user_gone(self, name: str, cause: str) -> None:
-        """A user was disabled or removed."""
+        """Note that a user was disabled or removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class PrincipalDirectory:
         return user is not None and user.disabled
 
     def of_disabled(self, given: bytes) -> Token | None:
-        """The token with this digest if its user is disabled; None for any other, and for one revoked."""
+        """Return the token with this digest if its user is disabled; None for any other or a revoked one."""
         return self._known.of_disabled.get(given)
 
     def is_shut_out(self, name: str) -> bool:
@@ -154,7 +154,7 @@ class PrincipalDirectory:
         return Role.USER if user is None else user.role
 
     async def check_secrets(self, owner: str, names: Collection[str]) -> None:
-        """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
+        """Check the owner's secrets. Raises InvalidInput that names a missing one, StorageError."""
         if self.missing_secrets(owner, names):
             # It may have been set a moment ago.
             await self.refresh()

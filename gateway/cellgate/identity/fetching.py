@@ -41,7 +41,7 @@ class Fetcher:
         )
 
     async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> Answer:
-        """The answer of any status, with a body of at most `most` bytes. Raises IdentityUnavailable."""
+        """Return an answer of any status, with at most `most` bytes. Raises IdentityUnavailable."""
         return await self._send("GET", url, headers or {}, None, most)
 
     async def post(self, url: str, form: Mapping[str, str], *, most: int) -> Answer:

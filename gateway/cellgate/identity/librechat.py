@@ -84,7 +84,7 @@ def _principal_name(tenant: object, user: object) -> str:
 
 
 async def open_librechat(key: Path) -> LibreChatAuthenticator:
-    """The authenticator for a file with LibreChat's public key in PEM, which is read again when it changes.
+    """Return the authenticator for LibreChat's public key, a PEM file read again when it changes.
 
     Raises InvalidInput for one that is missing or no such key.
     """

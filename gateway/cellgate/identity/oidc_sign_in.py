@@ -128,7 +128,7 @@ class ProviderSignIn:
         return ours and issuer in {None, self._settings.issuer}
 
     async def login(self, begun: Begun, code: str, back: str, origin: str) -> JwtLogin:
-        """The login of the user whom the provider has given this code for. `origin`: whose address it is.
+        """Return the login of the user for whom the provider gave this code. `origin`: the user's address.
 
         Raises InvalidToken, IdentityUnavailable, and Forbidden for a user without a role.
         """
@@ -144,7 +144,7 @@ class ProviderSignIn:
         return await self._verified(token, begun.nonce)
 
     async def _exchange(self, begun: Begun, code: str, back: str) -> str:
-        """The ID token that the provider gives for a code. Raises InvalidToken, IdentityUnavailable."""
+        """Return the provider's ID token for a code. Raises InvalidToken, IdentityUnavailable."""
         asked = {
             "grant_type": "authorization_code",
             "code": code,

@@ -136,7 +136,7 @@ class Login:
         return cls(principal, allowed, reach, token, expires)
 
     def check(self, needed: frozenset[Permission]) -> None:
-        """Raises Forbidden if a permission is missing; the message says whether role or token lacks it."""
+        """Check a permission. Raises Forbidden, which says whether the role or the token lacks it."""
         if needed <= self.permissions:
             return
         missing = sorted(needed - self.permissions)
@@ -146,7 +146,7 @@ class Login:
         raise Forbidden(f"This token's scopes do not include {' and '.join(missing)}")
 
     def check_for_all(self, subject: str) -> None:
-        """Raises Forbidden unless what is about everybody may be read; `subject`, in the plural, names it."""
+        """Check that data about everybody may be read; `subject`, in the plural, names it. Raises Forbidden."""
         if not self.principal.sees_others:
             raise Forbidden(f"Only administrators and auditors may read {subject}")
         if self.reach != EVERYWHERE:

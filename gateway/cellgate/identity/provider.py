@@ -50,7 +50,7 @@ class KeySource(Protocol):
     renew: float
 
     async def read(self) -> KeySet | None:
-        """The keys, or None if they are the same as before. Raises IdentityUnavailable, InvalidInput."""
+        """Return the keys, or None if unchanged. Raises IdentityUnavailable, InvalidInput."""
 
     async def close(self) -> None:
         """Close what it has open."""
@@ -146,7 +146,7 @@ async def discover(fetcher: Fetcher, issuer: str) -> Discovery:
 
 
 def check_endpoint(url: str, name: str, issuer: str) -> str:
-    """An address that this issuer names: on this machine only if it is there, too. Raises InvalidInput."""
+    """Return an issuer's address, on this machine only if the issuer is. Raises InvalidInput."""
     check_url(url, f"{PROVIDER}'s {name}")
     if is_local(url) and not is_local(issuer):
         raise InvalidInput(f"{PROVIDER}'s {name} is an address of this machine, where it is not")

@@ -176,7 +176,7 @@ def _bound_to(user: str, name: str) -> bytes:
 
 
 def load_secret_key(path: Path, *, create: bool) -> SecretKey:
-    """The key in the file at `path`; with `create`, it is made if there is none. Raises StorageError."""
+    """Return the key in the file at `path`, made if missing with `create`. Raises StorageError."""
     try:
         if create and not os.path.lexists(path):
             _make(path)

@@ -129,7 +129,7 @@ class Tickets(Generic[G]):
         return self._good(self._tickets.find(ticket))
 
     def redeem(self, ticket: str) -> tuple[str, G] | None:
-        """The secret for a browser and what it is for; None if the ticket is not, or no longer, good."""
+        """Return the secret for a browser and its purpose; None if the ticket is not, or no longer, good."""
         grant = self._good(self._tickets.take(ticket))
         return None if grant is None else (self.sign_in(grant), grant)
 

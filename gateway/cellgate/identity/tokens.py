@@ -38,7 +38,7 @@ def digest(token: str) -> bytes:
 
 
 def check_name(name: str) -> str:
-    """A principal's name, or InvalidInput. Login names, e-mail addresses and providers' subjects fit."""
+    """Return a principal's name: login names, addresses and subjects fit. Raises InvalidInput."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name[:40]!r} can't be a user's name: it is 1 to 128 of A-Z a-z 0-9 . _ @ | : + - and begins"
@@ -66,7 +66,7 @@ def scopes_text(scopes: Iterable[Permission]) -> str:
 
 
 def check_scopes(user: str, role: Role, scopes: frozenset[Permission] | None) -> None:
-    """Raises InvalidInput for scopes that the user's role has not: the token would not have them either."""
+    """Check that the user's role has the scopes: the token would not have others. Raises InvalidInput."""
     granted = GRANTED[role]
     if beyond := (scopes or frozenset()) - granted:
         raise InvalidInput(

@@ -109,7 +109,7 @@ class Recovery(Generic[S]):
         self._places = Places(MESSAGES_A_TURN)
 
     async def adopt(self, row: SessionRow, log: EventLog) -> S | None:
-        """The session, continuing with its kernel; None if the kernel is gone, and the session must `end`."""
+        """Return the session with its kernel; None if the kernel is gone, and the session must `end`."""
         stored = self._kernels.get(str(row.environment.get("kernel_id")))
         if stored is not None:
             async with self._at_once:
@@ -253,7 +253,7 @@ class Recovery(Generic[S]):
 
 
 def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:
-    """The spool without values of secrets. A message of which nothing may be shown yet is an empty text.
+    """Return the spool without values of secrets. A message of which nothing may be shown is an empty text.
 
     The masker still has what it holds back at the end: the kernel may go on with it.
     """

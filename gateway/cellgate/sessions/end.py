@@ -92,7 +92,7 @@ class SessionEnding:
         self._close_log()
 
     async def _step(self, work: Awaitable[object]) -> None:
-        """One step of the end. A failure is logged, and the first one is raised when all steps are done."""
+        """Take one step of the end. A failure is logged; the first one is raised after all steps."""
         try:
             await work
         except CellgateError as error:

@@ -92,7 +92,7 @@ class Explored:
 
 
 def branch_keys(principal: str, session: str, count: int, idempotency_key: str | None) -> tuple[str, ...]:
-    """The keys of an exploration's branches: the session's with a suffix; the same for the same request."""
+    """Return the keys of an exploration's branches: the session's with a suffix, equal for equal requests."""
     if idempotency_key is None:
         common = uuid.uuid4().hex[:_MOST_DIGITS]
     else:

@@ -102,7 +102,7 @@ class SessionFiles:
 
     @asynccontextmanager
     async def _root(self, principal: str, key: str) -> AsyncGenerator[Path, None]:
-        """The folder of the session's files; they are not moved while the context is open."""
+        """Yield the folder of the session's files, which stay there while the context is open."""
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             async with session.slot.moving:
@@ -342,7 +342,7 @@ def _used(root: Path, limit: int) -> int:
 
 
 def _measure(root: Path, parts: Parts | None, limit: int) -> tuple[int, int]:
-    """The bytes on disk of all files, as of `_used`, and what replacing the one at `parts` frees of them."""
+    """Return the bytes of all files on disk, as `_used`, and those freed by replacing the one at `parts`."""
     return _used(root, limit), 0 if parts is None else tree.freed_by(root, parts)
 
 

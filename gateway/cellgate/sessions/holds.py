@@ -80,7 +80,7 @@ class SessionHolds:
                 record.touch()
 
     def _check_at_rest(self) -> None:
-        """Raises KernelBusy and KernelDied if it can't be branched, or asked anything, now."""
+        """Check that the kernel can be branched, or asked anything. Raises KernelBusy, KernelDied."""
         occupant = self._core.occupancy.forbids(Act.HOLD)
         if occupant is Occupant.EXPLORED:
             raise KernelBusy("The session is being explored; wait for the end of that, or interrupt it")

@@ -41,7 +41,7 @@ class SessionConnections:
         return None if self._runs.current is None else self._runs.current.id
 
     def check_writable(self) -> None:
-        """Raises StorageError or PrincipalQuotaExceeded while nothing can be recorded of the session."""
+        """Check that the session can be recorded. Raises StorageError, PrincipalQuotaExceeded."""
         self._record.check_writable()
         self._account.check_record()
 
@@ -76,7 +76,7 @@ class SessionPrograms:
         self.used = used
 
     def masker(self) -> Masker | None:
-        """Finds the values of the session's secrets, if it has any."""
+        """Return a masker of the session's secrets, if it has any."""
         return None if self._secrets is None else self._secrets.text_masker()
 
     async def room(self) -> None:

@@ -50,7 +50,7 @@ async def inspection(session: Session, body: InspectBody) -> Inspection:
 
 
 async def variables(session: Session) -> VariableList:
-    """The kernel's variables. Raises Conflict for a kernel that tells of none, and as `SessionHolds.ask`."""
+    """Return the kernel's variables. Raises Conflict if it tells of none, and as `SessionHolds.ask`."""
 
     async def ask(kernel: Kernel) -> questions.Variables:
         if not kernel.facts.tells_variables:

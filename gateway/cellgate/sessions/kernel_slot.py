@@ -244,7 +244,7 @@ class SessionKernel:
         return self.current is not None and not self.current.has_own_names
 
     async def branch(self, spec: BranchSpec, most_bytes: int) -> Kernel:
-        """A branch of the kernel, for another session; its `COPY` of the files has at most `most_bytes`.
+        """Return a branch for another session; its `COPY` of the files has at most `most_bytes`.
 
         The caller holds `moving`, so the files stay where they are. Raises KernelDied, what the pool's
         `branch` does, QuotaExceeded and StorageError; then the kernel goes on as before.
@@ -382,7 +382,7 @@ class SessionKernel:
         kernel.exited.add_done_callback(lambda _: self._callbacks.exited(kernel))
 
     async def changed_files(self) -> list[dict[str, Any]]:
-        """Changes of the files since the last call; see `WorkspaceWatch.changes`."""
+        """Return the files' changes since the last call; see `WorkspaceWatch.changes`."""
         return [] if self.current is None else await self.watch.changes(self.current.workspace)
 
     async def drop(self) -> None:

@@ -79,7 +79,7 @@ def session_model(
 
 
 def within(reach: Reach, model: SessionModel) -> SessionModel:
-    """The model as a token may see it: of the sessions that share something only those that it reaches.
+    """Return the model as a token may see it: without sharing sessions out of its reach.
 
     `branched_from` stays. The branch's own record, which the token may read, has it in its first event.
     """

@@ -30,12 +30,12 @@ class Neighbours:
         self._in_folder: dict[Path, dict[str, Neighbour]] = {}
 
     def arrive(self, kernel: Kernel, neighbour: Neighbour) -> None:
-        """A session has got this kernel."""
+        """Note the session that has got this kernel."""
         self._found[kernel.id] = neighbour
         self._in_folder.setdefault(kernel.workspace, {})[kernel.id] = neighbour
 
     def leave(self, kernel: Kernel) -> None:
-        """A session has this kernel no longer."""
+        """Forget the session that had this kernel."""
         self._found.pop(kernel.id, None)
         inside = self._in_folder.get(kernel.workspace, {})
         inside.pop(kernel.id, None)

@@ -61,6 +61,6 @@ class Alone(Ownership):
 
 
 def check_ours(owner: Owner | None, key: str) -> None:
-    """Raises NotOwner if another gateway has the session's key."""
+    """Check that no other gateway has the session's key. Raises NotOwner."""
     if owner is not None and owner.address is not None:
         raise NotOwner(f"Another gateway, {owner.address}, has the session {key!r}", owner.address)

@@ -56,7 +56,7 @@ class SessionSettings:
 
 
 def everybody(_principal: str) -> bool:
-    """All principals may start sessions."""
+    """Return True: all principals may start sessions."""
     return True
 
 
@@ -163,19 +163,19 @@ class SessionCore:
         logger.info(text, extra={**self.ids(), **more})
 
     def check_open(self) -> None:
-        """Raises ShuttingDown once the session has started to end."""
+        """Check that the session has not started to end. Raises ShuttingDown."""
         if self.ending:
             raise ShuttingDown("The session is ending")
 
     def check_recordable(self) -> None:
-        """Raises ShuttingDown, StorageError or PrincipalQuotaExceeded if nothing new may begin."""
+        """Check that something new may begin. Raises ShuttingDown, StorageError, PrincipalQuotaExceeded."""
         self.check_open()
         self.record.check_writable()
         if self.row.principal:
             self.account.check_record()
 
     def check_room(self, room: int) -> None:
-        """Raises ShuttingDown, QueueFull, StorageError or PrincipalQuotaExceeded if it takes no new cell."""
+        """Check that a new cell may be queued. Raises QueueFull, and as `check_recordable`."""
         self.check_open()
         self.queue.check_room(room)
         self.check_recordable()

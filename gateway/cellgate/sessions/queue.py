@@ -79,7 +79,7 @@ class ExecutionQueue:
         return bool(self._restarts)
 
     def check_room(self, limit: int) -> None:
-        """Raises QueueFull when `limit` executions wait."""
+        """Check that fewer than `limit` executions wait. Raises QueueFull."""
         if len(self._runs) >= limit:
             raise QueueFull(
                 f"{len(self._runs)} executions wait in this session; send the next when one has finished",
@@ -215,7 +215,7 @@ class SessionRuns:
         yield from self._recent.values()
 
     def ending(self) -> list[asyncio.Future[None]]:
-        """The `done` futures of executions whose end the kernel has reported but is not recorded yet."""
+        """Return the `done` futures of executions whose reported end is not recorded yet."""
         return [
             run.end.done
             for run in self.known()

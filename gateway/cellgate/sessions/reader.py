@@ -102,7 +102,7 @@ class Archive:
         return await self._manager.stored_log(await self.row(principal, key))
 
     async def model(self, principal: str, key: str, *, usage: bool = False) -> SessionModel:
-        """The session model; with `usage`, how much its kernel uses, and how many executions it has."""
+        """Return the session model; with `usage`, its kernel's usage and the number of executions too."""
         model = await self._model(principal, key)
         if not usage:
             return model

@@ -283,7 +283,7 @@ class SessionManager:
         moved: Moved | None = None,
         exact: bool = False,
     ) -> tuple[Session, bool]:
-        """The live session with the body's key, created if necessary, and whether this started a kernel.
+        """Return the live session with the body's key, made if necessary, and whether a kernel was started.
 
         `until`: when the caller will wait in line for a kernel no longer, by the loop's clock. `moved` is
         told the new session's position in line, at most once a second and only if it has changed. Raises
@@ -472,7 +472,7 @@ class SessionManager:
             self._give_back(owned[0], opening.folder, opening.reserved, disk)
 
     async def _outcome(self, opening: _Opening, until: float | None, moved: Moved | None) -> Session:
-        """The opened session. Whoever leaves the line as the last one who waits for it ends the opening."""
+        """Return the opened session. The last waiter to give up ends the opening."""
         opening.waiting += 1
         if moved is not None:
             opening.told.append(moved)
@@ -579,19 +579,19 @@ class SessionManager:
         return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
 
     def in_language(self, session: Session, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
-        """The request as a cell of the session's kernel. Raises InvalidInput if the kernel can't serve it."""
+        """Return the request as a cell of the session's kernel. Raises InvalidInput if it can't run there."""
         if language is None and not request.env:
             return request
         return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
 
     def _check_network(self, principal: str) -> None:
-        """Raises NetworkNotAllowed or InvalidInput if the principal's sessions can't have a network."""
+        """Check that the principal's sessions can have a network. Raises NetworkNotAllowed, InvalidInput."""
         if self._parts.egress is None:
             raise NetworkNotAllowed("This gateway gives no session a network; leave `network` out")
         self._parts.egress.check(principal)
 
     def reachable(self, principal: str) -> list[str] | None:
-        """The hosts and ports that the principal's sessions may reach; None if they can't have a network."""
+        """Return the hosts and ports that the principal's sessions may reach; None without a network."""
         return None if self._parts.egress is None else self._parts.egress.reachable(principal)
 
     def _may_reach(self, principal: str) -> bool:
@@ -804,7 +804,7 @@ class SessionManager:
         return frozenset(names if source is None else source.missing_secrets(former.principal, names))
 
     def _default_seed(self, kernelspec: str) -> str | None:
-        """The PYTHONHASHSEED of such a kernel without variables; None if there is no such kernelspec now."""
+        """Return the PYTHONHASHSEED of such a kernel without variables; None without such a kernelspec."""
         if kernelspec not in self._catalog.find_kernel_specs():
             return None
         return str(self._catalog.get_kernel_spec(kernelspec).env.get("PYTHONHASHSEED", HASH_SEED))
@@ -820,7 +820,7 @@ class SessionManager:
         until: float | None = None,
         moved: Moved | None = None,
     ) -> Session:
-        """A session for one execution; unless `record` is set, it exists in memory only and is not listed.
+        """Return a session for one execution; without `record` it is in memory only and is not listed.
 
         A caller that runs more than one execution in it passes a `store` and empties it itself. With `lower`,
         limits above a ceiling are lowered to it instead of refused. `until`, `moved`: as for `get_or_create`.
@@ -865,7 +865,7 @@ class SessionManager:
     # Finding
 
     async def _check_ours(self, owned: Owned) -> None:
-        """Raises NotOwner if another gateway has the key, StorageError."""
+        """Check that no other gateway has the key. Raises NotOwner, StorageError."""
         if owned not in self._live and owned not in self._opening:
             check_ours(await self._ownership.find(*owned), owned[1])
 
@@ -1036,7 +1036,7 @@ class SessionManager:
                 self.end_later(session, cause, keep_files=True)
 
     def _check_admitted(self, principal: str) -> None:
-        """Raises Forbidden for a principal who was shut out while a request of theirs waited."""
+        """Check that a principal was not shut out while a request waited. Raises Forbidden."""
         if not self._parts.admits(principal):
             raise Forbidden("This user has been shut out")
 
@@ -1112,7 +1112,7 @@ def _automatic(body: SessionBody, former: SessionRow | None) -> bool:
 
 
 def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -> SessionLimits:
-    """The limits with the disk of another session. Raises InvalidInput if the body asks for less or more."""
+    """Return the limits with another session's disk. Raises InvalidInput if the body asks for another."""
     disk = SessionLimits.from_wire(other.limits).resources.disk
     asked = None if body.limits is None else body.limits.disk
     if asked is not None and limits.resources.disk != disk:

@@ -172,7 +172,7 @@ class KernelReplacement:
                 self.revive()
 
     def moved(self, position: int) -> None:
-        """The session's position in line has changed: the execution that the kernel is for tells it."""
+        """Tell the session's position in line to the execution that the kernel is for."""
         run = self._core.runs.current
         if run is None or run.machine.finished:
             run = self._core.queue.first

@@ -53,7 +53,7 @@ class Resumption:
 def resume(
     past: Past, body: SessionBody, profile: KernelProfile, limits: SessionLimits, ceilings: Ceilings
 ) -> Resumption:
-    """The next life of a session. `profile` and `limits` are those of a new session with this `body`."""
+    """Return the next life of a session. `profile` and `limits`: a new session's with this `body`."""
     before = _missing_before(past.life)
     lower: dict[str, float] = {}
     if body.limits is None:

@@ -19,7 +19,7 @@ class SecretSource(Protocol):
     """Where secrets come from."""
 
     async def check_secrets(self, owner: str, names: Collection[str]) -> None:
-        """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
+        """Check the owner's secrets. Raises InvalidInput that names a missing one, StorageError."""
 
     def missing_secrets(self, owner: str, names: Collection[str]) -> Sequence[str]:
         """Return the names of which the owner has no secret."""
@@ -72,7 +72,7 @@ class SessionSecrets:
         return self.current()
 
     def names_masker(self) -> Masker:
-        """For names of hosts, which have no capitals."""
+        """Return a masker for names of hosts, which have no capitals."""
         lower = ((name, value.lower()) for name, value in self._values)
         return Masker([*self._values, *lower])
 
@@ -82,9 +82,9 @@ class SessionSecrets:
         return fields if path == fields["path"] else {**fields, "path": path}
 
     def masker(self) -> MessageMasker:
-        """For the messages of a kernel that got `current`."""
+        """Return a masker for the messages of a kernel that got `current`."""
         return MessageMasker(self.text_masker())
 
     def text_masker(self) -> Masker:
-        """For other texts of a kernel that got `current`, and of programs beside it."""
+        """Return a masker for other texts of a kernel that got `current`, and of programs beside it."""
         return Masker(self._values)

@@ -261,7 +261,7 @@ class Session(SessionCore):
             self._stop_door = None
 
     def listener_failed(self, error: Exception) -> None:
-        """A message of the kernel could not be handled because of an internal error."""
+        """Give up the kernel, of which a message could not be handled because of an internal error."""
         if self.kernel is not None and not self.kernel.connection.closed:
             self.tasks.tell(LISTENER, error, self._faults.of_listener)
 
@@ -280,7 +280,7 @@ class Session(SessionCore):
         await self._store.room(self.log.whose)
 
     def wake(self) -> None:
-        """The worker has something to do."""
+        """Wake the worker, which has something to do."""
         self.queue.wake()
 
     def take_loss(self) -> Loss | None:
@@ -292,7 +292,7 @@ class Session(SessionCore):
         self.replacement.revive()
 
     def _sent(self, message: Message) -> None:
-        """A message is sent to the kernel, by anybody: an input_reply lets its cell ask for input again."""
+        """Note a message to the kernel: an input_reply lets its cell ask for input again."""
         if message.channel is Channel.STDIN:
             for run in self.runs.running:
                 run.machine.answered()
@@ -361,7 +361,7 @@ class Session(SessionCore):
             self.runs.current.interrupt()
 
     def interrupt_requested(self) -> None:
-        """A client has sent its own interrupt_request to the kernel."""
+        """Note that a client has sent its own interrupt_request to the kernel."""
         self.holds.stop_exploring("interrupt_requested")
         if self.runs.current is not None:
             self.runs.current.interrupt_requested()
@@ -392,7 +392,7 @@ class Session(SessionCore):
         return await self.processes.start(kernel, request)
 
     def _kernel_for_ports(self) -> Kernel:
-        """The kernel in whose sandbox programs listen. Raises ShuttingDown, KernelDied and StorageError."""
+        """Return the kernel beside whose programs listen. Raises ShuttingDown, KernelDied, StorageError."""
         self.check_recordable()
         if (kernel := self.kernel) is None:
             raise KernelDied("The session has no kernel now, and so no program that listens")

@@ -221,7 +221,7 @@ class SessionRecord:
         self.log.append("rolled_back", None, told)
 
     def check_writable(self) -> None:
-        """Raises StorageError while nothing can be recorded, for any session or for this one."""
+        """Check that this session and others can be recorded. Raises StorageError."""
         self._store.check_writable(self.row.id)
 
     @property

@@ -95,11 +95,11 @@ class SessionUndo:
     # When
 
     def attached(self) -> None:
-        """The session has a kernel now."""
+        """Note that the session has a kernel now."""
         self.due = self.automatic
 
     def cell_ended(self, *, began: bool) -> None:
-        """A cell has ended; `began`: a kernel was asked to run it."""
+        """Note that a cell has ended; `began`: a kernel was asked to run it."""
         if not began:
             return
         self.cells += 1
@@ -243,7 +243,7 @@ class SessionUndo:
             self._points.move(point, at)
 
     async def kernel_replaced(self, workspace: Path) -> None:
-        """The kernel is gone for good, and its checkpoints are of no use; its files are in this folder.
+        """Give up the checkpoints of a kernel that is gone for good; its files are in this folder.
 
         They are ended here, because they live on if branches are in their sandbox. If an earlier rollback
         could not bring back all files, they are completed first. Raises StorageError.

@@ -239,7 +239,7 @@ class SessionWorker:
             await hook.after(run)
 
     async def _wrap_up(self, run: ExecutionRun) -> None:
-        """The current execution is over: record its end and, if necessary, get a kernel for the next one."""
+        """Record the current execution's end and, if necessary, get a kernel for the next one."""
         if not self._core.ending and not run.broken and await self._replacement.after_loss(run):
             run.lose(self._replacement.take_loss())
         await self._core.finish(run)
@@ -266,7 +266,7 @@ class SessionWorker:
         )
 
     async def _run_beside(self, run: ExecutionRun, kernel: Kernel) -> None:
-        """If the kernel that it shares with others ends, all of them end."""
+        """Run a cell in a subshell; if the shared kernel ends, so do all cells."""
         await run.run(kernel)
         if run.gave_up and kernel is self._core.kernel:
             self._holds.restart("kernel_restarted")

@@ -249,7 +249,7 @@ class KernelConnection:
         return self._masker is not None
 
     def mask(self, masker: MessageMasker) -> None:
-        """From now on replace values of secrets in all messages, before anybody receives them."""
+        """Replace values of secrets in all messages from now on, before anybody receives them."""
         self._masker = masker
 
     def show_rest(self) -> None:
@@ -274,7 +274,7 @@ class KernelConnection:
         return tuple(self._recent)
 
     def note_received(self, messages: Iterable[Message]) -> None:
-        """These were received in another way: the kernel had kept them."""
+        """Note messages that were received in another way: the kernel had kept them."""
         for message in messages:
             process, _, number = message.header.msg_id.rpartition("_")
             latest = self._latest_texts.get(process, "").rpartition("_")[2]
@@ -384,7 +384,7 @@ class KernelConnection:
             self._questions.go_on(self._recent)
 
     def _quiet(self) -> float:
-        """For how many seconds nothing has come; 0 while something is left unread, or being read."""
+        """Return the seconds for which nothing has come; 0 while something is unread or being read."""
         if self._held_back or self._reading is not None:
             return 0.0
         return self._loop.time() - max(self.received_at, self._resumed_at)
@@ -484,7 +484,7 @@ class KernelConnection:
             self._go_on()
 
     def _go_on(self) -> None:
-        """A large message has been delivered: now deliver those that waited for it."""
+        """Deliver the messages that waited for a large one."""
         while self._waiting and self._reading is None:
             self._receive(*self._waiting.popleft())
         if self._reading is None:

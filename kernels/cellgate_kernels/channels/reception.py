@@ -96,7 +96,7 @@ class Reception:
         self._long_is_read = False
 
     def share(self, owner: str) -> Share:
-        """The share of this principal's kernels, all together; a new one for a kernel that is nobody's."""
+        """Return the share of all this principal's kernels; a new one for a kernel that is nobody's."""
         return self._shares.setdefault(owner, Share()) if owner else Share()
 
     def read(

@@ -142,7 +142,7 @@ class LocalSocket(ChannelSocket):
         self._watch()
 
     def _begin(self) -> None:
-        """The kernel is ready: send what waits."""
+        """Send what waits: the kernel is ready."""
         self._ready = True
         if self._subscribes:
             self._unsent.appendleft(SUBSCRIPTION)
@@ -227,7 +227,7 @@ class LocalSocket(ChannelSocket):
         self._delivery = self._loop.call_soon(self._guarded_deliver)
 
     def _failed(self, name: str, error: Exception) -> None:
-        """An internal error: start over, because it is unknown how far the stream was read."""
+        """Start over after an internal error: how far the stream was read is unknown."""
         if not self._closed:
             self._cut()
 
@@ -241,7 +241,7 @@ class LocalSocket(ChannelSocket):
         self._cut()
 
     def _cut(self) -> None:
-        """The other side is gone, or is not a kernel."""
+        """Cut the connection: the other side is gone, or is not a kernel."""
         self._met = True
         self._disconnect()
         self._again()

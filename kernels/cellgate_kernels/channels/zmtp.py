@@ -64,7 +64,7 @@ def encode(frames: Sequence[bytes]) -> bytes:
 
 
 def encode_parts(frames: Sequence[bytes]) -> Sequence[bytes]:
-    """One message in wire format, part by part, of which a frame of `NOT_COPIED` bytes is one as it is."""
+    """Yield one message in wire format, part by part; a frame of `NOT_COPIED` bytes is a part as it is."""
     grouped = groupby(_parts(frames), lambda part: len(part) >= NOT_COPIED)
     return [part for is_long, group in grouped for part in (group if is_long else (b"".join(group),))]
 
@@ -273,7 +273,7 @@ class Decoder:
         self._pass_over()
 
     def close(self) -> None:
-        """No more data will come: drop what is there."""
+        """Drop what is there: no more data will come."""
         self._budget.release(self)
         self._held = 0
         self._frames, self._gathered = [], None

@@ -483,7 +483,7 @@ class ForkedChild:
         return KernelExit.of_shell_code(status) if status >= 0 else KernelExit.of_returncode(status)
 
     def _lost(self, error: Exception) -> None:
-        """An internal error: whoever waits for the end must still be told."""
+        """Tell an end after an internal error to all that wait for it."""
         self.log.close()
         if not self.exited.done():
             self.exited.set_result(self._explained())

@@ -131,7 +131,7 @@ def is_python(text: str) -> bool:
 
 
 def accept(told: Told) -> Environment | None:
-    """The reported environment without the packages that don't fit; None when the rest does not fit."""
+    """Return the environment without packages that don't fit; None when the rest does not fit."""
     packages, left_out = distributions(told.packages)
     try:
         if len(told.packages) > MOST_PACKAGES:
@@ -179,7 +179,7 @@ async def ask(connection: KernelConnection, exited: asyncio.Future[Any]) -> Envi
 async def missing_modules(
     connection: KernelConnection, exited: asyncio.Future[Any], code: str, names: Collection[str]
 ) -> list[str]:
-    """The top-level modules that this Python code imports and an idle kernel can't; none without an answer.
+    """Return top-level modules that this code imports and an idle kernel can't; none without an answer.
 
     The kernel may have run its user's code, so the answer is trusted only for that user. It can only select
     from `names`; without any, it is not asked.

@@ -80,7 +80,7 @@ class Tether:
                     asked.set_result(line)
 
     def _over(self) -> None:
-        """No more is read."""
+        """Stop reading."""
         self._is_over = True
         self._writer.transport.abort()
         while not self._asked.empty():
@@ -212,7 +212,7 @@ class HeldFork:
             loop.call_later(_INSIST_AFTER, guarded(self._give_up, "end of a held fork"))
 
     def _give_up(self) -> None:
-        """The keeper says nothing of its end."""
+        """Assume the end, of which the keeper says nothing."""
         if not self.ended.done():
             self._kept.close()
             self._end()

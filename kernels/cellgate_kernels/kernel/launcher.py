@@ -134,7 +134,7 @@ class KernelLauncher:
         return not (can_fork(argv) and self._containers.forks(profile.kernelspec, profile.limits))
 
     def placed(self, profile: KernelProfile, principal: str) -> KernelProfile:
-        """The profile of a kernel for this principal, which may share a container with others of theirs.
+        """Return a profile for this principal's kernel, which may share a container with its others.
 
         One with a way to a network does not: all in a container would have it. Raises KernelspecNotFound.
         """

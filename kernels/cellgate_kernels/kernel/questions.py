@@ -175,7 +175,7 @@ class _Progress:
         self._changed.set()
 
     def wake(self, _: object = None) -> None:
-        """The kernel may have ended."""
+        """Look again: the kernel may have ended."""
         self._changed.set()
 
     async def finished(self) -> None:

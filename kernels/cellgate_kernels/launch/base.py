@@ -90,7 +90,7 @@ class KernelExit:
 
     @classmethod
     def of_returncode(cls, returncode: int) -> KernelExit:
-        """From a return code of subprocess: negative for the signal that ended the process."""
+        """Return the end for a code of subprocess: negative for the signal that ended the process."""
         if returncode >= 0:
             return cls("kernel_exit", returncode, None, f"The kernel exited with code {returncode}.")
         names = {number.value: number.name for number in signal.Signals}
@@ -99,7 +99,7 @@ class KernelExit:
 
     @classmethod
     def of_shell_code(cls, code: int) -> KernelExit:
-        """From an exit code of a shell, bwrap or a container engine: 128 plus the signal's number."""
+        """Return the end for a code of a shell, bwrap or an engine: 128 plus the signal's number."""
         known = {number.value for number in signal.Signals}
         return cls.of_returncode(128 - code if code - 128 in known else code)
 
@@ -139,7 +139,7 @@ class Sharing(Protocol):
         """End this kernel alone; returns False where it is the last, whose sandbox is to end with it."""
 
     async def vacate(self, kernel_id: str) -> tuple[Path, ...]:
-        """This kernel has ended and uses the sandbox no more; returns the folders that nobody else needs."""
+        """Leave the sandbox after the kernel's end; return the folders that nobody else needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,14 +285,14 @@ class CellgateProvisioner(KernelProvisionerBase):
         return info, {**info, "ip": self._view(folders).socket_prefix}
 
     def _check_program(self, path: str) -> None:
-        """Raises KernelStartFailed when the kernel's program is not where it will run."""
+        """Check that the kernel's program is where it will run. Raises KernelStartFailed."""
         if not os.access(path, os.X_OK):
             raise KernelStartFailed(
                 f"The kernelspec's program {path!r} is not an executable file at an absolute path."
             )
 
     def _follow(self, gone: asyncio.Future[KernelExit]) -> None:
-        """The kernel ends when all its processes are gone, unless it has ended before that."""
+        """End the kernel when all its processes are gone, unless it has ended before that."""
         self.gone = gone
         self._exited = exited = asyncio.get_running_loop().create_future()
 
@@ -375,7 +375,7 @@ class CellgateProvisioner(KernelProvisionerBase):
             logger.error("A launch that failed could not be undone", exc_info=error)
 
     async def poll(self) -> int | None:
-        """None while the kernel runs, then its return code as in subprocess. Only reads a future."""
+        """Return None while the kernel runs, then its return code as in subprocess. Only reads a future."""
         if self._exited is None:
             return 0
         return self._exited.result().returncode if self._exited.done() else None

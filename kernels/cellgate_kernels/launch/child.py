@@ -209,7 +209,7 @@ class Child:
         return self._tasks.guard(callback, "child")
 
     def _failed(self, name: str, error: Exception) -> None:
-        """An internal error: the process must not continue, and only its end is still watched."""
+        """End the process after an internal error; its end is still watched."""
         if self._pidfd is None:
             return  # it has ended
         self._fate = self._fate or KernelExit.of_returncode(-signal.SIGKILL)

@@ -147,7 +147,7 @@ def _remove_quickly(empty_folders: list[Path]) -> None:
 
 
 def check_socket_path(prefix: str) -> None:
-    """Raises KernelStartFailed when the paths of a kernel's sockets would be too long."""
+    """Check the length of a kernel's socket paths. Raises KernelStartFailed."""
     longest = len(os.fsencode(f"{prefix}-5"))
     if longest > SOCKET_PATH_MAX:
         raise KernelStartFailed(

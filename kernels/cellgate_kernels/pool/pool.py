@@ -266,7 +266,7 @@ class KernelPool:
         self._balance()
 
     async def branch(self, kernel: Kernel, spec: BranchSpec) -> Kernel:
-        """A branch of a claimed kernel, which belongs to the caller until `release`; see `Kernel.branch`.
+        """Return a branch of a claimed kernel, the caller's until `release`; see `Kernel.branch`.
 
         It needs a place as every kernel does, but does not wait in line for one: whoever asks for it keeps a
         kernel idle. Raises PoolExhausted at once where no place is free for it after all claims in line, or
@@ -275,7 +275,7 @@ class KernelPool:
         return await self._one_more(lambda: kernel.branch(spec))
 
     async def _one_more(self, fork: Callable[[], Awaitable[Kernel]]) -> Kernel:
-        """A kernel that is forked, in a place of its own. Raises PoolExhausted, and what `fork` raises."""
+        """Return a kernel that is forked, in a place of its own. Raises PoolExhausted, and as `fork`."""
         making_room = self._make_room()
         self._branching += 1
         try:

@@ -99,7 +99,7 @@ class UserStore(Protocol):
         """Return all secrets, or a user's, by name, encrypted. Raises NotFound if there is no such user."""
 
     def check_owner(self, name: str) -> None:
-        """Raises NotFound unless there can be sessions of this name."""
+        """Check that there can be sessions of this name. Raises NotFound."""
 
     def acts(self, after: int, limit: int = 1000) -> list[Act]:
         """Return the acts after this number, in order."""

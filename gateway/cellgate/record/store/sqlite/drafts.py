@@ -26,7 +26,7 @@ _NO_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 
 @contextmanager
 def draft_folder(parent: Path) -> Iterator[Path]:
-    """A new folder for a copy that gets its name in `parent`; removed at the end.
+    """Yield a new folder for a copy that gets its name in `parent`; remove it at the end.
 
     What cannot be removed at the end is left for the next one. Raises OSError when none can be made.
     """

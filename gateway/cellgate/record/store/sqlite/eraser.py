@@ -134,7 +134,7 @@ class Eraser:
             await database.close()
 
     def _failed(self, name: str, error: Exception) -> None:
-        """An internal error: the next start continues these purges, and this eraser takes further ones."""
+        """Go on with further purges after an internal error; the next start continues these."""
         why = StorageError(f"Purged records could not be erased: {in_words(error)}")
         if name == REMOVING:
             self._removing = False

@@ -233,7 +233,7 @@ class Journal:
         return others is None or 2 * OTHERS_PART * others >= self._limit
 
     def _of_others(self, principal: str) -> int | None:
-        """Bytes that wait for all principals but the one with most; None for that one itself."""
+        """Return the bytes that wait for others than the principal with most; None for that one."""
         pending = self._backlog.sizes + self._reserved
         largest = max(pending.values(), default=0)
         return None if pending[principal] == largest else self.pending_bytes - largest
