@@ -146,7 +146,7 @@ class Login:
         raise Forbidden(f"This token's scopes do not include {' and '.join(missing)}")
 
     def check_for_all(self, subject: str) -> None:
-        """Check that data about everybody may be read; `subject`, in the plural, names it. Raises Forbidden."""
+        """Check that everybody's data may be read; `subject`, in the plural, names it. Raises Forbidden."""
         if not self.principal.sees_others:
             raise Forbidden(f"Only administrators and auditors may read {subject}")
         if self.reach != EVERYWHERE:

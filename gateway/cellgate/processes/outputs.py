@@ -53,7 +53,7 @@ class Kept:
         self._forgotten = self._length > 0
 
     def add(self, text: str) -> None:
-        """Append text."""
+        """Append text to the output."""
         self._length += len(text)
         room = HALF - len(self._head)
         if room > 0:

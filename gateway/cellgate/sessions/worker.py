@@ -106,7 +106,7 @@ class SessionWorker:
         self._now = asyncio.get_running_loop().time
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the task of the worker."""
         self.task = self._core.tasks.start(self._work(), "worker", self._faults.of_cell)
 
     def resume(self) -> None:

@@ -80,7 +80,7 @@ class Tether:
                     asked.set_result(line)
 
     def _over(self) -> None:
-        """Stop reading."""
+        """Stop reading the keeper's words."""
         self._is_over = True
         self._writer.transport.abort()
         while not self._asked.empty():
