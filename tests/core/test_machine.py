@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.events import EventLog
 from cellgate.sessions.queue import ExecutionQueue
-from cellgate.sessions.replacement import KernelReplacement
+from cellgate.sessions.state import SessionRecord
 from cellgate.sessions.worker import SessionWorker
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.execution import Execution
@@ -87,7 +87,7 @@ async def nobody_told(worker: SessionWorker, wish: Any) -> None:
     await worker._replacement.replace(wish.cause)
 
 
-def nothing_lost(replacement: KernelReplacement) -> None:
+def nothing_lost(record: SessionRecord) -> None:
     """Variables are lost, and no cell says so."""
 
 
@@ -116,7 +116,7 @@ MISTAKES: list[tuple[type, str, Callable[..., Any], list[Step]]] = [
     (EventLog, "_chained_to", broken_chain, [submit("hello")]),
     (ExecutionRun, "_escalate", no_deadline, [submit("never", timeout=0.1)]),
     (SessionWorker, "_do_restart", nobody_told, [submit("hello"), RESTART]),
-    (KernelReplacement, "take_loss", nothing_lost, [submit("hello"), RESTART, submit("hello")]),
+    (SessionRecord, "take_loss", nothing_lost, [submit("hello"), RESTART, submit("hello")]),
 ]
 """Whose method each takes the place of, and steps that show it."""
 NAMES = [mistake.__name__ for _, _, mistake, _ in MISTAKES]

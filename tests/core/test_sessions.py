@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,14 +204,14 @@ def test_two_requests_with_one_key_are_one_execution_though_their_session_ends_j
     world.pass_time(1)
     session = world.live("s")
     assert session is not None
-    known, looked = session.known, asyncio.Event()
+    known, looked = session.record.known, asyncio.Event()
 
-    async def slowly(key: str, request_hash: str) -> object:
-        found = await known(key, request_hash)
+    async def slowly(*asked: Any) -> object:
+        found = await known(*asked)
         await looked.wait()
         return found
 
-    monkeypatch.setattr(session, "known", slowly)
+    monkeypatch.setattr(session.record, "known", slowly)
 
     async def twice() -> list[Accepted]:
         asked = ExecuteRequest("again")

@@ -15,7 +15,7 @@ from cellgate.errors import Conflict
 from cellgate.execution.limits import SessionLimits, named_limits
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.model import AUTO
-from cellgate.sessions.parts import SessionCore
+from cellgate.sessions.state import SessionCore
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from cellgate.errors import NotRecorded, ShuttingDown
 from cellgate.sessions.holds import SessionHolds
-from cellgate.sessions.parts import SessionCore
 from cellgate.sessions.queue import Restart
-from cellgate.sessions.state import SessionState
+from cellgate.sessions.state import SessionCore, SessionState
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 
 logger = logging.getLogger(__name__)
@@ -39,6 +38,7 @@ class SessionEnding:
         """Begin the end: from this moment on the session is `ending`."""
         if self.task is None:
             self.cause = cause
+            self._core.ending = True
             work = self._detach() if keep_kernel else self._do_end(cause, keep_files=keep_files)
             self.task = self._core.tasks.share(work, END)
             self.task.add_done_callback(lambda _: self._is_over())

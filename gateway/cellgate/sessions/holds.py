@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.parts import SessionCore
-from cellgate.sessions.state import Act, Occupant, SessionState
+from cellgate.sessions.state import Act, Occupant, SessionCore, SessionState
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.base.tasks import outcome
 from cellgate_kernels.kernel.kernel import Kernel

@@ -5,43 +5,25 @@ Values only. ``server.assembly`` builds the first two, once; ``registry`` descri
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cellgate.channels.client import ChannelSettings
-from cellgate.channels.door import Door
 from cellgate.egress.shared import Egress
-from cellgate.errors import ShuttingDown
 from cellgate.execution.cell_record import RunObserver
-from cellgate.execution.limits import Ceilings, SessionLimits
-from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.execution.limits import Ceilings
+from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
-from cellgate.packages.cells import CellPackages
 from cellgate.packages.installer import Installer
-from cellgate.ports.table import PortCounts, SessionPorts
-from cellgate.processes.table import ProcessCounts, SessionProcesses
-from cellgate.quotas.usage import Account, Usage
-from cellgate.record.rows import SessionRow
+from cellgate.ports.table import PortCounts
+from cellgate.processes.table import ProcessCounts
+from cellgate.quotas.usage import Usage
 from cellgate.record.spill_ledger import SpillLedger
-from cellgate.sessions.kernel_slot import SessionKernel
 from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.ownership import Alone, Ownership
-from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from cellgate.sessions.secrets import SecretSource
-from cellgate.sessions.state import Occupancy, Occupant, SessionRecord, SessionState
-from cellgate.sessions.undo import SessionUndo
-from cellgate_kernels.base.errors import GatewayFault
-from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
-from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.pool.pool import KernelPool
-
-logger = logging.getLogger(__name__)
-
-MOST_COMMITS = 64
-LIMITS = frozenset({"cell_timeout", "out_of_memory", "disk_full", "pids_limit"})
-"""Causes of a cell's end that operators look for: a limit was reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,113 +88,3 @@ class SharedParts:
     ports: PortCounts = field(default_factory=PortCounts)
     neighbours: Neighbours = field(default_factory=Neighbours)
     ownership: Ownership = field(default_factory=Alone)
-
-
-class SessionCore:
-    """A session for those that act in it: its parts, and what all check and record. `tasks` end with it."""
-
-    account: Account
-    record: SessionRecord
-    observer: SessionObserver
-    settings: SessionSettings
-    tasks: Supervisor
-    queue: ExecutionQueue
-    runs: SessionRuns
-    slot: SessionKernel
-    undo: SessionUndo
-    door: Door
-    processes: SessionProcesses
-    ports: SessionPorts
-    occupancy: Occupancy
-    hooks: tuple[CellPackages, ...]
-
-    def ids(self) -> Mapping[str, object]:
-        """Return what a log line names."""
-        kernel = None if self.kernel is None else self.kernel.id
-        return {"principal": self.account.name, "session": self.row.key, "kernel": kernel}
-
-    @property
-    def row(self) -> SessionRow:
-        """The session's row in the record."""
-        return self.record.row
-
-    @property
-    def limits(self) -> SessionLimits:
-        """The limits of the session now."""
-        return self.record.limits
-
-    @property
-    def kernel(self) -> Kernel | None:
-        """The current kernel, if any."""
-        return self.slot.current
-
-    @property
-    def state(self) -> SessionState:
-        """The state of the session, as it is shown."""
-        if self.record.state is SessionState.IDLE and self.kernel is not None and self.kernel.asleep:
-            return SessionState.ASLEEP
-        return self.record.state
-
-    @property
-    def ending(self) -> bool:
-        """Whether the session has started to end."""
-        return self.occupancy.has(Occupant.ENDING)
-
-    def report(self, text: str, **more: object) -> None:
-        """Log a line for operators: ids and a cause, never what a cell says."""
-        logger.info(text, extra={**self.ids(), **more})
-
-    def check_open(self) -> None:
-        """Check that the session has not started to end. Raises ShuttingDown."""
-        if self.ending:
-            raise ShuttingDown("The session is ending")
-
-    def check_recordable(self) -> None:
-        """Check that something new may begin. Raises ShuttingDown, StorageError, PrincipalQuotaExceeded."""
-        self.check_open()
-        self.record.check_writable()
-        if self.row.principal:
-            self.account.check_record()
-
-    def check_room(self, room: int) -> None:
-        """Check that a new cell may be queued. Raises QueueFull, and as `check_recordable`."""
-        self.check_open()
-        self.queue.check_room(room)
-        self.check_recordable()
-
-    async def finish(self, run: ExecutionRun) -> None:
-        """Record the end; followers and those that wait are notified once it is durable.
-
-        A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
-        """
-        if run.end.event is None:
-            self.undo.cell_ended(began=run.was_sent)
-        ends_it = self.record.state is SessionState.BUSY and run is self.runs.current
-        event = run.finish(SessionState.IDLE if ends_it else self.record.state)
-        if event["cause"] in LIMITS:
-            self.report("A limit ended a cell", execution=run.id, cause=event["cause"])
-        self.record.finished(event)
-        run.record.save(event["status"])
-        self.runs.remember(run)
-        if run.request.message is None:
-            await run.end.commit()
-            return
-        self.door.finished(run)
-        if len(self.tasks) > MOST_COMMITS:
-            await run.end.commit()
-        else:
-            self.tasks.start(run.end.commit(), f"commit {run.id}", execution=run.id)
-
-    def finish_later(self, run: ExecutionRun) -> None:
-        """Record the end in a task of its own."""
-        self.tasks.start(
-            self.finish(run), f"finish {run.id}", lambda _: run.end.fail(GatewayFault()), execution=run.id
-        )
-
-    async def finish_cancelled(self, run: ExecutionRun) -> None:
-        """Record the end of one that did not run; who waits for it is told in any case."""
-        try:
-            await self.finish(run)
-        except BaseException:
-            run.end.fail(GatewayFault())
-            raise

@@ -15,8 +15,7 @@ from msgspec import UNSET
 
 from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.parts import SessionCore
-from cellgate.sessions.state import Act, Occupant, SessionState
+from cellgate.sessions.state import Act, Occupant, SessionCore, SessionState
 from cellgate.wire.events import Loss
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, GatewayFault, in_words
 from cellgate_kernels.kernel.kernel import Kernel
@@ -40,16 +39,14 @@ class KernelReplacement:
     """Replaces the kernels of one session.
 
     `going`: the kernel is being replaced. `revivals`: how many times in a row without a cell. `opener`: is
-    told the position in line for the first kernel, before there is an execution. `loss`: what was lost with a
-    kernel, until an execution has announced it. `transient`: the session ends with its first cell, so
-    that a kernel that is given up is not replaced.
+    told the position in line for the first kernel, before there is an execution. `transient`: the session
+    ends with its first cell, so that a kernel that is given up is not replaced.
     """
 
-    def __init__(self, core: SessionCore, loss: Loss | None) -> None:
+    def __init__(self, core: SessionCore) -> None:
         self.going = False
         self.revivals = 0
         self.opener: Moved | None = None
-        self.loss = loss
         self.transient = False
         self._core = core
         self._now = asyncio.get_running_loop().time
@@ -74,9 +71,9 @@ class KernelReplacement:
         finally:
             self.going = False
             self._unwatch()
-        missing = UNSET if self.loss is None else self.loss.missing
-        self.loss = Loss(cause=cause, files=self.files_left, missing=missing)
-        self._core.record.attached(kernel, self.loss)
+        missing = UNSET if self._core.record.loss is None else self._core.record.loss.missing
+        self._core.record.loss = Loss(cause=cause, files=self.files_left, missing=missing)
+        self._core.record.attached(kernel, self._core.record.loss)
         self._core.record.set(SessionState.IDLE, cause, kernel)
         self._core.undo.attached()
         self._core.door.kernel_ready(kernel)
@@ -102,7 +99,7 @@ class KernelReplacement:
         try:
             await tell(found)
         finally:
-            self._core.record.attached(found.kernel, self.loss)
+            self._core.record.attached(found.kernel, self._core.record.loss)
             self._core.record.change(SessionState.IDLE, cause, found.kernel)
             self._core.report("A session has gone to a checkpoint", cause=cause)
             self._core.door.kernel_ready(found.kernel)
@@ -220,8 +217,3 @@ class KernelReplacement:
     def files_left(self) -> str:
         """Whether its files are still there, in the words of the record."""
         return "kept" if self._core.slot.has_files else "none"
-
-    def take_loss(self) -> Loss | None:
-        """Return the loss of the previous kernel unless an execution has reported it; the caller does."""
-        loss, self.loss = self.loss, None
-        return loss

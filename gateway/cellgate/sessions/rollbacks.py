@@ -15,8 +15,8 @@ from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, Position, RolledBack
 from cellgate.sessions.copied_cell import copied
 from cellgate.sessions.holds import SessionHolds
-from cellgate.sessions.parts import SessionCore
 from cellgate.sessions.replacement import CHOSEN, ROLLED_BACK, KernelReplacement
+from cellgate.sessions.state import SessionCore
 from cellgate_kernels.base.errors import CellgateError, KernelDied
 
 logger = logging.getLogger(__name__)

@@ -35,11 +35,19 @@ from cellgate.sessions.holds import SessionHolds
 from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
 from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
 from cellgate.sessions.model import session_model
-from cellgate.sessions.parts import SessionCore, SessionSettings, SharedParts
+from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from cellgate.sessions.replacement import KernelReplacement, Moved
 from cellgate.sessions.rollbacks import SessionRollbacks
-from cellgate.sessions.state import Act, Occupancy, Occupant, SessionRecord, SessionSpec, SessionState
+from cellgate.sessions.state import (
+    Act,
+    Occupancy,
+    Occupant,
+    SessionCore,
+    SessionRecord,
+    SessionSpec,
+    SessionState,
+)
 from cellgate.sessions.undo import SessionUndo
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.sessions.worker import SessionFaults, SessionWorker
@@ -73,7 +81,7 @@ class Session(SessionCore):
         self.runs = SessionRuns(
             self.queue, RunContext(spec.log, settings.execution, self, parts.observer, self.account.name)
         )
-        self.replacement = KernelReplacement(self, spec.loss)
+        self.replacement = KernelReplacement(self)
         self.slot = SessionKernel(
             spec.profile,
             parts.pool,
@@ -149,7 +157,7 @@ class Session(SessionCore):
                 Occupant.PROGRAMS: lambda: self.processes.busy,
                 Occupant.PORTS: lambda: self.ports.busy,
                 Occupant.CLIENTS: lambda: self.door.connections,
-                Occupant.ENDING: lambda: self._end.task is not None,
+                Occupant.ENDING: lambda: self.ending,
             }
         )
 
@@ -204,10 +212,10 @@ class Session(SessionCore):
             kernel = await (self.slot.claim(patience) if adopted is None else self.slot.adopt(adopted))
         finally:
             self.replacement.opener = None
-        if adopted is None and self.replacement.loss is not None:
-            self.replacement.loss = structs.replace(self.replacement.loss, files=self.replacement.files_left)
+        if adopted is None and self.record.loss is not None:
+            self.record.loss = structs.replace(self.record.loss, files=self.replacement.files_left)
         try:
-            self.record.attached(kernel, self.replacement.loss)
+            self.record.attached(kernel, self.record.loss)
             self.runs.made = executions_made
             if self.log.last_seq == 0:
                 cause = "created"
@@ -284,8 +292,8 @@ class Session(SessionCore):
         self.queue.wake()
 
     def take_loss(self) -> Loss | None:
-        """Return what `KernelReplacement.take_loss` does."""
-        return self.replacement.take_loss()
+        """Return what `SessionRecord.take_loss` does."""
+        return self.record.take_loss()
 
     def revive(self) -> None:
         """Get a fresh kernel if there is none; see `KernelReplacement.revive`."""

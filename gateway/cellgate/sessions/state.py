@@ -7,6 +7,7 @@ starts no kernel.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,20 +17,36 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType, structs, to_builtins
 
-from cellgate.errors import Conflict, StorageFull
+from cellgate.channels.door import Door
+from cellgate.errors import Conflict, ShuttingDown, StorageFull
 from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.execution.run import ExecutionRun
+from cellgate.packages.cells import CellPackages
+from cellgate.ports.table import SessionPorts
+from cellgate.processes.table import SessionProcesses
+from cellgate.quotas.usage import Account
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import EventStore
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
+from cellgate.sessions.kernel_slot import SessionKernel
 from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE, environment_of
+from cellgate.sessions.parts import SessionObserver, SessionSettings
+from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from cellgate.sessions.secrets import SessionSecrets
+from cellgate.sessions.undo import SessionUndo
 from cellgate.wire.events import BranchedFrom, Loss, Missing
 from cellgate_kernels.base.branching import Branched, Obstacle
-from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.errors import GatewayFault, InvalidInput
+from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+
+logger = logging.getLogger(__name__)
+
+MOST_COMMITS = 64
+LIMITS = frozenset({"cell_timeout", "out_of_memory", "disk_full", "pids_limit"})
+"""Causes of a cell's end that operators look for: a limit was reached."""
 
 
 class SessionState(StrEnum):
@@ -75,6 +92,7 @@ class SessionRecord:
         self.row = spec.row
         self.limits = spec.limits
         self.missing = spec.missing
+        self.loss = spec.loss
         self._makes_checkpoints = spec.checkpoints
         self.log = spec.log
         self.state = SessionState.STARTING
@@ -93,6 +111,11 @@ class SessionRecord:
         """Note that the session was used, `at` the given time or now."""
         self.begin_idleness()
         self.last_activity = now() if at is None else at
+
+    def take_loss(self) -> Loss | None:
+        """Return what was lost with a kernel unless an execution has announced it; the caller does."""
+        loss, self.loss = self.loss, None
+        return loss
 
     def begin_idleness(self) -> None:
         """Restart the idle time."""
@@ -329,7 +352,6 @@ class Occupancy:
     """The occupants of one session. `seen`: whether each of them is there now."""
 
     def __init__(self, seen: Mapping[Occupant, Callable[[], object]]) -> None:
-        self._seen = seen
         self._against = {act: [(each, seen[each]) for each in FORBIDDING[act]] for act in Act}
 
     def forbids(self, act: Act) -> Occupant | None:
@@ -339,6 +361,109 @@ class Occupancy:
                 return occupant
         return None
 
-    def has(self, occupant: Occupant) -> bool:
-        """Return whether this occupant is there."""
-        return bool(self._seen[occupant]())
+
+class SessionCore:
+    """A session for those that act in it: its parts, and what all check and record. `tasks` end with it."""
+
+    account: Account
+    record: SessionRecord
+    observer: SessionObserver
+    settings: SessionSettings
+    tasks: Supervisor
+    queue: ExecutionQueue
+    runs: SessionRuns
+    slot: SessionKernel
+    undo: SessionUndo
+    door: Door
+    processes: SessionProcesses
+    ports: SessionPorts
+    occupancy: Occupancy
+    hooks: tuple[CellPackages, ...]
+    ending: bool = False
+    """Whether the session has started to end."""
+
+    def ids(self) -> Mapping[str, object]:
+        """Return what a log line names."""
+        kernel = None if self.kernel is None else self.kernel.id
+        return {"principal": self.account.name, "session": self.row.key, "kernel": kernel}
+
+    @property
+    def row(self) -> SessionRow:
+        """The session's row in the record."""
+        return self.record.row
+
+    @property
+    def limits(self) -> SessionLimits:
+        """The limits of the session now."""
+        return self.record.limits
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The current kernel, if any."""
+        return self.slot.current
+
+    @property
+    def state(self) -> SessionState:
+        """The state of the session, as it is shown."""
+        if self.record.state is SessionState.IDLE and self.kernel is not None and self.kernel.asleep:
+            return SessionState.ASLEEP
+        return self.record.state
+
+    def report(self, text: str, **more: object) -> None:
+        """Log a line for operators: ids and a cause, never what a cell says."""
+        logger.info(text, extra={**self.ids(), **more})
+
+    def check_open(self) -> None:
+        """Check that the session has not started to end. Raises ShuttingDown."""
+        if self.ending:
+            raise ShuttingDown("The session is ending")
+
+    def check_recordable(self) -> None:
+        """Check that something new may begin. Raises ShuttingDown, StorageError, PrincipalQuotaExceeded."""
+        self.check_open()
+        self.record.check_writable()
+        if self.row.principal:
+            self.account.check_record()
+
+    def check_room(self, room: int) -> None:
+        """Check that a new cell may be queued. Raises QueueFull, and as `check_recordable`."""
+        self.check_open()
+        self.queue.check_room(room)
+        self.check_recordable()
+
+    async def finish(self, run: ExecutionRun) -> None:
+        """Record the end; followers and those that wait are notified once it is durable.
+
+        A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
+        """
+        if run.end.event is None:
+            self.undo.cell_ended(began=run.was_sent)
+        ends_it = self.record.state is SessionState.BUSY and run is self.runs.current
+        event = run.finish(SessionState.IDLE if ends_it else self.record.state)
+        if event["cause"] in LIMITS:
+            self.report("A limit ended a cell", execution=run.id, cause=event["cause"])
+        self.record.finished(event)
+        run.record.save(event["status"])
+        self.runs.remember(run)
+        if run.request.message is None:
+            await run.end.commit()
+            return
+        self.door.finished(run)
+        if len(self.tasks) > MOST_COMMITS:
+            await run.end.commit()
+        else:
+            self.tasks.start(run.end.commit(), f"commit {run.id}", execution=run.id)
+
+    def finish_later(self, run: ExecutionRun) -> None:
+        """Record the end in a task of its own."""
+        self.tasks.start(
+            self.finish(run), f"finish {run.id}", lambda _: run.end.fail(GatewayFault()), execution=run.id
+        )
+
+    async def finish_cancelled(self, run: ExecutionRun) -> None:
+        """Record the end of one that did not run; who waits for it is told in any case."""
+        try:
+            await self.finish(run)
+        except BaseException:
+            run.end.fail(GatewayFault())
+            raise

@@ -13,10 +13,9 @@ from cellgate.errors import ShuttingDown
 from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.holds import SessionHolds
-from cellgate.sessions.parts import SessionCore
 from cellgate.sessions.queue import Restart
 from cellgate.sessions.replacement import NO_KERNEL, KernelReplacement
-from cellgate.sessions.state import Act, SessionState
+from cellgate.sessions.state import Act, SessionCore, SessionState
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, GatewayFault
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Status
@@ -240,8 +239,9 @@ class SessionWorker:
 
     async def _wrap_up(self, run: ExecutionRun) -> None:
         """Record the current execution's end and, if necessary, get a kernel for the next one."""
-        if not self._core.ending and not run.broken and await self._replacement.after_loss(run):
-            run.lose(self._replacement.take_loss())
+        lost = run.gave_up or not self._core.slot.alive
+        if lost and not self._core.ending and not run.broken and await self._replacement.after_loss(run):
+            run.lose(self._core.record.take_loss())
         await self._core.finish(run)
         self._core.runs.current = None
         if not self._core.ending and run.broken:

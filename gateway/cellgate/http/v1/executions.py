@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -160,7 +160,7 @@ class ExecuteHandler(ExecutionAnswers):
         request = check_execute(body, self.services.manager.ceilings(self.owner), interactive=interactive)
         request = permitted(self.services, self.login, request)
         idempotency = await self._idempotency(request, body.language)
-        async with self.waiting(form) as moved:
+        async with nullcontext() if form is Format.JSON else self.waiting(form) as moved:
             accepted = await self.services.manager.execute(
                 self.owner, key, request, language=body.language, idempotency=idempotency, moved=moved
             )
