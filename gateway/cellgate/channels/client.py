@@ -97,7 +97,7 @@ class Client:
             self._stop_pump()
             self._give_up(self.socket)
         else:
-            logger.warning("Dropped what a client would get when it returns: %s", self._outbox.lost)
+            logger.warning("Dropped the messages kept for a client's return: %s", self._outbox.lost)
 
     def attach(self, socket: Socket) -> None:
         """Write to this socket from now on."""

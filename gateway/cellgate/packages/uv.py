@@ -446,7 +446,7 @@ def _package(name: str, version: str) -> Distribution:
 
 
 def _unusable(error: Exception) -> PackageError:
-    logger.warning("What uv found can't be used: %s", ascii(error)[:500])
+    logger.warning("uv's result can't be used: %s", ascii(error)[:500])
     return PackageError(
         "The index has a package whose name, version or hash can't be used; the gateway's log says which"
     )

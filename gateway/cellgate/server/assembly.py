@@ -409,7 +409,7 @@ async def _recover(
     """Adopt the previous gateway's sessions whose kernels are alive, and remove whatever else it left."""
     adopted, ended = await services.manager.recover(launcher, left if services.engine is not None else {})
     if adopted or ended:
-        logger.info("Of the previous gateway's sessions %d go on and %d have ended", adopted, ended)
+        logger.info("Sessions of the previous gateway: %d go on, %d have ended", adopted, ended)
     if services.engine is not None:
         await services.engine.reap()
     in_use = services.manager.kernel_ids()
@@ -444,7 +444,7 @@ async def _read_manifests(engine: Engine, catalog: KernelspecCatalog) -> None:
                 continue
             manifest = decode_manifest(data)
         except (CellgateError, TimeoutError, ValueError) as error:
-            logger.warning("What is in the image %s can't be read: %s", image, in_words(error))
+            logger.warning("The packages of the image %s can't be read: %s", image, in_words(error))
             continue
         for name in names:
             catalog.add_manifest(name, manifest)

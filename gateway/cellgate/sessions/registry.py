@@ -233,7 +233,7 @@ class SessionManager:
             async with asyncio.timeout(grace):
                 await quiet.finished()
         except TimeoutError:
-            logger.info("What still runs after the grace is ended now")
+            logger.info("Cells that still run after the grace period are ended now")
         finally:
             await quiet.cancel()
         for opening in tuple(self._opening.values()):

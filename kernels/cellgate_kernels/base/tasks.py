@@ -174,7 +174,7 @@ class Supervisor:
             if failed is not None:
                 failed(error)
         except Exception as further:  # any error: the loop's callback must not raise
-            logger.error("What waited for task %r was not ended", name, exc_info=further, extra=known)
+            logger.error("The waiters of task %r were not released", name, exc_info=further, extra=known)
         try:
             if self._failed is not None:
                 self._failed(name, error)
@@ -185,7 +185,7 @@ class Supervisor:
         try:
             return dict(self._ids())
         except Exception as error:  # any error: the failure itself must still be logged
-            logger.error("The owner of a task can't say who it is", exc_info=error)
+            logger.error("The ids of a task's owner could not be read", exc_info=error)
             return {}
 
     def _others(self) -> Collection[asyncio.Task[Any]]:

@@ -141,7 +141,7 @@ class Forker:
         if ready.threads != 1:
             raise NotForked("the modules that are loaded beforehand have started threads")
         if ready.failed:
-            logger.info("Not loaded before kernels are forked: %s", ", ".join(ready.failed))
+            logger.info("Modules that are not loaded before kernels are forked: %s", ", ".join(ready.failed))
         self._read_variables = frozenset(ready.asked)
         self.since = self._loop.time()
         return ready

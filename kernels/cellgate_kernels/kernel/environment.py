@@ -144,7 +144,7 @@ def accept(told: Told) -> Environment | None:
             min(count(told.left_out) + left_out, MOST_PACKAGES),
         )
     except ValueError as error:
-        logger.warning("What a kernel tells of its environment is not believed: %s", error)
+        logger.warning("A kernel's report of its environment is not valid and is ignored: %s", error)
         return None
 
 
@@ -240,7 +240,7 @@ async def _evaluate(
         async with asyncio.timeout(PATIENCE):
             await until(lambda: exited.done() or (reply is not None and idle), progress)
     except TimeoutError:
-        logger.warning("A kernel did not tell of its environment within %g s", PATIENCE)
+        logger.warning("A kernel did not report its environment within %g s", PATIENCE)
         return None
     finally:
         exited.remove_done_callback(wake)
@@ -263,12 +263,12 @@ def _decode(reply: Message | None, kind: type[T]) -> T | None:
         return None
     if len(reply.content_frame) > MAX_ANSWER:
         size = len(reply.content_frame)
-        logger.warning("What a kernel tells of its environment is too much: %d bytes", size)
+        logger.warning("A kernel's report of its environment is too large and is ignored: %d bytes", size)
         return None
     try:
         shown = msgspec.json.decode(reply.content_frame, type=_Reply).user_expressions.value.data
         text = msgspec.json.decode(shown.get("text/plain", b"null"), type=str)
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        logger.warning("What a kernel tells of its environment can't be read: %s", type(error).__name__)
+        logger.warning("A kernel's report of its environment can't be read: %s", type(error).__name__)
         return None

@@ -207,7 +207,7 @@ class KernelLauncher:
                 kernel = await self._start(profile)
             except CellgateError as error:
                 self._ask_later(profile)
-                logger.warning("No kernel could tell what kernelspec %s has: %s", kernelspec, error.message)
+                logger.warning("The environment of kernelspec %s is unknown: %s", kernelspec, error.message)
             else:
                 await self._discard(kernel)
 

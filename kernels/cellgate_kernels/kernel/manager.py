@@ -54,7 +54,7 @@ class Manager(AsyncKernelManager):
         try:
             await self._async_cleanup_resources()
         except OSError as error:
-            logger.error("Not all that kernel %s had could be given back: %s", name, in_words(error))
+            logger.error("Some resources of kernel %s could not be freed: %s", name, in_words(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class KernelStore:
         try:
             self._path(kernel_id).unlink(missing_ok=True)
         except OSError as error:
-            logger.warning("What is stored of kernel %s can't be removed: %s", kernel_id, in_words(error))
+            logger.warning("The stored state of kernel %s can't be removed: %s", kernel_id, in_words(error))
 
     def load(self) -> dict[str, StoredKernel]:
         """Return all kernels by their ids. A file that can't be read is skipped and removed.
@@ -89,7 +89,7 @@ class KernelStore:
             except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 if isinstance(error, OSError) and error.errno in trees.NO_OPEN_FILES:
                     raise
-                logger.warning("%s tells of no kernel, and is removed: %s", path, in_words(error))
+                logger.warning("%s describes no kernel and is removed: %s", path, in_words(error))
                 trees.remove(path)
             else:
                 found[kernel.id] = kernel
