@@ -13,13 +13,13 @@ from cellgate.packages.cache import Wheel, entry_key
 from cellgate.packages.installer import Installer
 from cellgate.packages.requirements import Change, parse_change
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.uv import Target
+from cellgate.packages.uv import UvTarget
 from cellgate_kernels.base.leftovers import Leftovers
 from cellgate_kernels.kernel.environment import Environment
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 PATIENCE = 120.0
-TARGET = Target(Environment("3.11.2"), "python")
+TARGET = UvTarget(Environment("3.11.2"), "python")
 
 
 class Installs(Installer):
@@ -33,7 +33,7 @@ class Installs(Installer):
         self.failing = 0
 
     async def _get(
-        self, wanted: Change, installed: Mapping[str, str], target: Target, work: Path
+        self, wanted: Change, installed: Mapping[str, str], target: UvTarget, work: Path
     ) -> list[Wheel]:
         (name,) = wanted.names
         async with self._begins:

@@ -12,7 +12,7 @@ import pytest
 from cellgate.channels.frames import Subprotocol
 from cellgate.channels.requests import received
 from cellgate.execution.request import ExecuteRequest
-from cellgate.sessions.registry import Accepted
+from cellgate.sessions.registry import AcceptedExecution
 from cellgate_kernels.kernel.branch_request import REQUEST as BRANCH_REQUEST
 from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.testing import Cell, virtual_time
@@ -213,7 +213,7 @@ def test_two_requests_with_one_key_are_one_execution_though_their_session_ends_j
 
     monkeypatch.setattr(session.record, "known", slowly)
 
-    async def twice() -> list[Accepted]:
+    async def twice() -> list[AcceptedExecution]:
         asked = ExecuteRequest("again")
         both = [
             asyncio.ensure_future(world.manager.execute(PRINCIPAL, "s", asked, idempotency=("key", "hash")))

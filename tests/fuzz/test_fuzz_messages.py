@@ -21,7 +21,7 @@ import nbformat
 from hypothesis import strategies as st
 
 from cellgate.channels.client import ChannelSettings
-from cellgate.channels.door import Door, Host
+from cellgate.channels.door import Door, DoorHost
 from cellgate.execution.answer_size import AnswerSize
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
@@ -208,7 +208,7 @@ class Played:
         self.run.record.queued(request, None, 0)
         self.lane = Lane("fuzz", 1)
         self.door = Door(
-            cast("Host", self),
+            cast("DoorHost", self),
             ChannelSettings(folder, self.lane),
             partial(SpillLedger(folder, 0).open, "ada"),
         )

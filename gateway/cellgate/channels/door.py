@@ -40,7 +40,7 @@ MAX_HELD = 1000
 MAX_ABSENT = 32
 
 
-class Host(Protocol):
+class DoorHost(Protocol):
     """The session, as its door sees it."""
 
     @property
@@ -72,7 +72,7 @@ class Host(Protocol):
 class Door:
     """All clients of one session. `open_space`: of the session's principal, for what they do not read."""
 
-    def __init__(self, host: Host, settings: ChannelSettings, open_space: Opener) -> None:
+    def __init__(self, host: DoorHost, settings: ChannelSettings, open_space: Opener) -> None:
         self.settings = settings
         self._host = host
         self._clients: OrderedDict[str, Client] = OrderedDict()

@@ -61,7 +61,7 @@ class UsageError(InvalidInput):
     """The command line, the environment or a configuration file can't be used. Exit code 2."""
 
 
-class RunningGateway(msgspec.Struct, frozen=True):
+class FoundGateway(msgspec.Struct, frozen=True):
     """The content of ``gateway.json``, written by a running gateway to its data folder for its user only."""
 
     url: str
@@ -303,10 +303,10 @@ class BaseApp(Application):
         """`data_dir` as an absolute path, with ``~`` resolved: programs that we start have other folders."""
         return absolute(self.data_dir)
 
-    def _running_gateway(self) -> RunningGateway | None:
+    def _running_gateway(self) -> FoundGateway | None:
         path = self.data_path / RUNNING_FILE
         try:
-            return msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=RunningGateway)
+            return msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=FoundGateway)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
@@ -620,7 +620,7 @@ class CommandApp(BaseApp):
         token = self.token or (running.token if running is not None else "")
         return Gateway(self.address(), token or None, trust=self.trust())
 
-    def _local_gateway(self) -> RunningGateway | None:
+    def _local_gateway(self) -> FoundGateway | None:
         """Return the data folder's gateway if the settings name it: its token goes to no other URL."""
         from cellgate.client.transport import without_version  # noqa: PLC0415 - keeps --help quick
 

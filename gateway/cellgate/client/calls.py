@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
-from cellgate.client.transport import MOST_ANSWER, Answer, Body, Server
+from cellgate.client.transport import MOST_ANSWER, HttpAnswer, RequestBody, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
 from cellgate_kernels.base.resources import GIB
 
@@ -119,13 +119,13 @@ class Calls:
         except TimeoutError as error:
             raise gateway_error(0, "no_answer", f"The gateway gave no answer in {timeout:.0f} s") from error
 
-    async def upload(self, target: str, body: Body) -> bytes:
+    async def upload(self, target: str, body: RequestBody) -> bytes:
         """PUTs the body; returns the answer's."""
         async with self.exchange("PUT", target, body=body) as answer:
             return await answer.body()
 
     @asynccontextmanager
-    async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
+    async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[HttpAnswer]:
         """Yield an answer whose body the caller reads."""
         async with self.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
@@ -153,7 +153,7 @@ def ignore_progress(_done: int, _total: int | None) -> None:
     """Do nothing: a `Progress` for callers that need none."""
 
 
-async def _save(answer: Answer, path: Path, progress: Progress) -> None:
+async def _save(answer: HttpAnswer, path: Path, progress: Progress) -> None:
     """Stream the body to a file beside `path`, then replace `path` with it."""
     # Not tempfile's, which only its owner may read: this is the user's own file, as their umask has it.
     name = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import Calls, Progress, given, ignore_progress, session_path
 from cellgate.client.errors import GatewayError, InvalidInput
-from cellgate.client.transport import MOST_FILE, MOST_RESULT, Body
+from cellgate.client.transport import MOST_FILE, MOST_RESULT, RequestBody
 from cellgate.client.values import Pages, decode
 from cellgate.wire.answers import FileChange, FileChanges, FileModel, FilePage
 
@@ -54,10 +54,10 @@ class Files(Asynchronous):
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as file:
                 length = os.fstat(file.fileno()).st_size
-                body = Body(length, _read(file, length, progress or ignore_progress))
+                body = RequestBody(length, _read(file, length, progress or ignore_progress))
                 return decode(await self._calls.upload(self._path(path), body), FileChange)
         data = bytes(source, "utf-8") if isinstance(source, str) else source
-        body = Body(len(data), _pieces(data, progress or ignore_progress))
+        body = RequestBody(len(data), _pieces(data, progress or ignore_progress))
         return decode(await self._calls.upload(self._path(path), body), FileChange)
 
     async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:

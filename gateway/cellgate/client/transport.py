@@ -85,7 +85,7 @@ class _Problem(msgspec.Struct):
     obstacles: list[Obstacle] = []
 
 
-class Answer:
+class HttpAnswer:
     """The answer to one request: its head, and its body as it arrives. Names of headers are lower-case."""
 
     def __init__(self, response: httpcore2.Response, url: str) -> None:
@@ -188,7 +188,7 @@ def _lost() -> GatewayError:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """A request's body of `length` bytes, sent as its `chunks` are produced."""
 
     length: int
@@ -265,12 +265,12 @@ class Server:
         method: str,
         target: str,
         *,
-        body: bytes | Body | None = None,
+        body: bytes | RequestBody | None = None,
         accept: str = "application/json",
         headers: Mapping[str, str] | None = None,
         on_send: Callable[[], object] | None = None,
         session: str | None = None,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[HttpAnswer]:
         """Send a request; yield its answer once the headers have arrived. Leaving closes the connection.
 
         `body`: JSON as bytes, or any bytes as a Body. `on_send` is called when its first byte is sent:
@@ -283,12 +283,12 @@ class Server:
         sent = {**self._headers, "Accept": accept, "Connection": "close", **(headers or {})}
         sent |= self._owners.headers(session)
         if body is not None or method in {"POST", "PUT"}:
-            raw = isinstance(body, Body)
+            raw = isinstance(body, RequestBody)
             sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
-            sent["Content-Length"] = str(body.length if isinstance(body, Body) else len(body or b""))
+            sent["Content-Length"] = str(body.length if isinstance(body, RequestBody) else len(body or b""))
         async with AsyncExitStack() as stack:
             backend = _Backend(on_send or _ignore)
-            answer = Answer(await self._ask(stack, method, target, sent, body, backend), self.url)
+            answer = HttpAnswer(await self._ask(stack, method, target, sent, body, backend), self.url)
             await answer.check()
             self.learn(session, answer)
             self.learn(session_in(answer.headers.get("location", "")), answer)
@@ -296,7 +296,7 @@ class Server:
                 self._owners.forget(session)
             yield answer
 
-    def learn(self, session: str | None, answer: Answer) -> None:
+    def learn(self, session: str | None, answer: HttpAnswer) -> None:
         """Note which gateway has the session with this path. Raises NotOwner if it was another's."""
         self._owners.learn(session, answer.headers)
 
@@ -310,7 +310,7 @@ class Server:
         method: str,
         target: str,
         headers: Mapping[str, str],
-        body: bytes | Body | None,
+        body: bytes | RequestBody | None,
         backend: _Backend,
     ) -> httpcore2.Response:
         """Return the response once its head has arrived. `stack` closes its connection and body."""
@@ -318,7 +318,7 @@ class Server:
             self._origin, ssl_context=self._tls, network_backend=backend
         )
         stack.push_async_callback(connection.aclose)
-        if isinstance(body, Body):
+        if isinstance(body, RequestBody):
             await stack.enter_async_context(aclosing(body.chunks))
         url = httpcore2.URL(
             scheme=self._origin.scheme,
@@ -330,7 +330,7 @@ class Server:
             method,
             url,
             headers=list(headers.items()),
-            content=body.chunks if isinstance(body, Body) else body,
+            content=body.chunks if isinstance(body, RequestBody) else body,
             extensions={"timeout": {"connect": _CONNECT_TIMEOUT}},
         )
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, printed
+from cellgate.doors.base import Asked, DoorHandler, DoorHealthHandler, Script, printed
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import Result
@@ -44,7 +44,7 @@ class AgentRunHandler(DoorHandler):
             await self.answer_made(len(result.text), _answer, result)
 
 
-class AgentRunHealthHandler(HealthHandler):
+class AgentRunHealthHandler(DoorHealthHandler):
     """AgentRun's health."""
 
     answered: ClassVar[object] = {"status": "ok"}

@@ -155,7 +155,7 @@ class CodeHandler(AzureRunHandler):
             await self.answer_parts(await archive.result(row.principal, row.key, run.id, old_cell))
 
 
-class ExecutionsHandler(AzureRunHandler):
+class AzureExecutionsHandler(AzureRunHandler):
     """Run a cell or a command, in the newer API."""
 
     @requires(Permission.RUN)
@@ -294,7 +294,7 @@ class AzureSessionHandler(AzureHandler):
 
 ROUTES = (
     ("/azure/code/execute/?", CodeHandler),
-    ("/azure/executions/?", ExecutionsHandler),
+    ("/azure/executions/?", AzureExecutionsHandler),
     ("/azure/files/?", AzureFilesHandler),
     ("/azure/files/upload/?", AzureUploadHandler),
     ("/azure/files/(content/.+|.+/content)", AzureContentHandler),

@@ -219,7 +219,7 @@ def _text(output: Mapping[str, Any]) -> str:
     return "\n".join(output["traceback"]) + "\n"
 
 
-class HealthHandler(BaseHandler):
+class DoorHealthHandler(BaseHandler):
     """Whether the gateway is there, in a system's own words; for probes that have no token."""
 
     public = True

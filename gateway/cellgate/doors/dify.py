@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from cellgate.doors.base import Asked, DoorHandler, HealthHandler, Script, printed
+from cellgate.doors.base import Asked, DoorHandler, DoorHealthHandler, Script, printed
 from cellgate.errors import status_of
 from cellgate.http.base import encode
 from cellgate.http.operation import requires
@@ -75,7 +75,7 @@ class DifyDependenciesHandler(DifyHandler):
         self.answer(_success({"dependencies": found}))
 
 
-class DifyHealthHandler(HealthHandler):
+class DifyHealthHandler(DoorHealthHandler):
     """Dify's health."""
 
     answered: ClassVar[object] = "ok"

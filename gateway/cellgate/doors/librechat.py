@@ -71,7 +71,7 @@ class ExecBody(Asked, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FileSource:
     """A file to copy: where it is, and where it goes."""
 
     key: str
@@ -135,10 +135,10 @@ class ExecHandler(LibreChatAccess, DoorHandler):
         if not self.disconnected:
             await self.answer_parts(await self.aside(len(result.text), _answer, session.row.key, result))
 
-    def _source(self, named: Named) -> Source:
+    def _source(self, named: Named) -> FileSource:
         parts = _parts(named.id)
         target = parse_path(in_workspace(named.name)) if named.name else parts
-        return Source(self.reached(named.storage_session_id or named.session_id), parts, target)
+        return FileSource(self.reached(named.storage_session_id or named.session_id), parts, target)
 
 
 class ProgrammaticHandler(LibreChatAccess):
@@ -184,7 +184,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
             self.services.manager.end_later(self._session, "one_shot", keep_files=True)
 
 
-class DownloadHandler(LibreChatAccess, FileAnswers):
+class LibreChatDownloadHandler(LibreChatAccess, FileAnswers):
     """A file."""
 
     @requires(Permission.FILES)
@@ -274,7 +274,7 @@ ROUTES = (
     (f"{_BEGIN}/exec/?", ExecHandler),
     (f"{_BEGIN}/exec/programmatic/?", ProgrammaticHandler),
     (f"{_BEGIN}/upload(?:/batch)?/?", UploadedHandler),
-    (f"{_BEGIN}/download/([^/]+)/([^/]+)", DownloadHandler),
+    (f"{_BEGIN}/download/([^/]+)/([^/]+)", LibreChatDownloadHandler),
     (f"{_BEGIN}/sessions/([^/]+)/objects/([^/]+)", ObjectHandler),
     (f"{_BEGIN}/files/([^/]+)", ListHandler),
 )

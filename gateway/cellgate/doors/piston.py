@@ -28,7 +28,7 @@ from cellgate_kernels.specs.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Language:
+class PistonLanguage:
     """How programs of a language are run. `package`: in whose version the language's is told, if in any's."""
 
     aliases: tuple[str, ...]
@@ -46,10 +46,14 @@ class Language:
 
 LANGUAGES = MappingProxyType(
     {
-        "python": Language(("py", "py3", "python3"), ("python",), "main.py"),
-        "bash": Language(("sh",), ("bash",), "main.sh", package="bash"),
-        "javascript": Language(("js", "deno-js"), ("deno", "run", "--allow-all"), "main.js", package="deno"),
-        "typescript": Language(("ts", "deno", "deno-ts"), ("deno", "run", "--allow-all"), "main.ts", "deno"),
+        "python": PistonLanguage(("py", "py3", "python3"), ("python",), "main.py"),
+        "bash": PistonLanguage(("sh",), ("bash",), "main.sh", package="bash"),
+        "javascript": PistonLanguage(
+            ("js", "deno-js"), ("deno", "run", "--allow-all"), "main.js", package="deno"
+        ),
+        "typescript": PistonLanguage(
+            ("ts", "deno", "deno-ts"), ("deno", "run", "--allow-all"), "main.ts", "deno"
+        ),
     }
 )
 DECODERS: MappingProxyType[str, Callable[[str], bytes]] = MappingProxyType(
@@ -143,7 +147,7 @@ class PistonRunHandler(PistonHandler):
             await self.answer_made(len(model.stdout) + len(model.stderr), _answer, told, model)
 
 
-def _language(wanted: str) -> tuple[str, Language]:
+def _language(wanted: str) -> tuple[str, PistonLanguage]:
     for name, language in LANGUAGES.items():
         if wanted.lower() in (name, *language.aliases):
             return name, language

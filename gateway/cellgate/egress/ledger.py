@@ -49,7 +49,7 @@ class _Sums:
     received: int = 0
 
 
-class Ledger:
+class EgressLedger:
     """Writes ``connection`` and ``connections`` events. Call `look` now and then, and `close` at the end."""
 
     def __init__(self, write: Write) -> None:

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
-from cellgate.egress.ledger import Ledger, Passage
+from cellgate.egress.ledger import EgressLedger, Passage
 from cellgate.egress.policy import Address, Cause, EgressPolicy
 from cellgate.egress.relay import CHUNK, BadBody, Count, end, pump, send_body
 from cellgate.egress.requests import MOST_HEAD, BadHead, ProxyRequest, parse_head
@@ -76,7 +76,7 @@ class ProxyHost(Protocol):
         """Record an event of the session."""
 
 
-class Refused(Exception):
+class RefusedConnection(Exception):
     """The connection is refused, or ends early, because of `cause`; the text is for the client."""
 
     def __init__(self, cause: Cause, message: str) -> None:
@@ -123,7 +123,7 @@ class SessionProxy:
         self._carried = 0
         self._due = 0.0
         self._listener: socket.socket | None = None
-        self._ledger: Ledger | None = None
+        self._ledger: EgressLedger | None = None
         self._tasks = Supervisor()
 
     @property
@@ -134,7 +134,7 @@ class SessionProxy:
     def listen(self, folder: Path) -> None:
         """Serve on the socket in this folder, which the kernel can't write to. Raises OSError."""
         self._listener = listener = _listener(folder)
-        self._ledger = Ledger(self._host.note)
+        self._ledger = EgressLedger(self._host.note)
         self._tasks.start(self._accept(listener), "proxy")
         self._tasks.repeat(self._look, "watch over connections", pause=LOOK_SECONDS)
 
@@ -213,7 +213,7 @@ class SessionProxy:
             try:
                 await self._handle(reader, writer, connection)
                 await _flush(writer)
-            except Refused as refusal:
+            except RefusedConnection as refusal:
                 connection.cause = refusal.cause
                 if connection.address is None:
                     await _answer(reader, writer, refusal)
@@ -234,7 +234,7 @@ class SessionProxy:
         try:
             request = connection.request = parse_head(head)
         except BadHead as error:
-            raise Refused(Cause.BAD_REQUEST, str(error)) from None
+            raise RefusedConnection(Cause.BAD_REQUEST, str(error)) from None
         upstream = await self._connect(request, connection)
         from_host, to_host = await _streams(upstream)
         try:
@@ -252,19 +252,19 @@ class SessionProxy:
         where = f"{request.host}:{request.port}"
         addresses = await self._resolver.addresses(request.host)
         if not addresses:
-            raise Refused(Cause.NAME_NOT_FOUND, f"{request.host} has no address")
+            raise RefusedConnection(Cause.NAME_NOT_FOUND, f"{request.host} has no address")
         admitted = [each for each in addresses if self._is_admitted(policy, request, each)]
         if not admitted:
-            raise Refused(Cause.ADDRESS_NOT_ALLOWED, f"{where} has no address that may be reached")
+            raise RefusedConnection(Cause.ADDRESS_NOT_ALLOWED, f"{where} has no address that may be reached")
         connection.allowed = True
         dialed = await self._egress.ways.dial(admitted, request.port)
         if dialed is None:
-            raise Refused(Cause.UNREACHABLE, f"{where} does not answer")
+            raise RefusedConnection(Cause.UNREACHABLE, f"{where} does not answer")
         upstream, address = dialed
         own = self._egress.ways.is_own(address, request.port)
         if not _allows(self._egress.policy_of(self._principal), request, address, own=own):
             upstream.close()
-            raise Refused(Cause.POLICY_CHANGED, f"this session may not reach {where} any more")
+            raise RefusedConnection(Cause.POLICY_CHANGED, f"this session may not reach {where} any more")
         connection.address, connection.own = address, own
         connection.active_at = self._time()
         return upstream
@@ -273,23 +273,31 @@ class SessionProxy:
         """Return the policy that allows the request, before its host is resolved. Raises Refused."""
         limits = self._egress.limits
         if len(self._open) >= limits.connections:
-            raise Refused(
+            raise RefusedConnection(
                 Cause.TOO_MANY_CONNECTIONS, f"a session may have {limits.connections} connections at once"
             )
         if self._egress.is_full(self._principal):
-            raise Refused(Cause.TOO_MANY_CONNECTIONS, "too many connections of all sessions are open")
+            raise RefusedConnection(
+                Cause.TOO_MANY_CONNECTIONS, "too many connections of all sessions are open"
+            )
         if self._carried >= limits.bytes:
-            raise Refused(Cause.QUOTA_EXCEEDED, f"this session has used up its {limits.bytes} bytes")
+            raise RefusedConnection(
+                Cause.QUOTA_EXCEEDED, f"this session has used up its {limits.bytes} bytes"
+            )
         policy = self._egress.policy_of(self._principal)
         if policy is None:
-            raise Refused(Cause.NO_POLICY, "this session may reach nothing any more")
+            raise RefusedConnection(Cause.NO_POLICY, "this session may reach nothing any more")
         if policy.pattern_for(request.host, request.port) is None:
             where = f"{request.host}:{request.port}"
-            raise Refused(Cause.HOST_NOT_ALLOWED, f"this session may not reach {where}; {_named(policy)}")
+            raise RefusedConnection(
+                Cause.HOST_NOT_ALLOWED, f"this session may not reach {where}; {_named(policy)}"
+            )
         try:
             self._host.check_writable()
         except CellgateError as error:
-            raise Refused(Cause.NOT_RECORDED, f"connections can't be recorded: {error.message}") from None
+            raise RefusedConnection(
+                Cause.NOT_RECORDED, f"connections can't be recorded: {error.message}"
+            ) from None
         return policy
 
     def _is_admitted(self, policy: EgressPolicy, request: ProxyRequest, address: Address) -> bool:
@@ -337,7 +345,7 @@ class SessionProxy:
         """Count bytes that are about to be sent on, at the principal's pace. Raises Refused for too many."""
         self._carried += number
         if self._carried > self._egress.limits.bytes:
-            raise Refused(Cause.QUOTA_EXCEEDED, "this session has used up its bytes")
+            raise RefusedConnection(Cause.QUOTA_EXCEEDED, "this session has used up its bytes")
         if (place := self._egress.places.take()) is not None:
             await place
         await self._egress.pass_bytes(self._principal, number)
@@ -348,7 +356,7 @@ class SessionProxy:
             connection.received += number
 
 
-BROKEN = (OSError, BadBody, Refused)
+BROKEN = (OSError, BadBody, RefusedConnection)
 """How a direction may end other than by its end."""
 
 
@@ -419,12 +427,12 @@ async def _read_head(reader: StreamReader) -> bytes | None:
         async with asyncio.timeout(HEAD_SECONDS):
             return await reader.readuntil(b"\r\n\r\n")
     except LimitOverrunError:
-        raise Refused(Cause.BAD_REQUEST, f"a head may have {MOST_HEAD} bytes") from None
+        raise RefusedConnection(Cause.BAD_REQUEST, f"a head may have {MOST_HEAD} bytes") from None
     except TimeoutError:
-        raise Refused(Cause.BAD_REQUEST, f"a head must come within {HEAD_SECONDS:g} s") from None
+        raise RefusedConnection(Cause.BAD_REQUEST, f"a head must come within {HEAD_SECONDS:g} s") from None
     except IncompleteReadError as error:
         if error.partial:
-            raise Refused(Cause.BAD_REQUEST, "the head is not whole") from None
+            raise RefusedConnection(Cause.BAD_REQUEST, "the head is not whole") from None
         return None
 
 
@@ -442,7 +450,7 @@ async def _flush(writer: StreamWriter) -> None:
             await writer.wait_closed()
 
 
-async def _answer(reader: StreamReader, writer: StreamWriter, refusal: Refused) -> None:
+async def _answer(reader: StreamReader, writer: StreamWriter, refusal: RefusedConnection) -> None:
     """Tell the client why. Programs that open tunnels often show the first line only."""
     status = _STATUS.get(refusal.cause, HTTPStatus.FORBIDDEN)
     body = f"cellgate: {refusal.cause}: {refusal}\n".encode("ascii", "replace")

@@ -57,7 +57,7 @@ def check_seconds(value: float, name: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
+class LimitCeilings:
     """The most that may be asked for; sizes in bytes, times in seconds. The default forbids nothing.
 
     `own`: the names of those that are the principal's own, lower than the gateway's.
@@ -78,7 +78,7 @@ class Ceilings:
         """Return the flat object on the wire."""
         return {**asdict(self.resources), "cell_timeout": self.cell_timeout, "lifetime": self.lifetime}
 
-    def lowered_by(self, quotas: Quotas) -> Ceilings:
+    def lowered_by(self, quotas: Quotas) -> LimitCeilings:
         """Return the lower of each of these limits and the principal's own."""
         everybody = self.to_wire()
         lower = {
@@ -138,12 +138,12 @@ def _plain(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else f"{value:.15g}"
 
 
-def merge_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
+def merge_limits(defaults: SessionLimits, body: LimitsBody, ceilings: LimitCeilings) -> SessionLimits:
     """Return the gateway's defaults, overridden by the request. Raises InvalidInput."""
     return ceilings.check(named_limits(defaults, body))
 
 
-def lowered_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
+def lowered_limits(defaults: SessionLimits, body: LimitsBody, ceilings: LimitCeilings) -> SessionLimits:
     """Like `merge_limits`, but values above a ceiling are lowered to it: for limits from a record, which are
     not a caller's request. Raises InvalidInput.
     """

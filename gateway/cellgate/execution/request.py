@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cellgate.execution.blocks import cell_of
 from cellgate.execution.checks import check_env, check_text
-from cellgate.execution.limits import Ceilings
+from cellgate.execution.limits import LimitCeilings
 from cellgate.wire.models import (
     MAX_CODE_BYTES,
     MAX_SEARCHED_BYTES,
@@ -47,7 +47,7 @@ class ExecuteRequest:
     installs: bool = True
 
 
-def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -> ExecuteRequest:
+def check_execute(body: ExecuteBody, ceilings: LimitCeilings, *, interactive: bool) -> ExecuteRequest:
     """Return the body's values, checked. `interactive`: somebody can answer an input_request later."""
     if body.on_disconnect not in {"continue", "interrupt"}:
         raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")

@@ -31,7 +31,7 @@ _OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at", "widget"
 _NO_EVENT = frozenset({"status", "execute_reply"})
 
 
-class Backlog:
+class KernelBacklog:
     """Collects an adopted kernel's messages until its cell's run has taken all of them.
 
     When too much has accumulated, iopub is not read any further, and the rest waits in the kernel.
@@ -129,7 +129,7 @@ class ResumedCell:
         row: ExecutionRow,
         events: Sequence[Mapping[str, Any]],
         missed: Sequence[Spooled],
-        backlog: Backlog,
+        backlog: KernelBacklog,
         places: Places,
         cell_timeout: float,
     ) -> None:

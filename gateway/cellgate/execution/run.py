@@ -60,7 +60,7 @@ class ExecutionSettings:
     settle: float = 5.0
 
 
-class Host(Protocol):
+class RunHost(Protocol):
     """The session, as far as a run of it needs one."""
 
     @property
@@ -83,7 +83,7 @@ class RunContext:
 
     log: EventLog
     settings: ExecutionSettings
-    host: Host | None = None
+    host: RunHost | None = None
     observer: RunObserver = field(default_factory=RunObserver)
     principal: str = ""
 

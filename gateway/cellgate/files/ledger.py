@@ -23,12 +23,12 @@ RETRY_AFTER = 5.0
 
 
 @dataclass(eq=False, slots=True)
-class Account:
+class UploadAccount:
     """One session's workspace. `used`: bytes on disk when last measured. `owner`: its principal."""
 
     used: int = 0
     owner: str = ""
-    reservations: set[Reservation] = field(default_factory=set)
+    reservations: set[UploadReservation] = field(default_factory=set)
 
     @property
     def held(self) -> int:
@@ -36,13 +36,15 @@ class Account:
         return sum(reservation.held for reservation in self.reservations)
 
 
-class Reservation:
+class UploadReservation:
     """Space for the files of one request. Call `take` before each write, and `release` at the end.
 
     `limit`: the session's `disk`. `credit`: the bytes on disk of the file that will be replaced.
     """
 
-    def __init__(self, ledger: Ledger, session: int, account: Account, limit: int, credit: int) -> None:
+    def __init__(
+        self, ledger: UploadLedger, session: int, account: UploadAccount, limit: int, credit: int
+    ) -> None:
         self.size = 0
         self.taken = 0
         self.limit = limit
@@ -89,7 +91,7 @@ class Reservation:
         self._ledger.forget(self._session)
 
 
-class Ledger:
+class UploadLedger:
     """The reservations of all sessions.
 
     `staging`: the folder that uploads are written to; `reserve`: bytes of its disk to keep free; `most`: the
@@ -100,7 +102,7 @@ class Ledger:
         self._staging = staging
         self._reserve = reserve
         self._most = most
-        self._accounts: dict[int, Account] = {}
+        self._accounts: dict[int, UploadAccount] = {}
 
     @property
     def size(self) -> int:
@@ -109,16 +111,16 @@ class Ledger:
 
     def reserve(
         self, session: int, owner: str, used: int, limit: int, size: int, credit: int = 0
-    ) -> Reservation:
+    ) -> UploadReservation:
         """Reserve `size` bytes; `used` must have been measured while no file was being placed.
 
         Raises QuotaExceeded: above the session's limit; StorageFull: no room on the gateway's disk;
         QueueFull: no room until other uploads have ended.
         """
-        account = self._accounts.setdefault(session, Account())
+        account = self._accounts.setdefault(session, UploadAccount())
         account.used = used
         account.owner = owner
-        reservation = Reservation(self, session, account, limit, credit)
+        reservation = UploadReservation(self, session, account, limit, credit)
         try:
             reservation.extend(size)
         except BaseException:
@@ -127,7 +129,7 @@ class Ledger:
         account.reservations.add(reservation)
         return reservation
 
-    def placed(self, reservation: Reservation, used: int) -> None:
+    def placed(self, reservation: UploadReservation, used: int) -> None:
         """Note that the reservation's files are now in the workspace, whose size with them is `used`."""
         reservation._account.used = used
         reservation.release()

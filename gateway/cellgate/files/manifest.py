@@ -87,7 +87,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class Manifest(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotManifest(msgspec.Struct, frozen=True, array_like=True):
     """The entries of one snapshot, each after its folder; the first is the workspace itself."""
 
     records: tuple[Record, ...]
@@ -110,9 +110,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.encode(self)
 
 
-def decoded(content: bytes) -> Manifest:
+def decoded(content: bytes) -> SnapshotManifest:
     """Read a manifest. Raises ValueError."""
-    manifest = msgspec.msgpack.decode(content, type=Manifest)
+    manifest = msgspec.msgpack.decode(content, type=SnapshotManifest)
     for number, each in enumerate(manifest.records):
         above = manifest.records[each.folder] if 0 <= each.folder <= number else None
         is_plain = b"/" not in each.name and b"\0" not in each.name and each.name not in {b".", b".."}

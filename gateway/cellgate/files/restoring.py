@@ -26,7 +26,7 @@ from msgspec.structs import astuple
 from cellgate.errors import FileHeld
 from cellgate.files import data, tree
 from cellgate.files.data import MODES, Stop
-from cellgate.files.manifest import ROOT, Blob, Identity, Manifest, Record
+from cellgate.files.manifest import ROOT, Blob, Identity, Record, SnapshotManifest
 from cellgate.files.tree import FileIdentity
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.regular import open_at_once
@@ -58,7 +58,9 @@ class Restoring:
     workspace stays.
     """
 
-    def __init__(self, manifest: Manifest, workspace: Path, draft: Path, blobs: Path, stop: Stop) -> None:
+    def __init__(
+        self, manifest: SnapshotManifest, workspace: Path, draft: Path, blobs: Path, stop: Stop
+    ) -> None:
         self._records = manifest.records
         self._inside = manifest.names()
         self._workspace = workspace

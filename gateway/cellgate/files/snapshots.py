@@ -26,7 +26,16 @@ from pathlib import Path
 from cellgate.errors import NotFound, QuotaExceeded, SnapshotsFull, StorageError, StorageFull, storage
 from cellgate.files import data
 from cellgate.files.data import Stop, never
-from cellgate.files.manifest import MOST_BYTES, ROOT, Blob, Identity, Manifest, Record, decoded, record
+from cellgate.files.manifest import (
+    MOST_BYTES,
+    ROOT,
+    Blob,
+    Identity,
+    Record,
+    SnapshotManifest,
+    decoded,
+    record,
+)
 from cellgate.files.restoring import Restored, Restoring
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.trees import free
@@ -97,8 +106,8 @@ class Snapshots:
         self._blob_bytes: dict[int, int] = {}
         self._known: dict[tuple[int, int], _Known] = {}
         # What is known is made of these when it is needed: whoever waits for a restore does not need it.
-        self._files_are: tuple[Manifest, Mapping[int, Identity]] | None = None
-        self._read_last: tuple[SnapshotId, Manifest] | None = None
+        self._files_are: tuple[SnapshotManifest, Mapping[int, Identity]] | None = None
+        self._read_last: tuple[SnapshotId, SnapshotManifest] | None = None
         with storage("The snapshots can't be opened"):
             self._open()
 
@@ -221,7 +230,7 @@ class Snapshots:
         for folder in (self._folder, self._folder / _BLOBS, self._folder / _MANIFESTS):
             folder.mkdir(mode=0o700, exist_ok=True)
         trees.remove(self._folder / _DRAFT)
-        last: Manifest | None = None
+        last: SnapshotManifest | None = None
         for path in sorted(
             (self._folder / _MANIFESTS).iterdir(), key=lambda path: (len(path.name), path.name)
         ):
@@ -237,7 +246,7 @@ class Snapshots:
         if last is not None:
             self._know(last, None)
 
-    def _count(self, snapshot: SnapshotId, manifest: Manifest) -> None:
+    def _count(self, snapshot: SnapshotId, manifest: SnapshotManifest) -> None:
         blobs = manifest.blobs()
         self._last = max(self._last, snapshot)
         self._last_blob = max(self._last_blob, max(blobs, default=0))
@@ -246,7 +255,7 @@ class Snapshots:
         self._blob_bytes.update(blobs)
 
     def _keep(self, records: list[Record], taking: _Taking) -> Taken:
-        manifest = Manifest(tuple(records))
+        manifest = SnapshotManifest(tuple(records))
         content = manifest.encoded()
         self.make_room(taking.added + _blocks(len(content)))
         snapshot = self._last + 1
@@ -279,7 +288,7 @@ class Snapshots:
         """Return the known file with this inode; None if there is none."""
         return self._known_files().get((found.st_dev, found.st_ino))
 
-    def _know(self, manifest: Manifest, restored: Restored | None) -> None:
+    def _know(self, manifest: SnapshotManifest, restored: Restored | None) -> None:
         """Remember a manifest's files as the workspace's, but for those that a restore has made anew."""
         self._known = {}
         self._files_are = manifest, {} if restored is None else restored.anew
@@ -297,7 +306,7 @@ class Snapshots:
             self._known[identity.device, identity.inode] = _Known(identity, each.blob, sure)
         return self._known
 
-    def _manifest(self, snapshot: SnapshotId) -> Manifest:
+    def _manifest(self, snapshot: SnapshotId) -> SnapshotManifest:
         if snapshot not in self._sizes:
             raise NotFound("There is no such snapshot")
         if self._read_last is not None and self._read_last[0] == snapshot:
@@ -446,7 +455,7 @@ def is_unfinished(folder: Path) -> bool:
     return os.path.lexists(folder / _MARK)
 
 
-def _read(path: Path) -> Manifest:
+def _read(path: Path) -> SnapshotManifest:
     if path.stat().st_size > MOST_BYTES or not path.name.isdecimal():
         raise ValueError("It is no manifest")
     return decoded(path.read_bytes())

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cellgate.errors import StorageError, not_written
-from cellgate.files.ledger import Reservation
+from cellgate.files.ledger import UploadReservation
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.base.trees import free
@@ -34,7 +34,7 @@ class Upload:
     `reservation`: where its space comes from. `reserve`: bytes to keep free on the disk of `staging`.
     """
 
-    def __init__(self, staging: Path, reservation: Reservation, reserve: int, lane: Lane) -> None:
+    def __init__(self, staging: Path, reservation: UploadReservation, reserve: int, lane: Lane) -> None:
         self.size = 0
         self._reservation = reservation
         self._reserve = reserve

@@ -115,7 +115,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredFiles:
     """What a session's next kernel got.
 
     `found`: whether there were any files. `alone`: whether those that were still owed to the session were in
@@ -276,18 +276,18 @@ class KeptFolder:
         with storage("The session's files can't be looked at"):
             return bool(await self._work(trees.names_in, folder))
 
-    async def restore(self, target: Path) -> Restored:
+    async def restore(self, target: Path) -> RestoredFiles:
         """Move what `keep` kept into a new kernel's folder, all or nothing.
 
         Also what is still owed to the session, which then raises as `keep` does.
         """
         owed, found = await self._restore(target)
         if owed is None:
-            return Restored(found, alone=True)
+            return RestoredFiles(found, alone=True)
         alone = await self.keep(owed)
         await asyncio.to_thread(self._owed.unlink, missing_ok=True)
         _, found = await self._restore(target)
-        return Restored(found, alone)
+        return RestoredFiles(found, alone)
 
     async def _restore(self, target: Path) -> tuple[Path | None, bool]:
         with storage(_MOVED):

@@ -35,10 +35,7 @@ _PORTS = MappingProxyType({"http": "80", "https": "443"})
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Who has access, and from where.
-
-    With `any_address` a Host may be any IP address: rebinding needs a name, and probes use addresses.
-    """
+    """Who has access, from where. `any_address`: a Host may be any IP address, as in probes."""
 
     authentication: Authentication
     allowed_hosts: frozenset[str] = frozenset()

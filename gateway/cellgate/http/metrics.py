@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cellgate.errors import reasons, statuses
-from cellgate.http.listener.streams import Late, Phase
+from cellgate.http.listener.streams import Late, StreamPhase
 from cellgate.quotas.usage import COUNTED
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.pool.pool import ClaimEnd
@@ -155,7 +155,7 @@ class Read:
 READ = (
     Read("cellgate_kernels", "Kernels by state.", "state", tuple(KernelState)),
     Read("cellgate_sessions", "Live sessions by state.", "state", tuple(SessionState)),
-    Read("cellgate_connections", "Connections of clients by phase.", "state", tuple(Phase)),
+    Read("cellgate_connections", "Connections of clients by phase.", "state", tuple(StreamPhase)),
     Read("cellgate_tasks", "Tasks of the gateway's event loop."),
     Read("cellgate_pool_places", "The most kernels that may exist at once."),
     Read("cellgate_pool_waiting_claims", "Claims that wait for a kernel."),

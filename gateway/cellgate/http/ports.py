@@ -133,10 +133,7 @@ class ProgramHandler(BaseHandler):
         return not self._at_own_name and self._uri.startswith(f"{place.prefix}/")
 
     def _redeem(self) -> bool:
-        """Answer a request that brings a ticket. Returns whether this was one.
-
-        Raises NotAuthenticated for a ticket that is not valid, or no longer.
-        """
+        """Answer a request with a ticket; return whether it was one. Raises NotAuthenticated."""
         ticket = ticket_in(self.request.query)
         if ticket is None or self.request.method != "GET":
             return False

@@ -26,10 +26,7 @@ Reader = Callable[[str], Any]
 
 
 def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
-    """Return the parameters as a value of this kind. If a name is given twice, the last one counts.
-
-    Raises InvalidInput, which names the parameter.
-    """
+    """Return the parameters; of a name given twice the last counts. Raises InvalidInput that names it."""
     readers = _readers(kind)
     values = {}
     for name, texts in given.items():

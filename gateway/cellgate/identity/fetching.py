@@ -23,7 +23,7 @@ ASK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FetchedAnswer:
     """A complete answer."""
 
     status: int
@@ -40,18 +40,18 @@ class Fetcher:
             ssl_context=ssl.create_default_context(), max_connections=CONNECTIONS, keepalive_expiry=30.0
         )
 
-    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> FetchedAnswer:
         """Return an answer of any status, with at most `most` bytes. Raises IdentityUnavailable."""
         return await self._send("GET", url, headers or {}, None, most)
 
-    async def post(self, url: str, form: Mapping[str, str], *, most: int) -> Answer:
+    async def post(self, url: str, form: Mapping[str, str], *, most: int) -> FetchedAnswer:
         """Return the same of a form that is sent."""
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         return await self._send("POST", url, kind, urlencode(form).encode(), most)
 
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, most: int
-    ) -> Answer:
+    ) -> FetchedAnswer:
         sent = {"Accept": "application/json", "User-Agent": "cellgate", **headers}
         try:
             async with asyncio.timeout(self._seconds):
@@ -63,7 +63,7 @@ class Fetcher:
 
     async def _ask(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, most: int
-    ) -> Answer:
+    ) -> FetchedAnswer:
         sent = list(headers.items())
         async with self._pool.stream(method, url, headers=sent, content=body) as response:
             received = b""
@@ -72,7 +72,7 @@ class Fetcher:
                 received += part
                 if len(received) > most:
                     raise IdentityUnavailable(f"{self.name} answered with more than {most} bytes")
-            return Answer(response.status, received)
+            return FetchedAnswer(response.status, received)
 
     async def close(self) -> None:
         """Close all connections to the provider."""

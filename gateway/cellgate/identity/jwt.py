@@ -37,7 +37,7 @@ _UNREADABLE = "This token can't be read as a JSON Web Token"
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class TokenHeader:
     """How a token says that it is signed; nothing of it is believed. `key`: the name of the key."""
 
     algorithm: Algorithm
@@ -89,7 +89,7 @@ def issuer_of(token: str) -> str:
         return ""
 
 
-def read_header(token: str) -> Header:
+def read_header(token: str) -> TokenHeader:
     """Return the header of a token. Raises InvalidToken."""
     if len(token) > MOST_TOKEN:
         raise InvalidToken(f"This token is longer than the {MOST_TOKEN} characters that are accepted")
@@ -108,7 +108,7 @@ def read_header(token: str) -> Header:
         raise InvalidToken("This token needs extensions that are not known here")
     if header.typ is not None and header.typ.lower() not in _TYPES:
         raise InvalidToken("This is no access token: its type is neither JWT nor at+jwt")
-    return Header(Algorithm(header.alg), header.kid)
+    return TokenHeader(Algorithm(header.alg), header.kid)
 
 
 def _decoded(part: str) -> bytes:
@@ -127,7 +127,7 @@ class IssuedTokens:
         self._audience = audience
         self._jws = PyJWS(algorithms=list(Algorithm), options={"enforce_minimum_key_length": True})
 
-    def claims(self, token: str, header: Header, key: Key, at: float) -> tuple[dict[str, Any], Known]:
+    def claims(self, token: str, header: TokenHeader, key: Key, at: float) -> tuple[dict[str, Any], Known]:
         """Return all claims of a token, and those that every one has. Raises InvalidToken."""
         claims = self._signed(token, header, key)
         try:
@@ -137,7 +137,7 @@ class IssuedTokens:
         self._check(known, at)
         return claims, known
 
-    def _signed(self, token: str, header: Header, key: Key) -> dict[str, Any]:
+    def _signed(self, token: str, header: TokenHeader, key: Key) -> dict[str, Any]:
         """Return the claims, if the key signed them."""
         assert header.algorithm in key.algorithms
         try:
@@ -176,7 +176,7 @@ class Verifier:
         self._issued = IssuedTokens(settings.issuer, settings.audience)
 
     def verify(
-        self, token: str, header: Header, key: Key, at: float, name: str, *, nonce: str | None = None
+        self, token: str, header: TokenHeader, key: Key, at: float, name: str, *, nonce: str | None = None
     ) -> JwtLogin:
         """Return the login that a token gives; `name` is its id, `at` the time now.
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.identity.jwks import Key
-from cellgate.identity.jwt import Header, JwtLogin, Verifier, is_jwt, read_header
+from cellgate.identity.jwt import JwtLogin, TokenHeader, Verifier, is_jwt, read_header
 from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.principal import Ask, Login
 from cellgate.identity.provider import ProviderKeys
@@ -44,14 +44,14 @@ class OidcAuthenticator(VerifiedLogins[JwtLogin]):
             return Ask(partial(self._with_new_keys, token, given, header))
         raise self._unknown()
 
-    async def _with_new_keys(self, token: str, given: bytes, header: Header, _: str) -> Login:
+    async def _with_new_keys(self, token: str, given: bytes, header: TokenHeader, _: str) -> Login:
         await self._keys.renew()
         key = self._find(header)
         if key is None:
             raise self._unknown()
         return self._verified(token, given, header, key)
 
-    def _find(self, header: Header) -> Key | None:
+    def _find(self, header: TokenHeader) -> Key | None:
         return self._keys.current.find(header.key, header.algorithm)
 
     def _unknown(self) -> CellgateError:
@@ -61,6 +61,6 @@ class OidcAuthenticator(VerifiedLogins[JwtLogin]):
             "This token is signed with a key that the identity provider does not publish: get a new token"
         )
 
-    def _verified(self, token: str, given: bytes, header: Header, key: Key) -> Login:
+    def _verified(self, token: str, given: bytes, header: TokenHeader, key: Key) -> Login:
         name = f"jwt:{given.hex()[:16]}"
         return self._remember(given, self._verifier.verify(token, header, key, self._clock(), name))

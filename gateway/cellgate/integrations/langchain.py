@@ -12,7 +12,7 @@ from typing import Any
 
 from cellgate.integrations.definitions import Definition
 from cellgate.integrations.toolkit import Toolkit
-from cellgate.integrations.tools import Answer, Picture
+from cellgate.integrations.tools import Picture, ToolAnswer
 
 try:
     from langchain_core.tools import BaseTool, ToolException
@@ -49,7 +49,7 @@ class CellgateToolkit(Toolkit):
         return CellgateTool(definition, self)
 
 
-def _content(answer: Answer) -> str | list[dict[str, Any]]:
+def _content(answer: ToolAnswer) -> str | list[dict[str, Any]]:
     """Return the content of a tool message. Raises ToolException for a refusal."""
     if answer.failed:
         raise ToolException(answer.text)

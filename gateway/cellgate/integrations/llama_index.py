@@ -14,7 +14,7 @@ from typing import Any
 
 from cellgate.integrations.definitions import Definition
 from cellgate.integrations.toolkit import Toolkit
-from cellgate.integrations.tools import Answer, Picture
+from cellgate.integrations.tools import Picture, ToolAnswer
 
 try:
     from llama_index.core.base.llms.types import ImageBlock, TextBlock
@@ -63,7 +63,7 @@ class CellgateTool(AsyncBaseTool):  # type: ignore[misc]
         """Call the tool on the running event loop."""
         return self._output(arguments, await self._toolkit.answer(self._name, arguments))
 
-    def _output(self, arguments: dict[str, Any], answer: Answer) -> ToolOutput:
+    def _output(self, arguments: dict[str, Any], answer: ToolAnswer) -> ToolOutput:
         blocks = [
             ImageBlock(image=base64.b64decode(part.data), image_mimetype=part.type)
             if isinstance(part, Picture)

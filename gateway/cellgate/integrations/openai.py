@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from cellgate.client import InvalidInput
-from cellgate.integrations.tools import Answer, Picture, SessionTools, tool_schemas
+from cellgate.integrations.tools import Picture, SessionTools, ToolAnswer, tool_schemas
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def _read(objects: Iterable[Mapping[str, Any]], kind: type[T]) -> list[T]:
         raise InvalidInput(f"these are no tool calls of OpenAI's APIs: {error}") from error
 
 
-def _parts(answer: Answer) -> str | list[dict[str, Any]]:
+def _parts(answer: ToolAnswer) -> str | list[dict[str, Any]]:
     """Text alone as a text, which servers take that know no more."""
     if not answer.pictures:
         return answer.text

@@ -15,7 +15,7 @@ from typing import Any
 
 from cellgate.client import Session
 from cellgate.integrations.definitions import Definition
-from cellgate.integrations.tools import Answer, Picture, SessionTools, chosen
+from cellgate.integrations.tools import Picture, SessionTools, ToolAnswer, chosen
 
 try:
     from pydantic_ai import BinaryContent, Tool
@@ -47,7 +47,7 @@ class CellgateToolset(FunctionToolset[Any]):  # type: ignore[misc]  # has no typ
         )
 
 
-def _content(answer: Answer) -> str | list[Any]:
+def _content(answer: ToolAnswer) -> str | list[Any]:
     """Return a tool's content. Raises ToolFailed for a refusal."""
     if answer.failed:
         raise ToolFailed(answer.text)

@@ -15,7 +15,7 @@ from typing import Any, Self
 from cellgate.client import Session
 from cellgate.client.blocking import Asynchronous
 from cellgate.integrations.definitions import Definition
-from cellgate.integrations.tools import Answer, SessionTools, chosen
+from cellgate.integrations.tools import SessionTools, ToolAnswer, chosen
 
 
 class _Shared(Asynchronous):
@@ -24,7 +24,7 @@ class _Shared(Asynchronous):
     def __init__(self, tools: SessionTools) -> None:
         self._tools = tools
 
-    async def answer(self, name: str, arguments: dict[str, Any]) -> Answer:
+    async def answer(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:
         return await self._tools.answer(name, arguments)
 
     async def start(self) -> None:
@@ -48,13 +48,13 @@ class Toolkit(ABC):
     def tool(self, definition: Definition) -> Any:
         """Return the framework's object for a tool; it calls `answer` or `answer_now`."""
 
-    async def answer(self, name: str, arguments: dict[str, Any]) -> Answer:
+    async def answer(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:
         """Call a tool by its name."""
         return await self.session_tools.answer(name, arguments)
 
-    def answer_now(self, name: str, arguments: dict[str, Any]) -> Answer:
+    def answer_now(self, name: str, arguments: dict[str, Any]) -> ToolAnswer:
         """Call a tool by its name, for a caller that does not await."""
-        answer: Answer = self._blocking.answer(name, arguments)
+        answer: ToolAnswer = self._blocking.answer(name, arguments)
         return answer
 
     @functools.cached_property

@@ -62,7 +62,7 @@ Content = list[str | Picture]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ToolAnswer:
     """What came of a call by name. `failed`: it was refused, and the text says why."""
 
     content: Content
@@ -108,16 +108,16 @@ class SessionTools(Asynchronous):
         """The session that they work in."""
         return self._session
 
-    async def answer(self, name: str, arguments: Mapping[str, object] | str | bytes = b"") -> Answer:
+    async def answer(self, name: str, arguments: Mapping[str, object] | str | bytes = b"") -> ToolAnswer:
         """Call a tool by its name, with arguments as an object or as JSON; a refusal is an answer, too."""
         try:
             definition = DEFINITIONS.get(name)
             if definition is None:
                 raise InvalidInput(f"there is no tool {name!r}{_near(name)}")
-            return Answer(await getattr(self, definition.name)(**definition.read(arguments)))
+            return ToolAnswer(await getattr(self, definition.name)(**definition.read(arguments)))
         except CellgateError as error:
             told = shorten(f"{error.reason}: {error.message}", self._max_text, "the gateway")
-            return Answer([told], failed=True)
+            return ToolAnswer([told], failed=True)
 
     # Running
 

@@ -92,10 +92,7 @@ class Formulas:
 
 
 def only_formula(text: str) -> str | None:
-    """Return the formula that the whole text is, without delimiters.
-
-    None if it is none, or has other text beside it, as a table or a document has.
-    """
+    """Return the formula that is the whole text, without delimiters; None if other text is beside it."""
     text = text.strip()
     if len(text) > LONGEST:
         return None

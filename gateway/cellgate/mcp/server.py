@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
 from cellgate.mcp.briefing import Wanted
 from cellgate.mcp.http import PATH, McpDoor
-from cellgate.mcp.tools import SessionTools
+from cellgate.mcp.tools import McpTools
 from cellgate_kernels.base.errors import InvalidInput
 
 _LAST_WORDS = 2  # seconds that open requests get when the server stops
@@ -51,7 +51,7 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
         )
 
     def application(session: Session, told: str) -> ASGIApp:
-        server = SessionTools(session, what.notebooks, what.max_text).server(what.version, told)
+        server = McpTools(session, what.notebooks, what.max_text).server(what.version, told)
         # `McpDoor` does these checks and the idle timeout for all sessions.
         free = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         return server.streamable_http_app(

@@ -34,7 +34,7 @@ programs use by themselves, and whose refusals name the hosts that are allowed. 
 """
 
 
-class SessionTools:
+class McpTools:
     """The tools. The session is created when one is first used.
 
     `notebooks`: the local folder that `export_notebook` writes to; None: it only returns the address.

@@ -52,14 +52,14 @@ class Wheel(msgspec.Struct, frozen=True):
         _check_key(self.key)
 
 
-class Lock(msgspec.Struct, frozen=True):
+class PackageLock(msgspec.Struct, frozen=True):
     """The wheels that a list of requirements needs."""
 
     wheels: list[Wheel]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """The folder of a future entry: its creator fills `tree`, then `WheelCache.adopt` takes it over."""
 
     name: str
@@ -99,7 +99,7 @@ class WheelCache:
             return None
         return wheel
 
-    def adopt(self, entries: Iterable[Entry]) -> list[Wheel]:
+    def adopt(self, entries: Iterable[CacheEntry]) -> list[Wheel]:
         """Take over finished folders; entries that exist already are left as they are."""
         wheels = []
         for entry in entries:
@@ -170,7 +170,7 @@ class WheelCache:
         try:
             if path.stat().st_mtime < time.time() - self._lock_life:
                 return None
-            wheels = msgspec.json.decode(path.read_bytes(), type=Lock).wheels
+            wheels = msgspec.json.decode(path.read_bytes(), type=PackageLock).wheels
         except (OSError, msgspec.MsgspecError):
             return None
         known = [found for wheel in wheels if (found := self.get(wheel.key)) is not None]
@@ -179,7 +179,7 @@ class WheelCache:
     def keep_lock(self, digest: str, wheels: Sequence[Wheel]) -> None:
         """Remember which wheels a list of requirements needs."""
         draft = self._locks / f"{digest}.new"
-        draft.write_bytes(msgspec.json.encode(Lock(list(wheels))))
+        draft.write_bytes(msgspec.json.encode(PackageLock(list(wheels))))
         draft.replace(self._locks / digest)
         self._unlooked += 1
         if self._unlooked >= LOOK_AFTER:

@@ -20,7 +20,7 @@ from cellgate.packages.requirements import (
     may_run_pip,
     parse_requirement,
 )
-from cellgate.packages.session import Changed, Host, result_of
+from cellgate.packages.session import PackagesChange, PackagesHost, result_of
 from cellgate.packages.settings import OUT_OF_SCOPE
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
@@ -36,7 +36,7 @@ class CellPackages:
     was for that cell only. A refusal or a failure ends the cell.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: PackagesHost) -> None:
         self._host = host
         self._temporary: tuple[str, ...] = ()
 
@@ -51,7 +51,7 @@ class CellPackages:
             await self._host.packages.change(self._host, Change(uninstall=self._temporary), run.record.emit)
 
 
-async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
+async def _install_for(run: ExecutionRun, host: PackagesHost) -> tuple[str, ...]:
     """Install what the cell asks for; returns the names to uninstall after it.
 
     A refusal or a failure ends the execution with an error that says why, and the cell does not run.
@@ -83,7 +83,7 @@ async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
     return added if run.request.packages == TEMPORARY else ()
 
 
-async def _install_known(run: ExecutionRun, host: Host, names: Iterable[str]) -> tuple[str, ...]:
+async def _install_known(run: ExecutionRun, host: PackagesHost, names: Iterable[str]) -> tuple[str, ...]:
     """Install these packages, skipping any that the index does not have: the cell's error reports those."""
     wanted = tuple(map(parse_requirement, dict.fromkeys(names)))
     if len(wanted) > MOST_REQUIREMENTS:
@@ -105,10 +105,10 @@ async def _install_known(run: ExecutionRun, host: Host, names: Iterable[str]) ->
     return tuple(package.name for each in changed for package in each.installed)
 
 
-async def _apply(run: ExecutionRun, host: Host, change: Change) -> Changed:
+async def _apply(run: ExecutionRun, host: PackagesHost, change: Change) -> PackagesChange:
     """Make the change, unless the cell is cancelled before it is done."""
     if run.unwanted.is_set():
-        return Changed()
+        return PackagesChange()
     task = host.packages.begin(host, change, run.record.emit)
     tasks = Supervisor(host.packages.ids)
     unwanted = tasks.start(run.unwanted.wait(), f"install for {run.id}", execution=run.id)
@@ -118,7 +118,7 @@ async def _apply(run: ExecutionRun, host: Host, change: Change) -> Changed:
         task.cancel()
         await tasks.cancel()
         await asyncio.wait({task})
-    return Changed() if task.cancelled() else await result_of(task)
+    return PackagesChange() if task.cancelled() else await result_of(task)
 
 
 def _fail(run: ExecutionRun, error: CellgateError) -> None:

@@ -25,12 +25,12 @@ import msgspec
 from cellgate.errors import PackageConflict, PackageError, QuotaExceeded, StorageError, not_written
 from cellgate.fairness.turns import Turns
 from cellgate.files.sharing import FolderUsers
-from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key
+from cellgate.packages.cache import CacheEntry, Wheel, WheelCache, entry_key
 from cellgate.packages.child import ChildLimits, run, too_large
 from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change, Wanted
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.uv import Found, Target, Uv
+from cellgate.packages.uv import FoundWheel, Uv, UvTarget
 from cellgate.packages.wheel_checks import UnsoundWheel, tidy
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.leftovers import Leftovers, make_way
@@ -82,7 +82,7 @@ class Installer:
         self._changing = asyncio.Lock()
         self._tasks = Supervisor()
 
-    def target(self, kernel: Kernel) -> Target:
+    def target(self, kernel: Kernel) -> UvTarget:
         """Return the kernel's Python, which wheels must fit. Raises InvalidInput if it can have none."""
         environment = kernel.environment
         if environment is None:
@@ -94,10 +94,10 @@ class Installer:
             raise InvalidInput("This kernel was started when no packages were allowed; restart it first")
         program = self._catalog.get_kernel_spec(kernel.profile.kernelspec).argv[0]
         foreign = bool(kernel.image)
-        return Target(environment, sys.executable if foreign else program, foreign)
+        return UvTarget(environment, sys.executable if foreign else program, foreign)
 
     async def obtain(
-        self, principal: str, change: Change, installed: Mapping[str, str], target: Target
+        self, principal: str, change: Change, installed: Mapping[str, str], target: UvTarget
     ) -> list[Wheel]:
         """Return the wheels that `change` adds to those of kernel and session, after caching them.
 
@@ -148,7 +148,7 @@ class Installer:
             del self._installing[digest]
             over.set()
 
-    def _digest(self, wanted: Change, kept: Mapping[str, str], target: Target) -> str:
+    def _digest(self, wanted: Change, kept: Mapping[str, str], target: UvTarget) -> str:
         """Return a hash of all that a lock depends on: an equal request can reuse the lock."""
         known = (
             sorted(each.line for each in wanted.install),
@@ -180,7 +180,7 @@ class Installer:
                 await self.leftovers.remove(work)
 
     async def _get(
-        self, wanted: Change, installed: Mapping[str, str], target: Target, work: Path
+        self, wanted: Change, installed: Mapping[str, str], target: UvTarget, work: Path
     ) -> list[Wheel]:
         found = await self._uv.resolve(wanted, installed, target, work)
         known = {each: self.cache.get(entry_key(each.sha256, target.minor)) for each in found}
@@ -197,7 +197,7 @@ class Installer:
             await self._locked(self.cache.evict, wheels)
         return wheels
 
-    async def compile(self, wheels: Sequence[Wheel], target: Target) -> list[Wheel]:
+    async def compile(self, wheels: Sequence[Wheel], target: UvTarget) -> list[Wheel]:
         """Compile the wheels that are not compiled yet; returns all that are now. The rest are used as is.
 
         Only an interpreter of the kernel's own version can compile them.
@@ -216,7 +216,7 @@ class Installer:
                 compiled.append(found)
         return compiled
 
-    async def _compile(self, wheel: Wheel, target: Target) -> None:
+    async def _compile(self, wheel: Wheel, target: UvTarget) -> None:
         tree = self.cache.tree(wheel).absolute()
         try:
             async with self._folder() as work:
@@ -305,16 +305,16 @@ def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[st
     return unmet
 
 
-def _entry(found: Found, target: Target, work: Path) -> Entry:
+def _entry(found: FoundWheel, target: UvTarget, work: Path) -> CacheEntry:
     """Return a future cache entry for a wheel, with an empty tree."""
     key = entry_key(found.sha256, target.minor)
     folder = inside(work, key)
-    entry = Entry(found.name, found.package.version, found.sha256, key, folder)
+    entry = CacheEntry(found.name, found.package.version, found.sha256, key, folder)
     entry.tree.mkdir(parents=True)
     return entry
 
 
-def _tidy(entries: Sequence[Entry], interpreter: str, most: int) -> None:
+def _tidy(entries: Sequence[CacheEntry], interpreter: str, most: int) -> None:
     """Make unpacked wheels fit to be shared. Raises PackageError and QuotaExceeded."""
     total = 0
     for entry in entries:

@@ -1,8 +1,8 @@
 """The packages of one session: installed into its kernel's package folder, moved with it, and removed.
 
-`Host` is what holds the session's kernel; wheels come from ``installer``. Changes are made one at a time, in
-tasks that end with the session. The list of installed packages is also written to a file, for a gateway that
-adopts the kernel. A kernel with any isolation can only read its folder.
+`PackagesHost` is what holds the session's kernel; wheels come from ``installer``. Changes are made one at a
+time, in tasks that end with the session. The list of installed packages is also written to a file, for a
+gateway that adopts the kernel. A kernel with any isolation can only read its folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cellgate.packages.child import too_large
 from cellgate.packages.installer import Installer, storage_error
 from cellgate.packages.requirements import Change
 from cellgate.packages.settings import not_allowed
-from cellgate.packages.uv import Target
+from cellgate.packages.uv import UvTarget
 from cellgate.wire.events import Package
 from cellgate_kernels.base.errors import KernelDied, in_words
 from cellgate_kernels.base.tasks import Supervisor, outcome
@@ -54,14 +54,14 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class PackagesChange:
     """What a change did."""
 
     installed: tuple[Installed, ...] = ()
     removed: tuple[Installed, ...] = ()
 
 
-class Host(Protocol):
+class PackagesHost(Protocol):
     """What holds a session's kernel, as far as packages are concerned."""
 
     @property
@@ -132,7 +132,7 @@ class SessionPackages:
 
     # Changing
 
-    async def change(self, host: Host, change: Change, record: Record) -> Changed:
+    async def change(self, host: PackagesHost, change: Change, record: Record) -> PackagesChange:
         """Install and remove packages. Raises what `Installer.obtain` does, KernelDied and ShuttingDown.
 
         A change that is refused, fails or is cancelled leaves the session as it was.
@@ -146,13 +146,13 @@ class SessionPackages:
             await asyncio.wait([task])
             raise
 
-    def begin(self, host: Host, change: Change, record: Record) -> asyncio.Task[Changed]:
+    def begin(self, host: PackagesHost, change: Change, record: Record) -> asyncio.Task[PackagesChange]:
         """Like `change`, but in a task owned by the session."""
         if self._closed:
             raise ShuttingDown("The session is ending")
         return self._tasks.share(self._change(host, change, record), "change of packages")
 
-    async def _change(self, host: Host, change: Change, record: Record) -> Changed:
+    async def _change(self, host: PackagesHost, change: Change, record: Record) -> PackagesChange:
         if self.installer is None:
             raise not_allowed()
         async with self._one_at_a_time:
@@ -164,7 +164,7 @@ class SessionPackages:
             staying = {name: v for name, v in self.versions().items() if name not in leaving}
             wheels = await self.installer.obtain(self._principal, change, staying, target)
             if not wheels and not leaving:
-                return Changed()
+                return PackagesChange()
             self._check_room(wheels, staying)
             applying = self._apply(host, wheels, leaving, change.names, record)
             changed = await self._tasks.complete(applying, "placing packages")
@@ -172,7 +172,7 @@ class SessionPackages:
                 self._later.start(self._add_bytecode(host, wheels, target), "bytecode of packages")
             return changed
 
-    async def _add_bytecode(self, host: Host, wheels: Sequence[Wheel], target: Target) -> None:
+    async def _add_bytecode(self, host: PackagesHost, wheels: Sequence[Wheel], target: UvTarget) -> None:
         """Compile installed packages, so that the next import is faster. Nothing depends on it."""
         assert self.installer is not None
         compiled = await self.installer.compile(wheels, target)
@@ -209,12 +209,12 @@ class SessionPackages:
 
     async def _apply(
         self,
-        host: Host,
+        host: PackagesHost,
         wheels: Sequence[Wheel],
         leaving: Sequence[str],
         requested: frozenset[str],
         record: Record,
-    ) -> Changed:
+    ) -> PackagesChange:
         """Change the folder, then record it; if that fails half way, what was added is removed again."""
         assert self.installer is not None
         added: list[Installed] = []
@@ -242,7 +242,7 @@ class SessionPackages:
             self._take_over(added, gone)
         _record(record, added, gone)
         await self._save()
-        return Changed(tuple(added), tuple(gone))
+        return PackagesChange(tuple(added), tuple(gone))
 
     def _take_over(self, added: Iterable[Installed], gone: Iterable[Installed]) -> None:
         for package in gone:
@@ -250,7 +250,7 @@ class SessionPackages:
         for package in added:
             self._installed[package.name] = package
 
-    def _site(self, host: Host) -> Path:
+    def _site(self, host: PackagesHost) -> Path:
         """Return the folder that holds the session's packages now."""
         kernel = host.current
         if kernel is not None and kernel.packages is not None:
@@ -327,7 +327,7 @@ class SessionPackages:
             await self._kept.remove()
 
 
-async def result_of(task: asyncio.Task[Changed]) -> Changed:
+async def result_of(task: asyncio.Task[PackagesChange]) -> PackagesChange:
     """Return the result of a change; see `SessionPackages.change` for what it raises."""
     return await outcome(task, lambda: ShuttingDown("The session has ended"))
 

@@ -66,7 +66,7 @@ _CERTIFICATES = "PIP_CERT"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class UvTarget:
     """A kernel's Python and its packages.
 
     `interpreter`: a Python on this machine that uv runs for. `foreign`: it is not the kernel's own, so the
@@ -168,7 +168,7 @@ class _Lock(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundWheel:
     """A required wheel. `size` of the file in bytes, 0 if the index does not say."""
 
     package: Distribution
@@ -195,8 +195,8 @@ class Uv:
         self._configured: Mapping[str, str] | None = None
 
     async def resolve(
-        self, change: Change, installed: Mapping[str, str], target: Target, work: Path
-    ) -> list[Found]:
+        self, change: Change, installed: Mapping[str, str], target: UvTarget, work: Path
+    ) -> list[FoundWheel]:
         """Return the wheels needed for the change, including dependencies, while `installed` stays as it is.
 
         Raises PackageNotFound, PackageConflict, PackageIndexUnavailable, PackageError and StorageFull.
@@ -222,7 +222,7 @@ class Uv:
             )
         return await self._files(chosen, target, work)
 
-    async def _files(self, chosen: Sequence[Distribution], target: Target, work: Path) -> list[Found]:
+    async def _files(self, chosen: Sequence[Distribution], target: UvTarget, work: Path) -> list[FoundWheel]:
         """Return the best fitting wheel of each of these packages."""
         if not chosen:
             return []
@@ -235,7 +235,7 @@ class Uv:
         return found
 
     async def _lock(
-        self, lines: Iterable[Line], target: Target, work: Path, *, probe: bool = False
+        self, lines: Iterable[Line], target: UvTarget, work: Path, *, probe: bool = False
     ) -> tuple[int, str]:
         """Find out which files exist for these requirements, without their dependencies.
 
@@ -248,7 +248,9 @@ class Uv:
         words = ["pip", "compile", "--no-deps", "--format", "pylock.toml", "--output-file", str(lock)]
         return await self._run(target, work, [*words, "--no-header", str(wanted)], probe=probe)
 
-    async def unpack(self, found: Sequence[Found], target: Target, work: Path, trees: Sequence[Path]) -> None:
+    async def unpack(
+        self, found: Sequence[FoundWheel], target: UvTarget, work: Path, trees: Sequence[Path]
+    ) -> None:
         """Download these wheels and unpack each into its own folder. Raises as `resolve`, and QuotaExceeded.
 
         One call downloads all of them into a scratch folder, because uv then downloads in parallel; another
@@ -262,14 +264,14 @@ class Uv:
                 raise self._unsound(each, failed, said)
 
     async def _install(
-        self, found: Sequence[Found], target: Target, work: Path, folder: Path, *options: str
+        self, found: Sequence[FoundWheel], target: UvTarget, work: Path, folder: Path, *options: str
     ) -> tuple[int, str]:
         wheels = work / "wheels.txt"
         wheels.write_text(document(each.line for each in found))
         words = ["pip", "install", "--no-deps", "--require-hashes", "--link-mode", "hardlink", *options]
         return await self._run(target, work, [*words, "--target", str(folder), "--requirements", str(wheels)])
 
-    def _unsound(self, found: Found, code: int, said: str) -> Exception:
+    def _unsound(self, found: FoundWheel, code: int, said: str) -> Exception:
         named = f"{found.name} {found.package.version}"
         if code == NO_SOLUTION and not is_full(said):
             return PackageError(
@@ -278,7 +280,7 @@ class Uv:
             )
         return _failure(code, said, [found.package])
 
-    async def _why(self, change: Change, target: Target, work: Path, code: int, said: str) -> Exception:
+    async def _why(self, change: Change, target: UvTarget, work: Path, code: int, said: str) -> Exception:
         """Return the error that explains why a change has no solution, in uv's words."""
         if code != NO_SOLUTION or is_full(said):
             return _failure(code, said, change.install)
@@ -300,7 +302,7 @@ class Uv:
 
     async def _run(
         self,
-        target: Target,
+        target: UvTarget,
         work: Path,
         words: Sequence[str],
         output: Path | None = None,
@@ -407,7 +409,7 @@ def _read_plan(path: Path) -> list[Distribution]:
         raise _unusable(error) from error
 
 
-def _read_lock(path: Path, target: Target) -> list[Found]:
+def _read_lock(path: Path, target: UvTarget) -> list[FoundWheel]:
     """Return the best fitting file of each package. Raises PackageError."""
     try:
         told = msgspec.convert(tomllib.loads(_read(path).decode()), type=_Lock)
@@ -417,12 +419,12 @@ def _read_lock(path: Path, target: Target) -> list[Found]:
         raise _unusable(error) from error
 
 
-def _found(locked: _Locked, ranks: Mapping[Tag, int]) -> Found:
+def _found(locked: _Locked, ranks: Mapping[Tag, int]) -> FoundWheel:
     file = min(locked.wheels, key=lambda file: _rank(file, ranks))
     package = _package(locked.name, locked.version)
     digest = file.hashes.get("sha256", "").lower()
     hashed_line(package, digest)  # raises unless it is a hash
-    return Found(package, digest, max(file.size, 0))
+    return FoundWheel(package, digest, max(file.size, 0))
 
 
 def _rank(file: _File, ranks: Mapping[Tag, int]) -> int:

@@ -30,7 +30,7 @@ class Text:
     text: str
 
 
-class Kept:
+class KeptOutput:
     """The beginning and the end of a text."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class _Stream:
     def __init__(self, masker: Masker | None) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.masker = None if masker is None else StreamMasker(masker)
-        self.kept = Kept()
+        self.kept = KeptOutput()
 
 
 class ProcessOutputs:

@@ -32,7 +32,7 @@ class Finding:
         return self.problem is None
 
 
-class Broken(Exception):
+class BrokenRecord(Exception):
     """A check failed; the message names the first bad row or cell."""
 
 
@@ -57,19 +57,19 @@ def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
     head = GENESIS
     for number, row in enumerate(rows, 1):
         if row.seq != number:
-            raise Broken(f"row {number} was removed: row {row.seq} follows row {number - 1}")
+            raise BrokenRecord(f"row {number} was removed: row {row.seq} follows row {number - 1}")
         head = link(head, row.body)
         try:
             content = _told(row.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise Broken(f"row {number} was changed: its body is no event") from None
+            raise BrokenRecord(f"row {number} was changed: its body is no event") from None
         if head != row.hash:
             moved = "" if content.seq == number else f", or moved: it says it is row {content.seq}"
-            raise Broken(f"row {number} was changed{moved}: its hash is not that of its bytes")
+            raise BrokenRecord(f"row {number} was changed{moved}: its hash is not that of its bytes")
         if content.type != row.type or content.execution != row.execution:
-            raise Broken(f"row {number} was changed: its type or execution is not what its body says")
+            raise BrokenRecord(f"row {number} was changed: its type or execution is not what its body says")
         if content.seq != number or content.session != session:
-            raise Broken(
+            raise BrokenRecord(
                 f"row {number} was moved there: it says it is row {content.seq} of {content.session}"
             )
         yield row

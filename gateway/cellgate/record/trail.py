@@ -36,7 +36,7 @@ class TrailRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NewEntry:
     """An entry before it is in the trail. `fields`: what its body says besides number, type and time."""
 
     type: str

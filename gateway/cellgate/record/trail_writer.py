@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from cellgate.errors import StorageError
 from cellgate.record.store.interface import RecordStore
-from cellgate.record.trail import ACCESS, LOST, REFUSED, Entry
+from cellgate.record.trail import ACCESS, LOST, REFUSED, NewEntry
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Notes:
         self._window_ends = 0.0
         self._repeats: dict[Key, _Repeats] = {}
         self._refusals = 0
-        self._waiting: list[Entry] = []
+        self._waiting: list[NewEntry] = []
         self._lost = 0
 
     def add(self, kind: str, fields: dict[str, str], first: Mapping[str, str] = NOTHING) -> None:
@@ -93,7 +93,7 @@ class Notes:
             self._refusals += kind == REFUSED
         self._keep(_entry((kind, key[1] + _short(first)), 1, moment, moment))
 
-    def take(self, *, all_of_it: bool = False) -> list[Entry]:
+    def take(self, *, all_of_it: bool = False) -> list[NewEntry]:
         """Return the entries to write now; with `all_of_it` also those of the window that is not over."""
         if all_of_it:
             self._window_ends = 0.0
@@ -101,11 +101,11 @@ class Notes:
         entries = self._waiting
         self._waiting = []
         if self._lost:
-            entries.append(Entry(LOST, {"count": self._lost}))
+            entries.append(NewEntry(LOST, {"count": self._lost}))
             self._lost = 0
         return entries
 
-    def put_back(self, entries: list[Entry]) -> None:
+    def put_back(self, entries: list[NewEntry]) -> None:
         """Put back entries that could not be written: they are the next to be written."""
         later = self._waiting
         self._waiting = []
@@ -127,7 +127,7 @@ class Notes:
         self._repeats = {}
         self._refusals = 0
 
-    def _keep(self, entry: Entry) -> None:
+    def _keep(self, entry: NewEntry) -> None:
         if len(self._waiting) < MOST_KEPT:
             self._waiting.append(entry)
         else:
@@ -138,9 +138,9 @@ def _short(fields: Mapping[str, str]) -> Fields:
     return tuple((name, value[:MOST_TEXT]) for name, value in fields.items() if value)
 
 
-def _entry(key: Key, count: int, first_at: str, last_at: str) -> Entry:
+def _entry(key: Key, count: int, first_at: str, last_at: str) -> NewEntry:
     kind, fields = key
-    return Entry(kind, {**dict(fields), "count": count, "first_at": first_at, "last_at": last_at})
+    return NewEntry(kind, {**dict(fields), "count": count, "first_at": first_at, "last_at": last_at})
 
 
 class TrailWriter:
@@ -173,7 +173,7 @@ class TrailWriter:
         await self._writes.complete(self._put(entries), "entries of the audit trail")
         return RETRY_SECONDS if self._is_failing else WRITE_SECONDS
 
-    async def _put(self, entries: list[Entry]) -> None:
+    async def _put(self, entries: list[NewEntry]) -> None:
         try:
             await self._journal.add_to_trail(entries)
         except StorageError as error:

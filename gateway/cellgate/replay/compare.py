@@ -38,11 +38,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 class Verdict(StrEnum):
-    """The outcome for a cell.
-
-    `normalised`: equal except for what is known to vary. `unjudged`: it differs in something that may or may
-    not vary.
-    """
+    """The outcome for a cell. `normalised`: equal but for what varies; `unjudged`: a difference may vary."""
 
     EQUAL = "equal"
     NORMALISED = "normalised"

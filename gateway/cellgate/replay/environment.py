@@ -31,7 +31,7 @@ class Agreement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
+class EnvironmentLock:
     """A Python's and its packages' versions by normalised name. `left_out`: the number of invalid ones."""
 
     python: str
@@ -57,20 +57,20 @@ class EnvironmentCheck:
         return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def lock_of(told: Any) -> Lock | None:
+def lock_of(told: Any) -> EnvironmentLock | None:
     """Return the lock in a recorded description of an environment; None if there is none."""
     if not isinstance(told, dict) or not isinstance(packages := told.get("packages"), dict):
         return None
     known, left_out = distributions(packages)
     python = told.get("python")
-    return Lock(
+    return EnvironmentLock(
         python if isinstance(python, str) and is_python(python) else "",
         {package.canonical: package.version for package in known},
         left_out + count(told.get("packages_left_out")),
     )
 
 
-def recorded_lock(notebook: Mapping[str, Any]) -> Lock | None:
+def recorded_lock(notebook: Mapping[str, Any]) -> EnvironmentLock | None:
     """Return the lock in a Cellgate notebook."""
     metadata = notebook.get("metadata")
     return lock_of(metadata.get("cellgate")) if isinstance(metadata, dict) else None
@@ -97,7 +97,7 @@ def seeds_report(recorded: str | None, usual: str) -> Pair:
     return Pair(recorded=recorded, now=recorded or usual)
 
 
-def compare_locks(recorded: Lock | None, now: Lock | None) -> EnvironmentCheck:
+def compare_locks(recorded: EnvironmentLock | None, now: EnvironmentLock | None) -> EnvironmentCheck:
     """Return the differences between the recorded lock and the replay's."""
     if recorded is None or now is None:
         return EnvironmentCheck(Agreement.UNKNOWN)

@@ -171,10 +171,7 @@ _CLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """tqdm's lines: a bar is redrawn as often as time allows, and only the last drawing counts.
-
-    Its clock and its speed are ignored.
-    """
+    """tqdm's lines: only a bar's last drawing counts, without its clock and its speed."""
 
     name: str = "progress bars"
     of_markup: bool = False

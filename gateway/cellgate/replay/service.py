@@ -27,7 +27,7 @@ from cellgate.record.store.memory import MemoryStore
 from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
 from cellgate.replay.displays import Displays
 from cellgate.replay.environment import (
-    Lock,
+    EnvironmentLock,
     compare_locks,
     lock_of,
     recorded_lock,
@@ -205,7 +205,7 @@ async def _install(session: Session, packages: list[RecordedPackage]) -> str | N
     return None
 
 
-def _lock(session: Session) -> Lock | None:
+def _lock(session: Session) -> EnvironmentLock | None:
     """Return the environment that the session's kernel reported, plus what was installed since."""
     if session.kernel is None:
         return None

@@ -16,7 +16,7 @@ import msgspec
 
 from cellgate.errors import Conflict, NotFound
 from cellgate.files.tree import open_file, parse_path
-from cellgate.record.export.bundle import MANIFEST, WORK, Manifest
+from cellgate.record.export.bundle import MANIFEST, WORK, BundleManifest
 from cellgate.record.verify.imported import (
     MOST_MANIFEST,
     UNREADABLE,
@@ -92,7 +92,7 @@ def _converted(notebook: dict[str, Any], path: Path) -> dict[str, Any]:
 def _notebook_of_bundle(path: Path) -> dict[str, Any]:
     try:
         with open_archive(path) as archive:
-            manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=Manifest)
+            manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=BundleManifest)
             content = read_entry(archive, manifest.notebook)
     except (KeyError, RecursionError, *UNREADABLE) as error:
         if isinstance(error, OSError):

@@ -19,7 +19,7 @@ from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.store.interface import Act
 from cellgate.identity.store.opening import open_users
 from cellgate.record.store.interface import RecordStore
-from cellgate.record.trail import ACT, Entry
+from cellgate.record.trail import ACT, NewEntry
 from cellgate_kernels.base.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ActRecorder:
             return
         after = await self._last_common()
         while acts := await self._directory.acts(after, BATCH):
-            await self._journal.add_to_trail([Entry(ACT, fields_of(act)) for act in acts])
+            await self._journal.add_to_trail([NewEntry(ACT, fields_of(act)) for act in acts])
             after = acts[-1].seq
         self._copied_generation = generation
 

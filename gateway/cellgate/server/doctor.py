@@ -50,7 +50,7 @@ _TIMEX_BYTES = 1024
 _NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glusterfs")
 
 
-class Outcome(Enum):
+class Grade(Enum):
     """`NOTE`: a gateway runs, with less; `PROBLEM`: it does not start, or not for long."""
 
     OK = "ok"
@@ -59,17 +59,17 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """A finding: `found` is a sentence without its end, `advice` says what to do, if anything."""
 
     subject: str
-    outcome: Outcome
+    outcome: Grade
     found: str
     advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DoctorPlace:
     """Where the gateway would run: its data folder, address, and container engine.
 
     `serving`: one runs there already, as far as the data folder says.
@@ -83,7 +83,7 @@ class Place:
     serving: bool = False
 
 
-async def examine(place: Place) -> AsyncIterator[Finding]:
+async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
     """Yield all findings, each as soon as it is known; no exception for anything that doesn't work."""
     kernelspecs = find_kernelspecs()
     yield kernelspecs
@@ -103,140 +103,137 @@ async def examine(place: Place) -> AsyncIterator[Finding]:
     yield find_clock()
 
 
-def find_kernelspecs() -> Finding:
+def find_kernelspecs() -> Diagnosis:
     """Return the kernels of `cellgate setup`."""
     return judge_kernelspecs(KernelspecCatalog())
 
 
-def judge_kernelspecs(catalog: KernelspecCatalog) -> Finding:
+def judge_kernelspecs(catalog: KernelspecCatalog) -> Diagnosis:
     """Return whether there are kernelspecs, all can be read, and the programs that they start are there."""
     specs = catalog.get_all_specs()
     missing = [name for name, spec in specs.items() if not os.access(spec["spec"]["argv"][0], os.X_OK)]
     if catalog.unusable:
-        return Finding(
+        return Diagnosis(
             "kernel environment",
-            Outcome.NOTE,
+            Grade.NOTE,
             "; ".join(f"{where} can't be used: {why}" for where, why in sorted(catalog.unusable.items())),
             "Mend or remove it, or make all again: cellgate setup",
         )
     if not specs:
-        return Finding(
-            "kernel environment",
-            Outcome.NOTE,
-            "not made",
-            "Kernels outside containers need it: cellgate setup",
+        return Diagnosis(
+            "kernel environment", Grade.NOTE, "not made", "Kernels outside containers need it: cellgate setup"
         )
     if missing:
-        return Finding(
+        return Diagnosis(
             "kernel environment",
-            Outcome.NOTE,
+            Grade.NOTE,
             f"the programs of {', '.join(missing)} are missing",
             "Make it again: cellgate setup",
         )
-    return Finding("kernel environment", Outcome.OK, f"kernels: {', '.join(sorted(specs))}")
+    return Diagnosis("kernel environment", Grade.OK, f"kernels: {', '.join(sorted(specs))}")
 
 
-async def try_sandbox() -> Finding:
+async def try_sandbox() -> Diagnosis:
     """Return whether a program starts under bubblewrap as kernels do."""
     try:
         await SandboxProvisioner.check()
     except CellgateError as error:
-        return Finding("sandbox", Outcome.NOTE, "does not work", error.message)
+        return Diagnosis("sandbox", Grade.NOTE, "does not work", error.message)
     except OSError as error:
         # Such as a full disk, or too many open files.
-        return Finding(
+        return Diagnosis(
             "sandbox",
-            Outcome.NOTE,
+            Grade.NOTE,
             f"could not be tried: {in_words(error)}",
             "Kernels need what the check needs: room for temporary files (see TMPDIR) and open files.",
         )
-    return Finding("sandbox", Outcome.OK, "bubblewrap starts programs as it would start kernels")
+    return Diagnosis("sandbox", Grade.OK, "bubblewrap starts programs as it would start kernels")
 
 
-async def try_engine(place: Place) -> AsyncIterator[Finding]:
+async def try_engine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
     """Yield the container engine, the kernel image and gVisor."""
     engine = Engine(place.docker_url)
     try:
         await engine.open()
     except CellgateError as error:
-        yield Finding("container engine", Outcome.NOTE, "not used", error.message)
+        yield Diagnosis("container engine", Grade.NOTE, "not used", error.message)
         return
     try:
         version = await engine.call(APIClient.version)
         info = await engine.call(APIClient.info)
         runtimes = set(info.get("Runtimes") or ())
-        yield Finding(
+        yield Diagnosis(
             "container engine",
-            Outcome.OK,
+            Grade.OK,
             f"{version.get('Version', 'unknown version')}, cgroup v{info.get('CgroupVersion', '?')},"
             f" runtimes {', '.join(sorted(runtimes))}",
         )
         yield await _try_image(engine, place.container)
         yield _find_gvisor(runtimes)
     except CellgateError as error:
-        yield Finding("container engine", Outcome.NOTE, "stopped answering", error.message)
+        yield Diagnosis("container engine", Grade.NOTE, "stopped answering", error.message)
     finally:
         await engine.close()
 
 
-async def _try_image(engine: Engine, settings: ContainerSettings) -> Finding:
+async def _try_image(engine: Engine, settings: ContainerSettings) -> Diagnosis:
     try:
         await check_engine(engine, settings)
     except CellgateError as error:
-        return Finding("kernel image", Outcome.NOTE, "no kernels in containers", error.message)
-    return Finding("kernel image", Outcome.OK, settings.image)
+        return Diagnosis("kernel image", Grade.NOTE, "no kernels in containers", error.message)
+    return Diagnosis("kernel image", Grade.OK, settings.image)
 
 
-def _find_gvisor(runtimes: set[str]) -> Finding:
+def _find_gvisor(runtimes: set[str]) -> Diagnosis:
     if "runsc" not in runtimes:
-        return Finding(
+        return Diagnosis(
             "gVisor",
-            Outcome.NOTE,
+            Grade.NOTE,
             "the engine has no runtime runsc",
             "For the strongest isolation see docs/how-to/run-kernels-in-containers.md.",
         )
     program = shutil.which("runsc")
     if program is None:
-        return Finding("gVisor", Outcome.OK, "the engine knows the runtime runsc")
+        return Diagnosis("gVisor", Grade.OK, "the engine knows the runtime runsc")
     try:
         told = subprocess.run([program, "--version"], capture_output=True, timeout=RUNSC_TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("gVisor", Outcome.NOTE, f"runsc does not run: {in_words(error)}", "Install it again.")
-    return Finding("gVisor", Outcome.OK, told.stdout.partition(b"\n")[0].decode(errors="replace").strip())
+        return Diagnosis("gVisor", Grade.NOTE, f"runsc does not run: {in_words(error)}", "Install it again.")
+    return Diagnosis("gVisor", Grade.OK, told.stdout.partition(b"\n")[0].decode(errors="replace").strip())
 
 
-def judge_isolation(kernelspecs: Finding, sandbox: Finding, engine: list[Finding]) -> Finding:
+def judge_isolation(kernelspecs: Diagnosis, sandbox: Diagnosis, engine: list[Diagnosis]) -> Diagnosis:
     """Which backend `cellgate serve` takes by itself."""
-    works = {finding.subject for finding in engine if finding.outcome is Outcome.OK}
+    works = {finding.subject for finding in engine if finding.outcome is Grade.OK}
     if {"container engine", "kernel image"} <= works:
-        return Finding("isolation", Outcome.OK, "container: cellgate serve takes the container engine")
-    if kernelspecs.outcome is not Outcome.OK:
-        return Finding(
+        return Diagnosis("isolation", Grade.OK, "container: cellgate serve takes the container engine")
+    if kernelspecs.outcome is not Grade.OK:
+        return Diagnosis(
             "isolation",
-            Outcome.PROBLEM,
+            Grade.PROBLEM,
             "there are no kernels to start",
             "cellgate setup, or cellgate image build with a container engine",
         )
-    if sandbox.outcome is Outcome.OK:
-        return Finding("isolation", Outcome.OK, "sandbox: cellgate serve takes bubblewrap")
-    return Finding(
+    if sandbox.outcome is Grade.OK:
+        return Diagnosis("isolation", Grade.OK, "sandbox: cellgate serve takes bubblewrap")
+    return Diagnosis(
         "isolation",
-        Outcome.PROBLEM,
+        Grade.PROBLEM,
         "none: code could read and change all your files",
         "Make the sandbox or the container engine work, as said above.",
     )
 
 
-def find_memory() -> Finding:
+def find_memory() -> Diagnosis:
     """Memory and processors of the gateway's control groups."""
     memory = machine.memory()
     found = f"{memory / GIB:.1f} GiB, {machine.processors():g} processors"
     if memory < LITTLE_MEMORY:
-        return Finding("memory", Outcome.NOTE, found, "A kernel may use 1 GiB by default: see --memory.")
-    return Finding("memory", Outcome.OK, found)
+        return Diagnosis("memory", Grade.NOTE, found, "A kernel may use 1 GiB by default: see --memory.")
+    return Diagnosis("memory", Grade.OK, found)
 
 
-def find_swap(swaps: str) -> Finding:
+def find_swap(swaps: str) -> Diagnosis:
     """Swap, from the text of /proc/swaps (proc(5))."""
     kib = 0
     for line in swaps.splitlines()[1:]:
@@ -244,26 +241,23 @@ def find_swap(swaps: str) -> Finding:
         if len(words) >= 3 and words[2].isdecimal():
             kib += int(words[2])
     if not kib:
-        return Finding("swap", Outcome.OK, "none: kernels that sleep (--sleep-after) keep their memory")
-    return Finding("swap", Outcome.OK, f"{kib / 1024 / 1024:.1f} GiB")
+        return Diagnosis("swap", Grade.OK, "none: kernels that sleep (--sleep-after) keep their memory")
+    return Diagnosis("swap", Grade.OK, f"{kib / 1024 / 1024:.1f} GiB")
 
 
-def find_control_groups(user: int, root: Path = Path("/")) -> Finding:
-    """Which versions of control groups there are, and whose kernels could sleep under this user.
-
-    `root` is where the system's files are.
-    """
+def find_control_groups(user: int, root: Path = Path("/")) -> Diagnosis:
+    """Yield control groups' versions, and whose kernels could sleep here. `root`: of the system's files."""
     found = hierarchies(_text(root / "proc/self/cgroup"), _text(root / "proc/self/mountinfo"), SLEEPING)
     versions = " and ".join(sorted({str(each.version) for each in found}))
     if not {name for each in found for name in each.controllers}.issuperset(SLEEPING):
-        return Finding(
-            "control groups", Outcome.NOTE, "none are seen here: kernels can't sleep (--sleep-after)"
+        return Diagnosis(
+            "control groups", Grade.NOTE, "none are seen here: kernels can't sleep (--sleep-after)"
         )
     writable = [each for each in found if os.access(root / each.folder.relative_to("/"), os.W_OK)]
     if not any("memory" in each.controllers for each in writable):
-        return Finding(
+        return Diagnosis(
             "control groups",
-            Outcome.NOTE,
+            Grade.NOTE,
             f"version {versions}, without the right to write them: kernels can't sleep (--sleep-after)",
             "That takes root, or for sandboxes a delegated group, if you want it.",
         )
@@ -274,37 +268,37 @@ def find_control_groups(user: int, root: Path = Path("/")) -> Finding:
     if user == 0:
         can.append("kernels in containers")
     if not can:
-        return Finding(
-            "control groups", Outcome.NOTE, f"version {versions}: kernels can't sleep (--sleep-after)"
+        return Diagnosis(
+            "control groups", Grade.NOTE, f"version {versions}: kernels can't sleep (--sleep-after)"
         )
-    return Finding("control groups", Outcome.OK, f"version {versions}: {' and '.join(can)} can sleep")
+    return Diagnosis("control groups", Grade.OK, f"version {versions}: {' and '.join(can)} can sleep")
 
 
-def find_open_files(most: int) -> Finding:
+def find_open_files(most: int) -> Diagnosis:
     """Judge the number of files that the gateway may open; a kernel needs a dozen."""
     if most == resource.RLIM_INFINITY:
-        return Finding("open files", Outcome.OK, "no limit")
+        return Diagnosis("open files", Grade.OK, "no limit")
     if most < FILES_WANTED:
-        return Finding(
+        return Diagnosis(
             "open files",
-            Outcome.NOTE,
+            Grade.NOTE,
             f"at most {most}",
             "Many sessions need more: raise `ulimit -n`, or LimitNOFILE= of a systemd unit.",
         )
-    return Finding("open files", Outcome.OK, f"at most {most}")
+    return Diagnosis("open files", Grade.OK, f"at most {most}")
 
 
-def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
+def find_disk(data: Path, mounts: str) -> Iterator[Diagnosis]:
     """Yield findings on the data folder: writable, with space, local. `mounts`: text of /proc/mounts."""
     existing = machine.nearest(data)
     if hindrance := _hindrance(data, existing):
-        yield Finding("data folder", Outcome.PROBLEM, hindrance, "Choose another: --data-dir DIR")
+        yield Diagnosis("data folder", Grade.PROBLEM, hindrance, "Choose another: --data-dir DIR")
         return
     kind = file_system_of(existing.resolve(), mounts)
     if kind.startswith(_NETWORK_FILE_SYSTEMS):
-        yield Finding(
+        yield Diagnosis(
             "data folder",
-            Outcome.PROBLEM,
+            Grade.PROBLEM,
             f"{data} is on {kind}, where SQLite's locks are not safe",
             "Choose a folder on a local disk: --data-dir DIR",
         )
@@ -312,18 +306,18 @@ def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
     space = free(existing)
     found = f"{data}: {space / GIB:.1f} GiB free{f' on {kind}' if kind else ''}"
     if space < NO_SPACE:
-        yield Finding(
+        yield Diagnosis(
             "data folder",
-            Outcome.PROBLEM,
+            Grade.PROBLEM,
             f"{data}: the disk is full, {space / MIB:.1f} MiB are free{f' on {kind}' if kind else ''}",
             "Free some space, or choose another: --data-dir DIR",
         )
     elif space < LITTLE_SPACE:
-        yield Finding(
-            "data folder", Outcome.NOTE, found, "Free some space, or choose another: --data-dir DIR"
+        yield Diagnosis(
+            "data folder", Grade.NOTE, found, "Free some space, or choose another: --data-dir DIR"
         )
     else:
-        yield Finding("data folder", Outcome.OK, found)
+        yield Diagnosis("data folder", Grade.OK, found)
 
 
 def _hindrance(data: Path, existing: Path) -> str:
@@ -356,7 +350,7 @@ def file_system_of(path: Path, mounts: str) -> str:
     return kind
 
 
-def try_port(ip: str, port: int, *, serving: bool = False) -> Finding:
+def try_port(ip: str, port: int, *, serving: bool = False) -> Diagnosis:
     """Return whether the gateway could listen there now, or does so already."""
     address = f"{ip}:{port}"
     try:
@@ -365,48 +359,45 @@ def try_port(ip: str, port: int, *, serving: bool = False) -> Finding:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(where)
     except ValueError:  # such as a part of a name that is too long
-        return Finding("port", Outcome.PROBLEM, f"{ip!r} is no address", "Choose another: --ip")
+        return Diagnosis("port", Grade.PROBLEM, f"{ip!r} is no address", "Choose another: --ip")
     except OSError as error:
         if error.errno == errno.EADDRINUSE and serving:
-            return Finding("port", Outcome.OK, f"the gateway of this data folder serves at {address}")
+            return Diagnosis("port", Grade.OK, f"the gateway of this data folder serves at {address}")
         if error.errno == errno.EADDRINUSE:
-            return Finding(
+            return Diagnosis(
                 "port",
-                Outcome.NOTE,
+                Grade.NOTE,
                 f"{address} is in use",
                 "A gateway may run already, or another program, such as JupyterLab; else choose: --port N",
             )
         if error.errno == errno.EADDRNOTAVAIL:
-            return Finding(
-                "port", Outcome.PROBLEM, f"{ip} is no address of this machine", "Choose another: --ip"
+            return Diagnosis(
+                "port", Grade.PROBLEM, f"{ip} is no address of this machine", "Choose another: --ip"
             )
-        return Finding(
-            "port",
-            Outcome.PROBLEM,
-            f"{address}: {in_words(error, file=False)}",
-            "Choose others: --ip, --port",
+        return Diagnosis(
+            "port", Grade.PROBLEM, f"{address}: {in_words(error, file=False)}", "Choose others: --ip, --port"
         )
-    return Finding("port", Outcome.OK, f"{address} is free")
+    return Diagnosis("port", Grade.OK, f"{address} is free")
 
 
-def find_clock() -> Finding:
+def find_clock() -> Diagnosis:
     """Return whether the clock can be right, and whether something keeps it right (adjtimex(2))."""
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < Path(__file__).stat().st_mtime - 24 * 3600:
-        return Finding(
-            "clock", Outcome.PROBLEM, f"{shown} is before Cellgate was installed", "Set the clock."
+        return Diagnosis(
+            "clock", Grade.PROBLEM, f"{shown} is before Cellgate was installed", "Set the clock."
         )
     state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     if state == _TIME_ERROR:
-        return Finding(
+        return Diagnosis(
             "clock",
-            Outcome.NOTE,
+            Grade.NOTE,
             f"{shown}; no time synchronisation is reported",
             "Times in the record are this clock's: start an NTP client, such as chrony or systemd-timesyncd,"
             " here or on the host.",
         )
-    return Finding("clock", Outcome.OK, shown if state < 0 else f"{shown}, kept right by the system")
+    return Diagnosis("clock", Grade.OK, shown if state < 0 else f"{shown}, kept right by the system")
 
 
 def _text(path: Path) -> str:

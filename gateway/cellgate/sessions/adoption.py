@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from msgspec import structs
 
 from cellgate.execution.limits import SessionLimits
-from cellgate.execution.resumed import Backlog, ResumedCell
+from cellgate.execution.resumed import KernelBacklog, ResumedCell
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.files.workspace import folder_of
 from cellgate.record.events import EventLog, now
@@ -133,7 +133,7 @@ class Recovery(Generic[S]):
         log.save_session(structs.replace(row, state="ended", cause="gateway_restart"))
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> S:
-        backlog = Backlog()
+        backlog = KernelBacklog()
         secrets, values = self._secrets(row, stored)
 
         kernel = await self._launcher.adopt(stored, backlog.attend, values)
@@ -199,7 +199,7 @@ class Recovery(Generic[S]):
         row: SessionRow,
         log: EventLog,
         spool: Sequence[Spooled],
-        backlog: Backlog,
+        backlog: KernelBacklog,
         limits: SessionLimits,
     ) -> ExecutionRun | None:
         """Return the cell that the kernel was given and whose end is not recorded.

@@ -45,7 +45,7 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
-class Forks(Protocol):
+class CheckpointForks(Protocol):
     """Holds forks and makes kernels of them: ``KernelPool``."""
 
     async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
@@ -67,11 +67,7 @@ class Forks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A moment of a session.
-
-    `seq`: its last event; `head`: the chain's then, in hexadecimal; `cells`: how many had begun and are not
-    undone.
-    """
+    """A session's moment: its last event `seq`, the chain's `head` (hex), `cells` begun and not undone."""
 
     seq: int
     cells: int
@@ -153,7 +149,7 @@ class SessionCheckpoints:
     in memory.
     """
 
-    def __init__(self, forks: Forks, snapshots: Snapshots, most_bytes: int) -> None:
+    def __init__(self, forks: CheckpointForks, snapshots: Snapshots, most_bytes: int) -> None:
         self._forks = forks
         self._snapshots = snapshots
         self._most_bytes = most_bytes

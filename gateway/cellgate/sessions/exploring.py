@@ -138,7 +138,7 @@ class _Alternative:
         return self.run.end.done.done() and self.run.machine.outcome().status is Status.OK
 
 
-class Exploration:
+class SessionExploration:
     """One exploration. Made by `Explorer.begin`; `ended` waits for it."""
 
     def __init__(self, manager: SessionManager, parent: Session, plan: Plan, tasks: Supervisor) -> None:
@@ -316,13 +316,13 @@ class Explorer:
         self._manager = manager
         self._journal = journal
         self._tasks = Supervisor()
-        self._named: dict[tuple[str, str, str], Exploration] = {}
+        self._named: dict[tuple[str, str, str], SessionExploration] = {}
 
     async def close(self) -> None:
         """Return when no exploration is left; each ends with its session."""
         await self._tasks.finished()
 
-    async def begin(self, principal: str, session: str, plan: Plan) -> Exploration | list[Explored]:
+    async def begin(self, principal: str, session: str, plan: Plan) -> SessionExploration | list[Explored]:
         """Begin to explore a live session; for an idempotency key that was used before, what came of that.
 
         Raises NotFound, and Conflict for a key that was used with another request.
@@ -343,8 +343,8 @@ class Explorer:
         going.task.add_done_callback(lambda _: self._named.pop(named, None))
         return going
 
-    def _begin(self, principal: str, session: str, plan: Plan) -> Exploration:
-        return Exploration(self._manager, self._manager.live(principal, session), plan, self._tasks)
+    def _begin(self, principal: str, session: str, plan: Plan) -> SessionExploration:
+        return SessionExploration(self._manager, self._manager.live(principal, session), plan, self._tasks)
 
     async def _recorded(self, principal: str, plan: Plan) -> list[Explored] | None:
         """Return the recorded exploration with this idempotency key; None if there was none."""

@@ -21,7 +21,7 @@ from cellgate.execution.checks import check_session_key
 from cellgate.fairness.reservation import Reservation as Place
 from cellgate.fairness.shares import Shares
 from cellgate.files import tree
-from cellgate.files.ledger import Ledger, Reservation
+from cellgate.files.ledger import UploadLedger, UploadReservation
 from cellgate.files.listing import Listings, Stop
 from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
@@ -55,7 +55,7 @@ class Staged:
 class Incoming:
     """The files of one request: the space reserved for them, and the uploads that were started."""
 
-    reservation: Reservation
+    reservation: UploadReservation
     owner: str
     uploads: dict[Upload, Place] = field(default_factory=dict)
 
@@ -89,7 +89,7 @@ class SessionFiles:
         self._workspaces = workspaces
         self._lanes = lanes
         self._space = space
-        self._ledger = Ledger(space.folder, space.reserve, space.most)
+        self._ledger = UploadLedger(space.folder, space.reserve, space.most)
         self._listings = Listings(lanes.bulk)
         self._incoming: set[Incoming] = set()
         self._places = Shares(MAX_UPLOADS, UPLOADS_OF_ONE)

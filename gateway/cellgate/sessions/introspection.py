@@ -25,7 +25,7 @@ async def completion(session: Session, body: CompleteBody) -> Completion:
     """Ask for completions at the cursor. Raises InvalidInput, and the errors of `SessionHolds.ask`."""
     code, cursor = _checked(body)
 
-    async def ask(kernel: Kernel) -> questions.Completion:
+    async def ask(kernel: Kernel) -> questions.KernelCompletion:
         return await questions.complete(kernel.connection, kernel.exited, code, cursor)
 
     found = await session.holds.ask(ask)
@@ -42,7 +42,7 @@ async def inspection(session: Session, body: InspectBody) -> Inspection:
     """Inspect the name at the cursor. Raises InvalidInput, and the errors of `SessionHolds.ask`."""
     code, cursor = _checked(body)
 
-    async def ask(kernel: Kernel) -> questions.Inspection:
+    async def ask(kernel: Kernel) -> questions.KernelInspection:
         return await questions.inspect(kernel.connection, kernel.exited, code, cursor, body.detail)
 
     data = (await session.holds.ask(ask)).data
@@ -52,7 +52,7 @@ async def inspection(session: Session, body: InspectBody) -> Inspection:
 async def variables(session: Session) -> VariableList:
     """Return the kernel's variables. Raises Conflict if it tells of none, and as `SessionHolds.ask`."""
 
-    async def ask(kernel: Kernel) -> questions.Variables:
+    async def ask(kernel: Kernel) -> questions.KernelVariables:
         if not kernel.facts.tells_variables:
             raise Conflict(
                 f"Kernels of {kernel.profile.kernelspec!r} tell of no variables; those of Python do that were"

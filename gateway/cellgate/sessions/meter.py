@@ -14,14 +14,14 @@ from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.base.tasks import Supervisor, outcome
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.kernel import Kernel
-from cellgate_kernels.limits.memory import Use, uses
+from cellgate_kernels.limits.memory import MemoryUse, uses
 
 GOOD_FOR = 1.0
 """Seconds."""
 SHARE = 0.02
 """Of a processor."""
 
-Look = Callable[[Sequence[int]], Sequence[Use]]
+Look = Callable[[Sequence[int]], Sequence[MemoryUse]]
 
 
 class KernelMeter:
@@ -34,7 +34,7 @@ class KernelMeter:
         self._time = asyncio.get_running_loop().time
         self._tasks = Supervisor()
         self._looking: asyncio.Task[None] | None = None
-        self._found: Mapping[int, Use] = {}
+        self._found: Mapping[int, MemoryUse] = {}
         self._good_until = 0.0
 
     async def look(self) -> None:
@@ -57,7 +57,7 @@ class KernelMeter:
         ended = self._time()
         self._good_until = ended + max(GOOD_FOR, (ended - begun) / SHARE)
 
-    def of(self, kernel: Kernel | None) -> Use | None:
+    def of(self, kernel: Kernel | None) -> MemoryUse | None:
         """Return the kernel's use at the last look; None if that is not known.
 
         Kernels that share a sandbox because of branches have the same, that of all of them.

@@ -14,13 +14,13 @@ from cellgate.errors import NotOwner
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class KeyOwner:
     """A gateway that has a key. `address`: its URL for other gateways; None: it is this one."""
 
     address: str | None = None
 
 
-OURS: Final = Owner()
+OURS: Final = KeyOwner()
 
 
 class Ownership(Protocol):
@@ -30,10 +30,10 @@ class Ownership(Protocol):
     open goes on: whether it may still be recorded is for the record's store to say.
     """
 
-    async def find(self, principal: str, key: str) -> Owner | None:
+    async def find(self, principal: str, key: str) -> KeyOwner | None:
         """Return who has the key; None if nobody has. The answer may be outdated: only a claim decides."""
 
-    async def claim(self, principal: str, key: str) -> Owner:
+    async def claim(self, principal: str, key: str) -> KeyOwner:
         """Take the key for this gateway unless another one has it, and return who has it.
 
         A repeat does no harm. Call it before anything of the session's record is read: once it is ours, no
@@ -50,17 +50,17 @@ class Ownership(Protocol):
 class Alone(Ownership):
     """The ownership of the only gateway with a record: every key is its own."""
 
-    async def find(self, principal: str, key: str) -> Owner | None:
+    async def find(self, principal: str, key: str) -> KeyOwner | None:
         return OURS
 
-    async def claim(self, principal: str, key: str) -> Owner:
+    async def claim(self, principal: str, key: str) -> KeyOwner:
         return OURS
 
     def release(self, principal: str, key: str) -> None:
         """Keep the key: nobody else can ask for it."""
 
 
-def check_ours(owner: Owner | None, key: str) -> None:
+def check_ours(owner: KeyOwner | None, key: str) -> None:
     """Check that no other gateway has the session's key. Raises NotOwner."""
     if owner is not None and owner.address is not None:
         raise NotOwner(f"Another gateway, {owner.address}, has the session {key!r}", owner.address)

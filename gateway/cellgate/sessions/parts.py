@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cellgate.channels.client import ChannelSettings
 from cellgate.egress.shared import Egress
 from cellgate.execution.cell_record import RunObserver
-from cellgate.execution.limits import Ceilings
+from cellgate.execution.limits import LimitCeilings
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
@@ -34,7 +34,7 @@ class SessionSettings:
     channels: ChannelSettings
     max_queue: int = 64
     gateway_version: str = ""
-    ceilings: Ceilings = field(default_factory=Ceilings)
+    ceilings: LimitCeilings = field(default_factory=LimitCeilings)
 
 
 def everybody(_principal: str) -> bool:

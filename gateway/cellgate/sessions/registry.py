@@ -22,7 +22,7 @@ from msgspec import structs
 
 from cellgate.errors import CannotShare, Conflict, Forbidden, NetworkNotAllowed, NotFound, ShuttingDown
 from cellgate.execution.checks import check_env, check_session_key
-from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
+from cellgate.execution.limits import LimitCeilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
 from cellgate.fairness.reservation import Reservation
@@ -106,7 +106,7 @@ class _Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedExecution:
     """An accepted cell and its session.
 
     `execution`: the one just queued, or the live one with the same idempotency key; if that key's execution
@@ -504,7 +504,7 @@ class SessionManager:
         language: str | None = None,
         idempotency: tuple[str, str] | None = None,
         moved: Moved | None = None,
-    ) -> Accepted:
+    ) -> AcceptedExecution:
         """Queue a cell in the principal's session with this key, creating the session if necessary.
 
         `language`: the language of the code, if it differs from the kernel's; a session that has never
@@ -523,11 +523,11 @@ class SessionManager:
                 # In each life anew: another request with this key may have been the first in the next one.
                 known = await session.record.known(*idempotency, session.runs.known())
                 if known is not None:
-                    return Accepted(session, known)
+                    return AcceptedExecution(session, known)
             if not session.ending:
                 break
             # It was culled just as this request arrived: a new session takes its place.
-        return Accepted(session, session.submit(asked, idempotency=idempotency, arrived=arrived))
+        return AcceptedExecution(session, session.submit(asked, idempotency=idempotency, arrived=arrived))
 
     async def start_process(
         self, principal: str, key: str, request: ProcessRequest, *, moved: Moved | None = None
@@ -601,7 +601,7 @@ class SessionManager:
             return False
         return True
 
-    def ceilings(self, principal: str) -> Ceilings:
+    def ceilings(self, principal: str) -> LimitCeilings:
         """Return the highest limits that the principal may request."""
         return self._allowances(self._usage.quotas(principal))[0]
 
@@ -609,7 +609,7 @@ class SessionManager:
         """Return the limits of the principal's sessions that ask for none; they never exceed a ceiling."""
         return self._allowances(self._usage.quotas(principal))[1]
 
-    def _allow(self, quotas: Quotas) -> tuple[Ceilings, SessionLimits]:
+    def _allow(self, quotas: Quotas) -> tuple[LimitCeilings, SessionLimits]:
         ceilings = self.settings.session.ceilings.lowered_by(quotas)
         return ceilings, ceilings.lower(self.settings.limits)[0]
 
@@ -930,10 +930,7 @@ class SessionManager:
     # Ending
 
     async def delete(self, principal: str, key: str) -> None:
-        """End the session and remove its files; the record stays. Raises NotFound.
-
-        Files that are another session's too stay until that is deleted.
-        """
+        """End the session and remove its files unless shared; the record stays. Raises NotFound."""
         owned = (principal, check_session_key(key))
         if (opening := self._opening.get(owned)) is not None:
             await asyncio.wait([opening.task])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
-from cellgate.execution.limits import Ceilings, SessionLimits
+from cellgate.execution.limits import LimitCeilings, SessionLimits
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import LastLife
 from cellgate.sessions.model import has_network
@@ -51,7 +51,7 @@ class Resumption:
 
 
 def resume(
-    past: Past, body: SessionBody, profile: KernelProfile, limits: SessionLimits, ceilings: Ceilings
+    past: Past, body: SessionBody, profile: KernelProfile, limits: SessionLimits, ceilings: LimitCeilings
 ) -> Resumption:
     """Return the next life of a session. `profile` and `limits`: a new session's with this `body`."""
     before = _missing_before(past.life)
@@ -96,7 +96,7 @@ def _given(names: Iterable[str] | UnsetType) -> Iterable[str]:
     return () if isinstance(names, UnsetType) else names
 
 
-def _former_limits(past: Past, ceilings: Ceilings) -> tuple[SessionLimits, dict[str, float]]:
+def _former_limits(past: Past, ceilings: LimitCeilings) -> tuple[SessionLimits, dict[str, float]]:
     """Return the former limits under today's ceilings, and the former values of those that were lowered."""
     former = SessionLimits.from_wire(past.row.limits)
     limits, _ = ceilings.lower(former)

@@ -20,7 +20,7 @@ from cellgate.quotas.usage import Account
 from cellgate.sessions.checkpoints import (
     DENSE,
     Checkpoint,
-    Forks,
+    CheckpointForks,
     Position,
     RolledBack,
     SessionCheckpoints,
@@ -58,7 +58,7 @@ class SessionUndo:
 
     def __init__(
         self,
-        forks: Forks,
+        forks: CheckpointForks,
         open_snapshots: Callable[[int], Awaitable[Snapshots]],
         account: Account,
         limits: ResourceLimits,

@@ -49,7 +49,7 @@ from cellgate_kernels.forking.shared_containers import (
     PACKAGES_AT,
     SOCKETS_AT,
     WORKSPACES_AT,
-    Places,
+    ContainerPlaces,
     Seat,
     SeatRequest,
     SharedChild,
@@ -237,7 +237,7 @@ class DockerProvisioner(CellgateProvisioner):
         self.way = "fork"
         self._follow(child.exited)
 
-    def _shared_config(self, launch: Launch, places: Places) -> dict[str, Any]:
+    def _shared_config(self, launch: Launch, places: ContainerPlaces) -> dict[str, Any]:
         engine, seat = self._engine, self._seat
         assert engine is not None
         assert seat is not None

@@ -29,7 +29,7 @@ from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.forking.forker import ForkedChild
 from cellgate_kernels.forking.messages import NotForked
 from cellgate_kernels.forking.server import USER as USER_ID
-from cellgate_kernels.forking.server import ForkRequest, ForkServer, Lineage, can_fork
+from cellgate_kernels.forking.server import ForkRequest, ForkServer, ZygoteLineage, can_fork
 from cellgate_kernels.launch.base import KernelExit, KernelView, Launch, kernel_environment, last_words
 from cellgate_kernels.launch.child import Child, ChildProvisioner, Supervised, find_program, rlimit_arguments
 from cellgate_kernels.launch.folders import LaunchFolders, remove_tree
@@ -38,7 +38,7 @@ from cellgate_kernels.limits.disk import Folder, may_look
 from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
 from cellgate_kernels.protocol.unsent import FILES_BYTES
 from cellgate_kernels.walls import bubblewrap
-from cellgate_kernels.walls.bubblewrap import Files
+from cellgate_kernels.walls.bubblewrap import SandboxFiles
 from cellgate_kernels.walls.mounts import VIEW, WORKSPACE, bwrap_words, files, session_part, system_part
 from cellgate_kernels.walls.seccomp import sandbox_filter
 
@@ -68,7 +68,7 @@ class SandboxProvisioner(ChildProvisioner):
 
     isolation = "sandbox"
     _forks: ForkServer | None = None
-    _lineage: Lineage | None = None
+    _lineage: ZygoteLineage | None = None
     _disks: DiskWatch | None = None
     _watched: Watched | None = None
 
@@ -163,7 +163,7 @@ class SandboxProvisioner(ChildProvisioner):
             common = super()._plan(cmd, replace(folders, egress=None), {"limits": launch.limits})
             env = {**common.env, **USER, "PWD": WORKSPACE}
             packages = folders.packages is not None
-            self._lineage = Lineage(launch.argv, tuple(env.items()), tuple(self.readable), packages)
+            self._lineage = ZygoteLineage(launch.argv, tuple(env.items()), tuple(self.readable), packages)
         return launch
 
     async def _begin(self, launch: Launch) -> Supervised:
@@ -214,7 +214,7 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
         *rlimit_arguments(launch.limits, processes=unprivileged, reserved=reserved, own_user=True),
         *launch.argv,
     ]
-    with Files() as contents:
+    with SandboxFiles() as contents:
         program = sandbox_filter(platform.machine(), branches=can_fork(launch.argv), root=not unprivileged)
         steps = [*system_part(readable), *session_part(launch.limits, launch.folders, readable)]
         words = [

@@ -44,7 +44,7 @@ from cellgate_kernels.protocol.messages import (
 )
 from cellgate_kernels.protocol.overtaking import WaitingQuestions
 from cellgate_kernels.protocol.policy import SMALL_BYTES, SMALL_FRAMES
-from cellgate_kernels.protocol.unsent import Unsent
+from cellgate_kernels.protocol.unsent import LastText
 
 logger = logging.getLogger(__name__)
 
@@ -289,12 +289,12 @@ class KernelConnection:
                 await place
             self._tell(message)
 
-    async def tell_unsent(self, unsent: Iterable[Unsent]) -> None:
+    async def tell_unsent(self, unsent: Iterable[LastText]) -> None:
         """Deliver text that the kernel could not send any more, as if it had, after all that it did send."""
         await self.tell_undelivered(map(self._message_of, unsent))
         self.show_rest()
 
-    def _message_of(self, unsent: Unsent) -> Message:
+    def _message_of(self, unsent: LastText) -> Message:
         content = {"name": unsent.name, "text": unsent.text}
         message = new_message(Channel.IOPUB, "stream", content, session=self.session)
         return structs.replace(message, parent_frame=unsent.parent, parent=read_header(unsent.parent))

@@ -25,10 +25,7 @@ AT_ONCE = 4
 
 
 def sweep(url: str, instance: str, seconds: float) -> bool:
-    """Remove the containers of `instance` from the engine at `url`; True when none is left in time.
-
-    A slow removal may make it take up to twice as long.
-    """
+    """Remove containers of `instance` at `url`; return whether none is left, in twice the time."""
     deadline = time.monotonic() + seconds
     try:
         client = connect(url, seconds)

@@ -1,9 +1,9 @@
 """The fork server: zygotes, and the kernels that they fork, as the gateway sees them.
 
 A zygote (``inside/zygote.py``) is an interpreter in a sandbox of its own that has loaded what kernels need.
-There is one for each `Lineage`: a kernelspec with what all its kernels have in common. It is replaced after a
-number of forks, after some time, and at the first doubt; it then ends with its last kernel. Kernels end with
-their zygote.
+There is one for each `ZygoteLineage`: a kernelspec with what all its kernels have in common. It is replaced
+after a number of forks, after some time, and at the first doubt; then it ends with its last kernel. Kernels
+end with their zygote.
 
 What can't be forked faithfully is not forked: `ForkServer.fork` raises NotForked, which says why, and the
 caller starts the kernel cold: as a program of its own. That is so for variables that the interpreter or the
@@ -36,7 +36,7 @@ from cellgate_kernels.launch.child import Child, Lasting, rlimits
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.limits.cgroups import Cgroup, Cgroups
 from cellgate_kernels.walls import bubblewrap
-from cellgate_kernels.walls.bubblewrap import Files
+from cellgate_kernels.walls.bubblewrap import SandboxFiles
 from cellgate_kernels.walls.kernel_uids import KernelUid, KernelUids, Mounts
 from cellgate_kernels.walls.mounts import (
     NOTHING,
@@ -97,7 +97,7 @@ class ForkSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class ZygoteLineage:
     """What a zygote is made for: the command and the environment that all its kernels have, and what they may
     read of the host. `packages`: whether they have a folder of packages, which may have other versions of
     what a zygote loads.
@@ -113,7 +113,7 @@ class Lineage:
 class ForkRequest:
     """One kernel to be forked."""
 
-    lineage: Lineage
+    lineage: ZygoteLineage
     env: Mapping[str, str]
     limits: ResourceLimits
     folders: LaunchFolders
@@ -152,7 +152,7 @@ class ForkServer:
         self.cgroups = cgroups
         self.uids = uids
         self._sessions = [(folder.resolve(), writable) for folder, writable in sessions]
-        self._lines: dict[Lineage, _Line] = {}
+        self._lines: dict[ZygoteLineage, _Line] = {}
         self._zygotes: set[Zygote] = set()
         self._tasks = Supervisor()
         self._kernels = 0
@@ -282,7 +282,7 @@ class ForkServer:
             if folder is not None and self._source_of(str(folder)) == str(folder):
                 raise NotForked(f"{folder} is in none of the folders of this gateway's sessions")
 
-    async def _zygote(self, lineage: Lineage) -> Zygote:
+    async def _zygote(self, lineage: ZygoteLineage) -> Zygote:
         """Return the zygote to fork from. Raises NotForked where there is none, and none can be made now."""
         line = self._lines.get(lineage)
         if line is None:
@@ -299,13 +299,13 @@ class ForkServer:
             self._renew(lineage, line)
         return zygote
 
-    def _renew(self, lineage: Lineage, line: _Line) -> asyncio.Task[Zygote]:
+    def _renew(self, lineage: ZygoteLineage, line: _Line) -> asyncio.Task[Zygote]:
         if line.coming is None:
             work = self._start(lineage, line)
             line.coming = self._tasks.share(work, "start a zygote")
         return line.coming
 
-    async def _start(self, lineage: Lineage, line: _Line) -> Zygote:
+    async def _start(self, lineage: ZygoteLineage, line: _Line) -> Zygote:
         loop = asyncio.get_running_loop()
         modules = () if lineage.packages else self.settings.modules
         zygote: Zygote | None = None
@@ -364,7 +364,7 @@ class Zygote(Forker):
 
     def __init__(
         self,
-        lineage: Lineage,
+        lineage: ZygoteLineage,
         sessions: Sequence[tuple[Path, bool]],
         tasks: Supervisor,
         uids: KernelUids | None = None,
@@ -392,7 +392,7 @@ class Zygote(Forker):
     def _spawn(self, control: int) -> Child:
         readable = self._lineage.readable
         sessions = [(str(folder), writable) for folder, writable in self._sessions]
-        with Files() as contents:
+        with SandboxFiles() as contents:
             texts = {**files(system_part(readable)), NOTHING: b""}
             opened = {path: contents.add(text) for path, text in texts.items()}
             words = [*_NAMESPACES, *zygote_words(readable, sessions, opened), "--chdir", WORKSPACE]

@@ -119,12 +119,12 @@ class SeatRequest:
     launch: Launch
     common: Launch
     connection: Mapping[str, Any]
-    config: Callable[[Launch, Places], dict[str, Any]]
+    config: Callable[[Launch, ContainerPlaces], dict[str, Any]]
     named_for: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ContainerPlaces:
     """The folders of one container's kernels, here; and for how many kernels its own limits are."""
 
     sockets: Path
@@ -157,10 +157,7 @@ def of_the_first(limits: ResourceLimits) -> ResourceLimits:
 
 
 class SharedContainers:
-    """The shared containers of one gateway. `close` it before the engine.
-
-    `patience`: seconds in which a container must have its zygote ready.
-    """
+    """A gateway's shared containers; `close` before the engine. `patience`: seconds to have a zygote."""
 
     def __init__(
         self,
@@ -211,13 +208,13 @@ class SharedContainers:
             self._houses.add(house)
         return house.seat(kernel_id)
 
-    def _new_places(self) -> Places:
+    def _new_places(self) -> ContainerPlaces:
         name = f"shared-{secrets.token_hex(4)}"
         packages = None if self._roots.packages is None else self._roots.packages / name
         # As with branches, of which the start of a gateway knows.
         workspaces = self._roots.workspaces / f"{name}{BRANCHES}"
         kernels = 1 if self.divides is False else MOST_KERNELS
-        places = Places(self._roots.runtime / name, workspaces, packages, kernels)
+        places = ContainerPlaces(self._roots.runtime / name, workspaces, packages, kernels)
         try:
             check_socket_path(str(places.sockets / _LONGEST_NAME))
         except KernelStartFailed as error:
@@ -293,7 +290,7 @@ def _removed(folder: Path) -> bool:
 class _House:
     """One container, its zygote, and its kernels' seats."""
 
-    def __init__(self, containers: SharedContainers, sharers: Sharers, places: Places) -> None:
+    def __init__(self, containers: SharedContainers, sharers: Sharers, places: ContainerPlaces) -> None:
         self.sharers = sharers
         self.places = places
         self._containers = containers

@@ -51,10 +51,7 @@ PAUSE = 0.005  # seconds
 
 
 def begin():
-    """Become a kernel's process, the child of a keeper; the caller goes on as that child.
-
-    CELLGATE_KEEPER is set where there is to be one.
-    """
+    """Become a kernel's process, a keeper's child, if CELLGATE_KEEPER is set; the caller goes on in it."""
     leave_if_orphaned()
     address = os.environ.pop(KEEPER, None)
     if address is None:

@@ -24,10 +24,7 @@ PortStreams = tuple[StreamReader, StreamWriter]
 
 
 async def connect_port(path: str, port: int) -> PortStreams:
-    """Connect to a port by the keeper whose socket is at `path`.
-
-    Raises PortUnanswered when nothing listens there, KernelDied when no keeper answers.
-    """
+    """Connect to a port by the keeper at `path`. Raises PortUnanswered, or KernelDied without a keeper."""
     try:
         reader, writer = await open_stream(path, BUFFER)
     except OSError:

@@ -43,7 +43,7 @@ class Moves(msgspec.Struct, frozen=True, rename={"before": "from"}):
 class NamesOffer(msgspec.Struct, frozen=True):
     """Names of its own for the workspace that a kernel gets, which is `folder` then.
 
-    `socket`: where it receives them. `workspace`: as in an `Order`, if it has taken them; otherwise the
+    `socket`: where it receives them. `workspace`: as in an `BranchOrder`, if it has taken them; otherwise the
     order's hold. `needed`: without them there is to be no kernel.
     """
 
@@ -53,7 +53,7 @@ class NamesOffer(msgspec.Struct, frozen=True):
     needed: bool
 
 
-class Order(msgspec.Struct, frozen=True):
+class BranchOrder(msgspec.Struct, frozen=True):
     """What the kernel is told: where the branch's sockets go and its key, and how it differs.
 
     `workspace`: None if it is where the parent's is. `spool`: a folder for its spool. `hold`: whether it is
@@ -99,7 +99,7 @@ class _NotMade(msgspec.Struct, tag_field="status", tag="error", frozen=True):
 
 
 async def ask_for_branch(
-    connection: KernelConnection, exited: asyncio.Future[KernelExit], order: Order
+    connection: KernelConnection, exited: asyncio.Future[KernelExit], order: BranchOrder
 ) -> Made:
     """Let a kernel fork, and return when its branch runs.
 

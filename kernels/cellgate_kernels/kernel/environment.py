@@ -72,10 +72,7 @@ _MISSING_OF = "(lambda given: (exec(given['source'], given), given['missing'](gi
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An environment as a kernel or a file reports it: only the types have been checked.
-
-    `left_out`: how many packages its author left out.
-    """
+    """An environment as reported, with types checked alone. `left_out`: the packages its author left out."""
 
     python: str
     packages: dict[str, str]

@@ -32,7 +32,7 @@ from cellgate_kernels.forking.sharing import (
     branch_connection,
     keeper_of,
 )
-from cellgate_kernels.kernel.branch_request import Made, Order, ask_for_branch
+from cellgate_kernels.kernel.branch_request import BranchOrder, Made, ask_for_branch
 from cellgate_kernels.kernel.held import HeldFork, tie
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.kernel.manager import Manager, Workshop
@@ -52,7 +52,7 @@ class KernelForks:
         with _forking(parent):
             sandbox = _sandbox_of(parent)
 
-            async def fork(order: Order) -> Made:
+            async def fork(order: BranchOrder) -> Made:
                 made = await ask_for_branch(parent.connection, parent.exited, order)
                 await self._keep_parent(parent, sandbox, made)
                 return made
@@ -87,7 +87,7 @@ class KernelForks:
         held_id = str(uuid.uuid4())
         path, inner_path = sandbox.socket_of_held(held_id)
         try:
-            order = Order(inner_path, "", anyway=anyway, hold=True)
+            order = BranchOrder(inner_path, "", anyway=anyway, hold=True)
             made = await ask_for_branch(parent.connection, parent.exited, order)
             # First of all, because it ends when nobody comes.
             tether = await tie(path, self._tasks)
@@ -109,7 +109,7 @@ class KernelForks:
         sandbox: SharedSandbox,
         parent: Kernel,
         origin: Kernel,
-        fork: Callable[[Order], Awaitable[Made]],
+        fork: Callable[[BranchOrder], Awaitable[Made]],
         branched: Callable[[Made], Branched],
         process: int | None = None,
     ) -> Kernel:
@@ -134,7 +134,9 @@ class KernelForks:
                 forked = sandbox.process_of(origin.id) if process is None else process
                 wanted = Wanted(kernel_id, place.workspace, origin.outlook, forked, bool(own))
                 info = branch_connection(place)
-                order = Order(place.inner_prefix, info["key"].decode(), seed=spec.seed, anyway=spec.anyway)
+                order = BranchOrder(
+                    place.inner_prefix, info["key"].decode(), seed=spec.seed, anyway=spec.anyway
+                )
                 try:
                     made, outlook = await fork_with_names(sandbox, wanted, order, fork)
                     joined = await self._joined(parent, sandbox, place, manager, info, made, branched(made))

@@ -28,7 +28,7 @@ from cellgate_kernels.base.local_stream import open_stream
 from cellgate_kernels.base.tasks import Supervisor, guarded
 from cellgate_kernels.forking.kept import Kept
 from cellgate_kernels.forking.sharing import SharedSandbox
-from cellgate_kernels.kernel.branch_request import ANSWER_TIMEOUT, Made, Order, understood
+from cellgate_kernels.kernel.branch_request import ANSWER_TIMEOUT, BranchOrder, Made, understood
 from cellgate_kernels.launch.base import KernelExit
 
 MOST_ANSWER: Final = 16 * 1024
@@ -180,7 +180,7 @@ class HeldFork:
         except msgspec.MsgspecError:
             raise KernelDied("The checkpoint does not say how much memory it keeps") from None
 
-    async def make(self, order: Order) -> Made:
+    async def make(self, order: BranchOrder) -> Made:
         """Let it fork, and return when the process is about to become a kernel.
 
         Raises KernelDied when it has ended, KernelStartFailed when the kernel did not come up.

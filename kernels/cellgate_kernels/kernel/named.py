@@ -13,7 +13,7 @@ from msgspec import structs
 
 from cellgate_kernels.base.errors import KernelStartFailed
 from cellgate_kernels.forking.sharing import Outlook, SharedSandbox
-from cellgate_kernels.kernel.branch_request import Made, Moves, NamesOffer, Order
+from cellgate_kernels.kernel.branch_request import BranchOrder, Made, Moves, NamesOffer
 from cellgate_kernels.launch.names import MOST_DEPTH, Names
 
 
@@ -32,7 +32,7 @@ class Wanted:
 
 
 async def fork_with_names(
-    sandbox: SharedSandbox, wanted: Wanted, order: Order, fork: Callable[[Order], Awaitable[Made]]
+    sandbox: SharedSandbox, wanted: Wanted, order: BranchOrder, fork: Callable[[BranchOrder], Awaitable[Made]]
 ) -> tuple[Made, Outlook]:
     """Fork a kernel by an order that says nothing of its workspace yet; returns what it sees of that.
 

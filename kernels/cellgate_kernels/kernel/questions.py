@@ -57,7 +57,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=200)]
 
 
-class Completion(msgspec.Struct, frozen=True):
+class KernelCompletion(msgspec.Struct, frozen=True):
     """What may stand from `start` to `end` of the code, in Unicode code points.
 
     `types`: of each match, what it is, such as ``function``; empty if the kernel does not say. `truncated`:
@@ -71,7 +71,7 @@ class Completion(msgspec.Struct, frozen=True):
     truncated: bool = False
 
 
-class Inspection(msgspec.Struct, frozen=True):
+class KernelInspection(msgspec.Struct, frozen=True):
     """What a kernel knows of a name: texts by MIME type; none if it does not know it."""
 
     data: dict[str, str] = {}
@@ -86,7 +86,7 @@ class Variable(msgspec.Struct, frozen=True):
     size: _Count | None = None
 
 
-class Variables(msgspec.Struct, frozen=True):
+class KernelVariables(msgspec.Struct, frozen=True):
     """Variables in the order of their definition. `truncated`: whether there are more."""
 
     variables: Annotated[list[Variable], msgspec.Meta(max_length=MOST_VARIABLES)]
@@ -119,7 +119,7 @@ class _Inspected(msgspec.Struct, frozen=True):
 
 async def complete(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], code: str, cursor: int
-) -> Completion:
+) -> KernelCompletion:
     """Ask for completions at the cursor. Raises the errors of `ask`."""
     content = await ask(
         connection, exited, "complete_request", {"code": code, "cursor_pos": cursor}, "complete_reply"
@@ -129,7 +129,7 @@ async def complete(
 
 async def inspect(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], code: str, cursor: int, detail: int
-) -> Inspection:
+) -> KernelInspection:
     """Inspect the name at the cursor; with `detail` 1 its source too. Raises the errors of `ask`."""
     question = {"code": code, "cursor_pos": cursor, "detail_level": detail}
     return inspection_of(await ask(connection, exited, "inspect_request", question, "inspect_reply"))
@@ -137,7 +137,7 @@ async def inspect(
 
 async def variables(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], *, texts: bool = True
-) -> Variables:
+) -> KernelVariables:
     """Return the variables of a kernel that has the `FEATURE`. Raises as `ask`.
 
     `texts`: whether text may be shown. It is cut by the kernel, so a secret in it could not be found here.
@@ -240,11 +240,11 @@ async def _interrupt(connection: KernelConnection, exited: asyncio.Future[Kernel
 # What a kernel says, as values
 
 
-def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> Completion:
+def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> KernelCompletion:
     """Return the completions in a reply to code of this length; none if it makes no sense."""
     told = _as(content, _Completed)
     if told is None or not 0 <= told.cursor_start <= told.cursor_end <= length:
-        return Completion([], cursor, cursor)
+        return KernelCompletion([], cursor, cursor)
     fitting = [match for match in told.matches if 0 < len(match) <= MOST_MATCH]
     matches = fitting[:MOST_MATCHES]
     described = _as(content, _Described)
@@ -252,29 +252,29 @@ def completion_of(content: Mapping[str, Any], length: int, cursor: int) -> Compl
     if described is not None and described.metadata.found:
         by_text = {each.text: printable(each.type, MOST_TYPE) for each in described.metadata.found}
         types = [by_text.get(match, "") for match in matches]
-    return Completion(
+    return KernelCompletion(
         matches, told.cursor_start, told.cursor_end, types, truncated=len(matches) < len(told.matches)
     )
 
 
-def inspection_of(content: Mapping[str, Any]) -> Inspection:
+def inspection_of(content: Mapping[str, Any]) -> KernelInspection:
     """Read an inspect_reply; empty if it is invalid."""
     told = _as(content, _Inspected)
     if told is None or not told.found:
-        return Inspection()
+        return KernelInspection()
     texts = {
         mime: text
         for mime, text in told.data.items()
         if isinstance(text, str) and len(text) <= MOST_FORM and len(mime) <= MOST_TYPE and mime.isascii()
     }
-    return Inspection(dict(list(texts.items())[:MOST_FORMS]))
+    return KernelInspection(dict(list(texts.items())[:MOST_FORMS]))
 
 
-def variables_of(content: Mapping[str, Any]) -> Variables:
+def variables_of(content: Mapping[str, Any]) -> KernelVariables:
     """Return the variables in a reply; none if it makes no sense."""
-    told = _as(content, Variables)
+    told = _as(content, KernelVariables)
     if told is None:
-        return Variables([], truncated=True)
+        return KernelVariables([], truncated=True)
     shown = [
         Variable(
             printable(each.name, len(each.name)),
@@ -284,7 +284,7 @@ def variables_of(content: Mapping[str, Any]) -> Variables:
         )
         for each in told.variables
     ]
-    return Variables(shown, told.truncated)
+    return KernelVariables(shown, told.truncated)
 
 
 def _as(content: Mapping[str, Any], kind: type[T]) -> T | None:

@@ -340,10 +340,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         return kwargs
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
-        """Start the kernel; on any failure and on cancellation everything is undone.
-
-        Raises KernelStartFailed or BackendUnavailable.
-        """
+        """Start the kernel, or undo all on failure. Raises KernelStartFailed, BackendUnavailable."""
         if self._attached:
             raise KernelStartFailed("The kernel is running already.")
         try:
@@ -389,9 +386,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         return ended.returncode
 
     async def send_signal(self, signum: int) -> None:
-        """Send a signal to a running kernel; does nothing when it has ended. Raises InvalidInput if it can't
-        be delivered.
-        """
+        """Send a signal to a running kernel; does nothing after its end. Raises InvalidInput."""
         if self._running:
             self._signal(signum)
 

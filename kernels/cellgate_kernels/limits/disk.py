@@ -60,7 +60,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DiskUsage:
     """A kernel's disk use. `on_the_way`: files wait in a socket; until they are received no process has them
     open, and they can't be inspected. `largest`: what of it is in one workspace, the one that has most.
     """
@@ -72,7 +72,7 @@ class Usage:
 
 def usage(
     folders: Sequence[Folder], process: int | None, *, enough: int, parents: Parents | None = None
-) -> Usage:
+) -> DiskUsage:
     """Return bytes on disk of `folders` and of deleted files that `process` and its descendants keep.
 
     Stops soon after `enough`, and returns more than that where it can't be measured. This user must be able
@@ -88,15 +88,15 @@ def usage(
         elif folder.has_workspaces:
             largest = max(largest, tree.largest)
     if process is None or total > enough:
-        return Usage(total, largest=largest)
+        return DiskUsage(total, largest=largest)
     try:
         devices = {folder.path.lstat().st_dev for folder in folders}
         look = _look(process, devices, parents or all_parents())
     except FileNotFoundError:
-        return Usage(total, largest=largest)  # the kernel and its folders are gone
+        return DiskUsage(total, largest=largest)  # the kernel and its folders are gone
     except Unmeasurable:
-        return Usage(enough + 1, largest=largest)
-    return Usage(total + sum(look.found.values()), look.on_the_way, largest)
+        return DiskUsage(enough + 1, largest=largest)
+    return DiskUsage(total + sum(look.found.values()), look.on_the_way, largest)
 
 
 def may_look(process: int) -> bool:

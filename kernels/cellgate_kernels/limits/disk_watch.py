@@ -19,7 +19,7 @@ from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import MOST_BYTES, ResourceLimits
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.limits.disk import Folder, Parents, Usage, all_parents, usage
+from cellgate_kernels.limits.disk import DiskUsage, Folder, Parents, all_parents, usage
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Watched:
     workspaces: Callable[[], int] = lambda: 1
     given: int | None = 0
     given_to_one: int = 0
-    last: Usage = field(default_factory=lambda: Usage(0))
+    last: DiskUsage = field(default_factory=lambda: DiskUsage(0))
     looks_on_the_way: int = 0
     was_full: bool = False
     due: float = 0.0
@@ -83,7 +83,7 @@ class Watched:
         """The limit for one of its workspaces, or the most that one of them was given."""
         return max(self.limits.disk, self.given_to_one)
 
-    def is_over(self, found: Usage, share: float = 1.0) -> bool:
+    def is_over(self, found: DiskUsage, share: float = 1.0) -> bool:
         """Return whether this is more than a share of what is allowed, in all or to one workspace."""
         return found.used > share * self.allowed or found.largest > share * self.allowed_to_one
 
@@ -92,7 +92,7 @@ class Watched:
         """The pause after a check, as a multiple of its time; see `PATIENCE`."""
         return PATIENCE_WHEN_NEAR if self.is_over(self.last, NEAR) else PATIENCE
 
-    def bring_along(self, found: Usage) -> None:
+    def bring_along(self, found: DiskUsage) -> None:
         """Allow what was found, unless it can't be measured.
 
         If no workspace has more than the limit, nothing has to be allowed: what branches have in theirs is no
@@ -103,7 +103,7 @@ class Watched:
         self.given = found.used if measured and is_needed else 0
         self.given_to_one = found.largest if measured else 0
 
-    def must_end_after(self, found: Usage) -> bool:
+    def must_end_after(self, found: DiskUsage) -> bool:
         """Return whether the kernel must end, after this check."""
         if found.on_the_way and self.passes_files:
             self.looks_on_the_way += 1
@@ -191,13 +191,13 @@ class DiskWatch:
         kernel.due = now + kernel.patience * (now - began)
         return now - began
 
-    async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:
+    async def _usage(self, kernel: Watched, parents: Parents | None) -> DiskUsage | None:
         """Return the kernel's disk use; None when it can't be measured now, because no file can be opened."""
 
         # All of what the session brought along counts, however much it is.
         enough = MOST_BYTES if kernel.given is None else 2 * kernel.allowed
 
-        def look() -> Usage:
+        def look() -> DiskUsage:
             return usage(kernel.folders, kernel.process, enough=enough, parents=parents)
 
         try:

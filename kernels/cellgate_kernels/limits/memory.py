@@ -24,7 +24,7 @@ _PAGE = resource.getpagesize()
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MemoryUse:
     """What a process and its descendants use. `memory`: bytes that they have in memory.
 
     `seconds`: the processor time of those that live, and of children that they have reaped.
@@ -34,7 +34,7 @@ class Use:
     seconds: float = 0.0
 
 
-def uses(roots: Sequence[int]) -> list[Use]:
+def uses(roots: Sequence[int]) -> list[MemoryUse]:
     """Measure each process with its descendants; nothing for one that is gone."""
     children: dict[int, list[int]] = defaultdict(list)
     own: dict[int, tuple[int, int]] = {}
@@ -52,9 +52,9 @@ def resident(roots: Sequence[int]) -> list[int]:
     return [each.memory for each in uses(roots)]
 
 
-def _sum(found: Iterator[tuple[int, int]]) -> Use:
+def _sum(found: Iterator[tuple[int, int]]) -> MemoryUse:
     pages = ticks = 0
     for of_one in found:
         pages += of_one[0]
         ticks += of_one[1]
-    return Use(_PAGE * pages, ticks / TICKS_PER_SECOND)
+    return MemoryUse(_PAGE * pages, ticks / TICKS_PER_SECOND)

@@ -174,10 +174,7 @@ class KernelPool:
 
     @property
     def ready(self) -> bool:
-        """Whether a claim may expect a kernel: there are some, or the last one to be kept warm became ready.
-
-        A pool that keeps none warm is always ready.
-        """
+        """Whether a claim may expect a kernel: the last one to be kept warm became ready, or none is kept."""
         there = self._in_use or any(shelf.warm for shelf in self._shelves.values())
         keeps_any = any(self._launcher.keeps_warm(profile) for profile in self._shelves)
         return bool(there) or self._starts_work or self.settings.size == 0 or not keeps_any

@@ -36,14 +36,14 @@ _LONGEST_CHARACTER = 4
 """Bytes of UTF-8."""
 
 
-class Stream(NamedTuple):
+class TextStream(NamedTuple):
     """What was read of a stream. `size`: an upper limit of the whole text's bytes if it was cut, else 0."""
 
     content: dict[str, Any]
     size: int
 
 
-def read_text(frame: bytes, room: int) -> Stream:
+def read_text(frame: bytes, room: int) -> TextStream:
     """Return the content of a stream message; a text longer than `room` bytes is cut a little after that.
 
     Raises MalformedMessage, and TooComplex for content that is neither small nor of the usual shape.
@@ -62,7 +62,7 @@ def read_text(frame: bytes, room: int) -> Stream:
         size += byte_size(parts[-1])
         position = end
     name = _name(before, _AFTER.search(frame, len(frame) - _MOST_AROUND))
-    return Stream({"name": name, "text": "".join(parts)}, size + len(frame) - position)
+    return TextStream({"name": name, "text": "".join(parts)}, size + len(frame) - position)
 
 
 def _end_of_part(frame: bytes, position: int) -> int:
@@ -114,11 +114,11 @@ def _is_escape(before: bytes) -> bool:
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
 
 
-def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> Stream:
+def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> TextStream:
     after = None if len(frame) - position > _MOST_AROUND else _AFTER.match(frame, position)
     if after is None:
         return _read_odd(frame)
-    return Stream({"name": _name(before, after), "text": text}, 0)
+    return TextStream({"name": _name(before, after), "text": text}, 0)
 
 
 def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
@@ -129,8 +129,8 @@ def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
     return ""
 
 
-def _read_odd(frame: bytes) -> Stream:
+def _read_odd(frame: bytes) -> TextStream:
     """Content of another shape, read whole if it is small."""
     if len(frame) > MOST_ODD or weigh(frame) is None:
         raise TooComplex("content of stream is too large for its shape")
-    return Stream(read_content(frame, "stream"), 0)
+    return TextStream(read_content(frame, "stream"), 0)

@@ -39,7 +39,7 @@ _SENDS = {4: "stdout", 5: "stderr"}
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
+class LastText:
     """Text for a stream. `parent`: the header of the request that it was written for, as it came."""
 
     name: str
@@ -54,7 +54,7 @@ class LastWords:
     It is not where the kernel kept no file: nothing is known of it then.
     """
 
-    unsent: tuple[Unsent, ...] = ()
+    unsent: tuple[LastText, ...] = ()
     complete: bool = False
 
 
@@ -156,10 +156,10 @@ def _rest(path: Path) -> tuple[list[tuple[str, bytes]], bool]:
     return [("stdout", data[:out]), ("stderr", data[out : out + err])], max(sizes) > _REST_BYTES
 
 
-def _joined(pieces: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Unsent]:
+def _joined(pieces: Iterable[tuple[str, bytes, bytes]]) -> Iterator[LastText]:
     """Yield one text for all pieces in a row that are of one stream and one request."""
     for (name, parent), found in groupby(pieces, key=lambda piece: piece[:2]):
-        yield Unsent(name, parent, b"".join(data for _, _, data in found).decode(errors="replace"))
+        yield LastText(name, parent, b"".join(data for _, _, data in found).decode(errors="replace"))
 
 
 def _read(path: Path, most: int) -> bytes:

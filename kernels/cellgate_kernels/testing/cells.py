@@ -25,7 +25,7 @@ class Interrupted(Exception):
     """The kernel was interrupted while the cell waited."""
 
 
-class Side(Protocol):
+class KernelSide(Protocol):
     """The parts of a kernel that a behaviour uses."""
 
     def say(
@@ -46,7 +46,7 @@ class Side(Protocol):
 class Cell:
     """One execute_request, as the behaviour of a fake kernel sees it. `count`: the kernel's prompt number."""
 
-    def __init__(self, kernel: Side, request: Message, count: int) -> None:
+    def __init__(self, kernel: KernelSide, request: Message, count: int) -> None:
         content = request.content()
         self.kernel = kernel
         self.request = request

@@ -17,14 +17,14 @@ from cellgate_kernels.launch.child import Child, find_program
 LIFETIME = "CELLGATE_LIFETIME"
 
 
-class Files:
+class SandboxFiles:
     """Files in memory whose descriptors bwrap inherits. A context: it closes them."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self.descriptors: list[int] = []
 
-    def __enter__(self) -> Files:
+    def __enter__(self) -> SandboxFiles:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -49,7 +49,7 @@ def start(
     words: Iterable[str],
     command: Sequence[str],
     env: Mapping[str, str],
-    files: Files,
+    files: SandboxFiles,
     *,
     pass_fds: Sequence[int] = (),
     kind: type[Child] = Child,

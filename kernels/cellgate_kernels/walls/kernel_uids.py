@@ -29,7 +29,7 @@ from pathlib import Path
 
 from cellgate_kernels.base.errors import BackendUnavailable, in_words
 from cellgate_kernels.walls import bubblewrap
-from cellgate_kernels.walls.bubblewrap import Files
+from cellgate_kernels.walls.bubblewrap import SandboxFiles
 
 FIRST = 0x70000000
 BLOCK = 4096
@@ -178,7 +178,7 @@ async def _namespace(uid: int) -> int:
         except OSError as error:
             failed.append(error)
 
-    with Files() as contents:
+    with SandboxFiles() as contents:
         # There is nothing in it to run: it ends when its namespace is open here.
         child = bubblewrap.start(_NAMESPACE, (_NOTHING,), {}, contents, prepare=prepare)
     try:

@@ -663,7 +663,7 @@ async def test_an_answer_without_end_is_given_up(
     for module, name in ((calls, "MOST_ANSWER"), (api, "MOST_RESULT"), (files, "MOST_RESULT")):
         monkeypatch.setattr(module, name, MOST)
     monkeypatch.setattr(calls.Calls.call, "__kwdefaults__", {**calls.Calls.call.__kwdefaults__, "most": MOST})
-    monkeypatch.setattr(transport.Answer.body, "__kwdefaults__", {"most": MOST})
+    monkeypatch.setattr(transport.HttpAnswer.body, "__kwdefaults__", {"most": MOST})
     script, sent = endless(CHUNKED, CHUNK)
     async with answering(script) as (gateway, _):
         with pytest.raises(GatewayError, match="longer than 1 MiB") as refused:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cellgate.files.workspace import Restored, WorkspaceStore
+from cellgate.files.workspace import RestoredFiles, WorkspaceStore
 
 
 class Counting(ThreadPoolExecutor):
@@ -31,7 +31,7 @@ async def test_a_start_without_files_waits_for_one_thread(tmp_path: Path) -> Non
     asyncio.get_running_loop().set_default_executor(pool)
     kernel = tmp_path / "kernel"
     kernel.mkdir()
-    assert await WorkspaceStore(tmp_path).of("session-1").restore(kernel) == Restored(False, alone=True)
+    assert await WorkspaceStore(tmp_path).of("session-1").restore(kernel) == RestoredFiles(False, alone=True)
     assert pool.calls == 1
 
 
@@ -42,7 +42,7 @@ async def test_a_start_with_kept_files_waits_for_one_thread(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
     (tmp_path / "session-1" / "data").write_text("1")
     kernel = tmp_path / "kernel"
-    assert await WorkspaceStore(tmp_path).of("session-1").restore(kernel) == Restored(True, alone=True)
+    assert await WorkspaceStore(tmp_path).of("session-1").restore(kernel) == RestoredFiles(True, alone=True)
     assert pool.calls == 1
     assert (kernel / "data").read_text() == "1"
 
@@ -53,5 +53,5 @@ async def test_files_that_are_owed_come_first(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "former" / "data").write_text("owed")
     (tmp_path / "session-1.owed").symlink_to("former")
-    assert await store.of("session-1").restore(tmp_path / "kernel") == Restored(True, alone=True)
+    assert await store.of("session-1").restore(tmp_path / "kernel") == RestoredFiles(True, alone=True)
     assert below(tmp_path) == {"kernel", "kernel/data"}

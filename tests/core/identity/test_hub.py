@@ -20,7 +20,7 @@ from cellgate.http.operation import requires
 from cellgate.identity import hub
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
-from cellgate.identity.fetching import Answer, Fetcher
+from cellgate.identity.fetching import FetchedAnswer, Fetcher
 from cellgate.identity.hub import (
     CHECK_SECONDS,
     FRESH_SECONDS,
@@ -55,7 +55,7 @@ class Api(Fetcher):
         self.gate.set()
         self.down = False
 
-    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> FetchedAnswer:
         assert url == "http://hub:8081/hub/api/user"
         assert headers is not None
         token = headers["Authorization"].removeprefix("token ")
@@ -65,8 +65,8 @@ class Api(Fetcher):
             raise IdentityUnavailable("The Hub can't be reached")
         found = self.users.get(token, 403)
         if isinstance(found, int):
-            return Answer(found, b"")
-        return Answer(200, found if isinstance(found, bytes) else json.dumps(found).encode())
+            return FetchedAnswer(found, b"")
+        return FetchedAnswer(200, found if isinstance(found, bytes) else json.dumps(found).encode())
 
 
 class Service:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
-from cellgate.identity.fetching import Answer, Fetcher
+from cellgate.identity.fetching import FetchedAnswer, Fetcher
 from cellgate.identity.oidc_settings import OidcSettings
 from cellgate.identity.oidc_sign_in import (
     DISCOVERY_SECONDS,
@@ -41,19 +41,19 @@ class Asked(Fetcher):
         self.codes: asyncio.Queue[str] = asyncio.Queue()
         self.answers = asyncio.Event()
 
-    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> FetchedAnswer:
         del url, most, headers
         self.count += 1
         await asyncio.sleep(0)
         if self.document is None:
             raise IdentityUnavailable("The provider can't be reached")
-        return Answer(200, json.dumps(self.document).encode())
+        return FetchedAnswer(200, json.dumps(self.document).encode())
 
-    async def post(self, url: str, form: Mapping[str, str], *, most: int) -> Answer:
+    async def post(self, url: str, form: Mapping[str, str], *, most: int) -> FetchedAnswer:
         del url, most
         self.codes.put_nowait(form["code"])
         await self.answers.wait()
-        return Answer(400, b"")
+        return FetchedAnswer(400, b"")
 
 
 class World:

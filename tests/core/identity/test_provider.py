@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from cellgate.errors import IdentityUnavailable
-from cellgate.identity.fetching import Answer, Fetcher
+from cellgate.identity.fetching import FetchedAnswer, Fetcher
 from cellgate.identity.jwks import MOST_BYTES
 from cellgate.identity.provider import UrlKeys
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
@@ -28,10 +28,10 @@ class Fetched(Fetcher):
         self.answers = answers
         self.asked: list[str] = []
 
-    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> FetchedAnswer:
         self.asked.append(url)
         found = self.answers.get(url, 404)
-        return Answer(200, found) if isinstance(found, bytes) else Answer(found, b"")
+        return FetchedAnswer(200, found) if isinstance(found, bytes) else FetchedAnswer(found, b"")
 
 
 def discovery(issuer: str = ISSUER, jwks_uri: str = "https://keys.example.org/jwks", **more: str) -> bytes:

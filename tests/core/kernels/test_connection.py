@@ -33,8 +33,8 @@ from cellgate_kernels.protocol import overtaking
 from cellgate_kernels.protocol.masking import Masker, MessageMasker
 from cellgate_kernels.protocol.messages import Channel, MalformedMessage, Message, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
-from cellgate_kernels.protocol.texts import Stream
-from cellgate_kernels.protocol.unsent import MOST_TEXTS, Unsent
+from cellgate_kernels.protocol.texts import TextStream
+from cellgate_kernels.protocol.unsent import MOST_TEXTS, LastText
 
 KEY = b"the-key-of-this-kernel"
 DEADLINE = 60.0
@@ -730,7 +730,7 @@ async def test_a_large_message_is_read_in_a_thread_and_keeps_its_place(
     threads = set[int]()
     decode = reading.read_text
 
-    def watched(frame: bytes, room: int) -> Stream:
+    def watched(frame: bytes, room: int) -> TextStream:
         threads.add(threading.get_ident())
         return decode(frame, room)
 
@@ -794,10 +794,10 @@ async def test_a_connection_may_close_while_a_message_is_read(
     connection, peer = bounded
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(frame: bytes, room: int) -> Stream:
+    def slow(frame: bytes, room: int) -> TextStream:
         begun.set()
         assert go_on.wait(DEADLINE)
-        return Stream({}, 0)
+        return TextStream({}, 0)
 
     monkeypatch.setattr(reading, "read_text", slow)
     messages = list[Message]()
@@ -1170,7 +1170,7 @@ async def test_last_words_without_number_are_delivered_while_others_get_their_tu
 
     task = asyncio.create_task(other())
     try:
-        await connection.tell_unsent(Unsent("stdout", parent, str(number)) for number in range(MOST_TEXTS))
+        await connection.tell_unsent(LastText("stdout", parent, str(number)) for number in range(MOST_TEXTS))
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -20,8 +20,8 @@ from cellgate_kernels.launch.base import KernelExit
 from cellgate_kernels.limits.disk import (
     ENTRY_BYTES,
     MOST_LOOKED_AT,
+    DiskUsage,
     Folder,
-    Usage,
     all_parents,
     may_look,
     usage,
@@ -161,7 +161,7 @@ def test_files_on_their_way_are_noticed(tmp_path: Path) -> None:
 def test_a_process_that_is_gone_and_folders_that_are_gone_count_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert usage([Folder(tmp_path / "gone")], process.pid, enough=MIB) == Usage(0)
+    assert usage([Folder(tmp_path / "gone")], process.pid, enough=MIB) == DiskUsage(0)
     assert not may_look(process.pid)
     assert all_parents()[os.getpid()] == os.getppid()
 
@@ -194,7 +194,7 @@ async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
     # A clock on which nothing but a look at many files takes time, however slow the machine is.
     seconds = 0.0
 
-    def look(folders: Sequence[Folder], process: int | None, **_: object) -> Usage:
+    def look(folders: Sequence[Folder], process: int | None, **_: object) -> DiskUsage:
         nonlocal seconds
         assert process is not None
         looks[process] += 1
@@ -202,7 +202,7 @@ async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
             seconds += 0.2
         if looks[2] == 10:
             loop.call_soon_threadsafe(enough.set)
-        return Usage(0)
+        return DiskUsage(0)
 
     clock = SimpleNamespace(monotonic=lambda: seconds)
     for name, value in (("usage", look), ("time", clock), ("INTERVAL", 0.01), ("SHARE", 0.0001)):
@@ -229,10 +229,10 @@ async def test_a_kernel_near_its_limit_is_looked_at_more_often(
 ) -> None:
     seconds = 0.0
 
-    def look(*_: object, **__: object) -> Usage:
+    def look(*_: object, **__: object) -> DiskUsage:
         nonlocal seconds
         seconds += 0.5
-        return Usage(used * MIB)
+        return DiskUsage(used * MIB)
 
     clock = SimpleNamespace(monotonic=lambda: seconds)
     monkeypatch.setattr("cellgate_kernels.limits.disk_watch.usage", look)
@@ -248,9 +248,9 @@ def test_the_second_look_at_a_full_kernel_comes_soon() -> None:
     watch, full, other = DiskWatch(), watched(), watched()
     watch._kernels |= {full, other}
     assert watch._pause(10.0) == 10.0
-    assert not full.must_end_after(Usage(11 * MIB))
+    assert not full.must_end_after(DiskUsage(11 * MIB))
     assert watch._pause(10.0) == AGAIN
-    assert not full.must_end_after(Usage(9 * MIB))
+    assert not full.must_end_after(DiskUsage(9 * MIB))
     assert watch._pause(0.0) == INTERVAL
 
 
@@ -303,40 +303,40 @@ def watched(disk: int = 10 * MIB) -> Watched:
 
 def test_a_kernel_ends_when_it_is_found_full_twice() -> None:
     kernel = watched()
-    found = [kernel.must_end_after(Usage(used * MIB)) for used in (11, 9, 11, 11)]
+    found = [kernel.must_end_after(DiskUsage(used * MIB)) for used in (11, 9, 11, 11)]
     assert found == [False, False, False, True]
 
 
 def test_what_a_session_brought_along_is_allowed() -> None:
     kernel = watched()
     kernel.given = 20 * MIB
-    assert not any(kernel.must_end_after(Usage(20 * MIB)) for _ in range(3))
-    assert [kernel.must_end_after(Usage(21 * MIB)) for _ in range(2)] == [False, True]
+    assert not any(kernel.must_end_after(DiskUsage(20 * MIB)) for _ in range(3))
+    assert [kernel.must_end_after(DiskUsage(21 * MIB)) for _ in range(2)] == [False, True]
 
 
 def test_each_workspace_of_a_sandbox_may_have_as_much_as_it_has_reserved() -> None:
     kernel, workspaces = watched(), [1]
     kernel.workspaces = lambda: workspaces[0]
-    assert not any(kernel.must_end_after(Usage(20 * MIB)) for workspaces[0] in (2, 2, 3))
-    assert [kernel.must_end_after(Usage(20 * MIB)) for workspaces[0] in (1, 1)] == [False, True]
+    assert not any(kernel.must_end_after(DiskUsage(20 * MIB)) for workspaces[0] in (2, 2, 3))
+    assert [kernel.must_end_after(DiskUsage(20 * MIB)) for workspaces[0] in (1, 1)] == [False, True]
 
 
 def test_no_workspace_may_have_what_another_has_reserved() -> None:
     """It is given back with a branch's end, while the files stay."""
     kernel = watched()
     kernel.workspaces = lambda: 4
-    assert not any(kernel.must_end_after(Usage(30 * MIB, largest=10 * MIB)) for _ in range(3))
-    assert [kernel.must_end_after(Usage(30 * MIB, largest=11 * MIB)) for _ in range(2)] == [False, True]
+    assert not any(kernel.must_end_after(DiskUsage(30 * MIB, largest=10 * MIB)) for _ in range(3))
+    assert [kernel.must_end_after(DiskUsage(30 * MIB, largest=11 * MIB)) for _ in range(2)] == [False, True]
 
 
 def test_what_branches_were_given_is_not_allowed_to_others() -> None:
     kernel, workspaces = watched(), [2]
     kernel.workspaces = lambda: workspaces[0]
-    kernel.bring_along(Usage(19 * MIB, largest=10 * MIB))
+    kernel.bring_along(DiskUsage(19 * MIB, largest=10 * MIB))
     assert (kernel.allowed, kernel.allowed_to_one) == (20 * MIB, 10 * MIB)
     workspaces[0] = 1
     assert kernel.allowed == 10 * MIB
-    kernel.bring_along(Usage(25 * MIB, largest=15 * MIB))
+    kernel.bring_along(DiskUsage(25 * MIB, largest=15 * MIB))
     assert (kernel.allowed, kernel.allowed_to_one) == (25 * MIB, 15 * MIB)
 
 
@@ -347,11 +347,11 @@ def test_each_workspace_is_measured_by_itself(tmp_path: Path) -> None:
         (folder / "file").write_bytes(b"x" * size * MIB)
     folders = [Folder(own, is_workspace=True), Folder(branches, has_workspaces=True)]
     found = usage(folders, None, enough=100 * MIB)
-    assert found == Usage(6 * MIB + 2 * ENTRY_BYTES, largest=3 * MIB)
+    assert found == DiskUsage(6 * MIB + 2 * ENTRY_BYTES, largest=3 * MIB)
     (branches / "beside").write_bytes(b"x" * 4 * MIB)
-    assert usage(folders, None, enough=100 * MIB) == Usage(found.used + 4 * MIB, largest=3 * MIB)
+    assert usage(folders, None, enough=100 * MIB) == DiskUsage(found.used + 4 * MIB, largest=3 * MIB)
     shutil.rmtree(branches)
-    assert usage(folders, None, enough=100 * MIB) == Usage(MIB, largest=MIB)
+    assert usage(folders, None, enough=100 * MIB) == DiskUsage(MIB, largest=MIB)
 
 
 async def test_all_that_a_session_brought_along_counts(tmp_path: Path) -> None:
@@ -364,21 +364,21 @@ async def test_all_that_a_session_brought_along_counts(tmp_path: Path) -> None:
     await watch.files_given(kernel)
     watch.discard(kernel)
     assert kernel.allowed >= 8 * MIB
-    kernel.bring_along(Usage(MOST_BYTES + 1))
+    kernel.bring_along(DiskUsage(MOST_BYTES + 1))
     assert kernel.allowed == MIB
 
 
 def test_files_cant_be_hidden_between_looks() -> None:
     kernel = watched()
-    seen = [kernel.must_end_after(found) for found in (Usage(11 * MIB), Usage(0, on_the_way=True))]
+    seen = [kernel.must_end_after(found) for found in (DiskUsage(11 * MIB), DiskUsage(0, on_the_way=True))]
     assert seen == [False, True]
 
 
 def test_files_may_be_on_their_way_but_not_stay_there() -> None:
-    kernel, on_the_way = watched(), Usage(0, on_the_way=True)
+    kernel, on_the_way = watched(), DiskUsage(0, on_the_way=True)
     for _ in range(3):
         assert not any(kernel.must_end_after(on_the_way) for _ in range(MOST_ON_THE_WAY - 1))
-        assert not kernel.must_end_after(Usage(0))
+        assert not kernel.must_end_after(DiskUsage(0))
     assert [kernel.must_end_after(on_the_way) for _ in range(MOST_ON_THE_WAY + 1)][-2:] == [False, True]
     gvisor = watched()
     gvisor.passes_files = False

@@ -11,7 +11,7 @@ import pytest
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.forking import server as fork_server
 from cellgate_kernels.forking.messages import NotForked
-from cellgate_kernels.forking.server import ForkRequest, ForkServer, Lineage
+from cellgate_kernels.forking.server import ForkRequest, ForkServer, ZygoteLineage
 from cellgate_kernels.launch.folders import LaunchFolders
 
 
@@ -64,7 +64,7 @@ async def test_a_gateway_that_ends_does_not_warn_of_zygotes_that_it_ends(
     caplog.set_level(logging.WARNING)
     server = ForkServer([(tmp_path, True)])
     folders = LaunchFolders(tmp_path / "run", tmp_path / "work", owns_workspace=True)
-    wanted = ForkRequest(Lineage((), (), (), packages=False), {}, ResourceLimits(), folders)
+    wanted = ForkRequest(ZygoteLineage((), (), (), packages=False), {}, ResourceLimits(), folders)
     forking = asyncio.create_task(server.fork(wanted))
     zygote = await zygotes.get()
     if by_itself:

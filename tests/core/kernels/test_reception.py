@@ -14,7 +14,7 @@ import pytest
 from cellgate_kernels.channels import reception as reading
 from cellgate_kernels.channels.reception import LONG_BYTES, Reception, Share
 from cellgate_kernels.protocol.messages import Channel, Message, Signer, new_message
-from cellgate_kernels.protocol.texts import Stream
+from cellgate_kernels.protocol.texts import TextStream
 
 DEADLINE = 60.0
 SHORT, LONG = LONG_BYTES // 2, 2 * LONG_BYTES
@@ -40,7 +40,7 @@ class Decoding:
         self._decode = reading.read_text
         monkeypatch.setattr(reading, "read_text", self)
 
-    def __call__(self, frame: bytes, room: int) -> Stream:
+    def __call__(self, frame: bytes, room: int) -> TextStream:
         stream = self._decode(frame, room)
         name = stream.content["text"].strip()
         self.begun.append(name)

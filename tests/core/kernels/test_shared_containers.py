@@ -31,7 +31,7 @@ from cellgate_kernels.forking import shared_containers
 from cellgate_kernels.forking.messages import LENGTH, NotForked
 from cellgate_kernels.forking.server import ForkSettings
 from cellgate_kernels.forking.shared_containers import (
-    Places,
+    ContainerPlaces,
     Roots,
     Seat,
     SeatRequest,
@@ -182,7 +182,7 @@ def refused(*_: object) -> None:
     raise BackendUnavailable("cgroups can't be made here")
 
 
-def config(launch: Launch, places: Places) -> dict[str, Any]:
+def config(launch: Launch, places: ContainerPlaces) -> dict[str, Any]:
     return {"kernels": places.kernels, "memory": places.limits(launch.limits).memory}
 
 
@@ -619,7 +619,7 @@ async def test_a_kernels_processors_are_no_more_than_there_are(
 
 def test_a_zygote_has_enough_to_load_modules_whatever_its_kernels_have() -> None:
     small = ResourceLimits(memory=64 * MIB, cpus=0.05, pids=16)
-    places = Places(Path("/a"), Path("/b"), None, shared_containers.MOST_KERNELS)
+    places = ContainerPlaces(Path("/a"), Path("/b"), None, shared_containers.MOST_KERNELS)
     limits = places.limits(small)
     assert (limits.memory, limits.cpus, limits.pids) == ((32 * 64 + 512) * MIB, 32 * 0.05, 32 * 16 + 64)
     first = shared_containers.of_the_first(small)

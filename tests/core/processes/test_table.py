@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from cellgate.errors import QueueFull
-from cellgate.processes.outputs import HALF, MOST_OF_PROGRAM, MOST_PIECES, Kept
+from cellgate.processes.outputs import HALF, MOST_OF_PROGRAM, MOST_PIECES, KeptOutput
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import SHORT, ProcessRun
 from cellgate.processes.table import (
@@ -189,7 +189,7 @@ async def test_so_many_that_ended_are_listed_and_short_output_stays(table: Table
 
 
 def test_text_that_comes_letter_by_letter_is_kept_in_few_pieces() -> None:
-    kept = Kept()
+    kept = KeptOutput()
     text = "".join(chr(97 + number % 26) for number in range(3 * HALF))
     for letter in text:
         kept.add(letter)

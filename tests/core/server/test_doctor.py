@@ -16,9 +16,9 @@ from cellgate.server import doctor, machine
 from cellgate.server.doctor import (
     GIB,
     MIB,
-    Finding,
-    Outcome,
-    Place,
+    Diagnosis,
+    DoctorPlace,
+    Grade,
     file_system_of,
     find_control_groups,
     find_disk,
@@ -68,7 +68,7 @@ def test_the_file_system_is_that_of_the_nearest_and_latest_mount(path: str, kind
 def test_a_data_folder_on_a_network_is_a_problem(tmp_path: Path) -> None:
     mounts = f"server:/home {tmp_path} nfs4 rw 0 0\n"
     (finding,) = find_disk(tmp_path / "data", mounts)
-    assert finding.outcome is Outcome.PROBLEM
+    assert finding.outcome is Grade.PROBLEM
     assert "nfs4" in finding.found
     assert "--data-dir" in finding.advice
 
@@ -81,18 +81,18 @@ def test_a_data_folder_that_can_be_made_is_no_problem(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway keeps that much for its record, and refuses cells."""
-    for free, outcome in ((MIB, Outcome.PROBLEM), (GIB, Outcome.NOTE), (100 * GIB, Outcome.OK)):
+    for free, outcome in ((MIB, Grade.PROBLEM), (GIB, Grade.NOTE), (100 * GIB, Grade.OK)):
         monkeypatch.setattr(doctor, "free", lambda _, free=free: free)
         (finding,) = find_disk(tmp_path / "data", "")
         assert finding.outcome is outcome
-        assert ("the disk is full" in finding.found) == (outcome is Outcome.PROBLEM)
+        assert ("the disk is full" in finding.found) == (outcome is Grade.PROBLEM)
 
 
 def test_a_data_folder_that_can_t_be_looked_at_is_a_problem(tmp_path: Path) -> None:
     """As one in a folder that the user may not search; the name is too long for everybody, root too."""
     data = tmp_path / ("x" * 300) / "data"
     (finding,) = find_disk(data, f"/dev/vda {tmp_path} ext4 rw 0 0\n")
-    assert finding.outcome is Outcome.PROBLEM
+    assert finding.outcome is Grade.PROBLEM
     assert finding.found == f"{data}: File name too long"
     assert machine.disk(data) == machine.disk(tmp_path)
 
@@ -102,7 +102,7 @@ def test_a_file_in_the_place_of_the_data_folder_is_a_problem(tmp_path: Path, bel
     program = tmp_path / "program"
     program.touch(0o700)
     (finding,) = find_disk(program / below, "")
-    assert finding.outcome is Outcome.PROBLEM
+    assert finding.outcome is Grade.PROBLEM
     assert finding.found.lower().replace("directory", "folder").endswith("not a folder")
     assert "--data-dir" in finding.advice
 
@@ -123,7 +123,7 @@ def test_a_broken_kernelspec_is_named(tmp_path: Path, kernel: str, why: str) -> 
     folder.mkdir()
     (folder / "kernel.json").write_bytes(kernel.encode(errors="surrogateescape"))
     finding = judge_kernelspecs(KernelspecCatalog(kernel_dirs=[str(tmp_path)]))
-    assert finding.outcome is Outcome.NOTE
+    assert finding.outcome is Grade.NOTE
     assert finding.found.startswith(f"{folder} can't be used: ")
     assert why in finding.found
     assert "cellgate setup" in finding.advice
@@ -132,16 +132,16 @@ def test_a_broken_kernelspec_is_named(tmp_path: Path, kernel: str, why: str) -> 
 async def test_a_sandbox_that_can_t_be_tried_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/dev/null/none")
     finding = await try_sandbox()
-    assert finding.outcome is Outcome.NOTE
+    assert finding.outcome is Grade.NOTE
     assert finding.found.startswith("could not be tried: Not a directory (/dev/null/none/")
     assert "TMPDIR" in finding.advice
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "tcp://localhost:abc", "foo://x", "unix://" + "/x" * 100])
 async def test_an_engine_of_a_wrong_address_is_a_note(tmp_path: Path, url: str) -> None:
-    place = Place(tmp_path, "127.0.0.1", 0, url, ContainerSettings())
+    place = DoctorPlace(tmp_path, "127.0.0.1", 0, url, ContainerSettings())
     (finding,) = [finding async for finding in try_engine(place)]
-    assert (finding.outcome, finding.found) == (Outcome.NOTE, "not used")
+    assert (finding.outcome, finding.found) == (Grade.NOTE, "not used")
     assert url in finding.advice
 
 
@@ -164,10 +164,10 @@ async def test_an_engine_that_fails_is_a_note(
 
     monkeypatch.setattr(Engine, "open", open_it)
     monkeypatch.setattr(Engine, "call", call)
-    place = Place(tmp_path, "127.0.0.1", 0, "unix:///x", ContainerSettings())
+    place = DoctorPlace(tmp_path, "127.0.0.1", 0, "unix:///x", ContainerSettings())
     findings = [finding async for finding in try_engine(place)]
     failed = findings[1 if after == "inspect_image" else 0]
-    assert failed.outcome is Outcome.NOTE
+    assert failed.outcome is Grade.NOTE
     assert failed.advice == said or "cellgate image build" in failed.advice
 
 
@@ -215,52 +215,52 @@ def test_control_groups(tmp_path: Path, mounts: str, user: int, found: str) -> N
         (tmp_path / "cgroup" / name).mkdir(parents=True)
     finding = find_control_groups(user, tmp_path)
     assert finding.found.startswith(found)
-    assert (finding.outcome is Outcome.OK) is finding.found.endswith("can sleep")
+    assert (finding.outcome is Grade.OK) is finding.found.endswith("can sleep")
 
 
-@pytest.mark.parametrize(("most", "outcome"), [(-1, Outcome.OK), (1024, Outcome.NOTE), (4096, Outcome.OK)])
-def test_open_files(most: int, outcome: Outcome) -> None:
+@pytest.mark.parametrize(("most", "outcome"), [(-1, Grade.OK), (1024, Grade.NOTE), (4096, Grade.OK)])
+def test_open_files(most: int, outcome: Grade) -> None:
     assert find_open_files(most).outcome is outcome
 
 
 def test_a_port_in_use_and_a_free_one(free_port: int) -> None:
     with closing(socket.create_server(("127.0.0.1", free_port))):
-        assert try_port("127.0.0.1", free_port).outcome is Outcome.NOTE
-        assert try_port("127.0.0.1", free_port, serving=True).outcome is Outcome.OK
-    assert try_port("127.0.0.1", free_port) == Finding("port", Outcome.OK, f"127.0.0.1:{free_port} is free")
+        assert try_port("127.0.0.1", free_port).outcome is Grade.NOTE
+        assert try_port("127.0.0.1", free_port, serving=True).outcome is Grade.OK
+    assert try_port("127.0.0.1", free_port) == Diagnosis("port", Grade.OK, f"127.0.0.1:{free_port} is free")
 
 
 @pytest.mark.parametrize("name", ["x" * 70 + ".example", "a..b"])
 def test_what_is_no_address_is_a_problem(name: str) -> None:
     finding = try_port(name, 8888)
-    assert finding.outcome is Outcome.PROBLEM
+    assert finding.outcome is Grade.PROBLEM
     assert "is no address" in finding.found
     assert "--ip" in finding.advice
 
 
 def test_an_address_of_another_machine_is_a_problem() -> None:
     finding = try_port("192.0.2.1", 8888)
-    assert finding.outcome is Outcome.PROBLEM
+    assert finding.outcome is Grade.PROBLEM
     assert finding.found == "192.0.2.1 is no address of this machine"
 
 
-YES = Finding("kernel environment", Outcome.OK, "")
-NO = Finding("kernel environment", Outcome.NOTE, "")
-CONTAINERS = [Finding("container engine", Outcome.OK, ""), Finding("kernel image", Outcome.OK, "")]
+YES = Diagnosis("kernel environment", Grade.OK, "")
+NO = Diagnosis("kernel environment", Grade.NOTE, "")
+CONTAINERS = [Diagnosis("container engine", Grade.OK, ""), Diagnosis("kernel image", Grade.OK, "")]
 
 
 @pytest.mark.parametrize(
     ("kernelspecs", "sandbox", "engine", "outcome", "word"),
     [
-        (NO, NO, CONTAINERS, Outcome.OK, "container"),
-        (YES, YES, [], Outcome.OK, "sandbox"),
-        (YES, YES, CONTAINERS[:1], Outcome.OK, "sandbox"),
-        (YES, NO, [], Outcome.PROBLEM, "none"),
-        (NO, YES, CONTAINERS[:1], Outcome.PROBLEM, "no kernels"),
+        (NO, NO, CONTAINERS, Grade.OK, "container"),
+        (YES, YES, [], Grade.OK, "sandbox"),
+        (YES, YES, CONTAINERS[:1], Grade.OK, "sandbox"),
+        (YES, NO, [], Grade.PROBLEM, "none"),
+        (NO, YES, CONTAINERS[:1], Grade.PROBLEM, "no kernels"),
     ],
 )
 def test_the_isolation_is_that_which_serve_would_take(
-    kernelspecs: Finding, sandbox: Finding, engine: list[Finding], outcome: Outcome, word: str
+    kernelspecs: Diagnosis, sandbox: Diagnosis, engine: list[Diagnosis], outcome: Grade, word: str
 ) -> None:
     finding = judge_isolation(kernelspecs, sandbox, engine)
     assert finding.outcome is outcome

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 
 from cellgate.errors import reasons
-from cellgate.http.listener.streams import Late, Phase
+from cellgate.http.listener.streams import Late, StreamPhase
 from cellgate.http.metrics import (
     EXECUTION_CAUSES,
     Closed,
@@ -32,7 +32,7 @@ from cellgate_kernels.base.errors import KernelspecNotFound, PoolExhausted
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.kernel.kernel import KernelProfile
-from cellgate_kernels.limits.memory import Use, resident, uses
+from cellgate_kernels.limits.memory import MemoryUse, resident, uses
 from cellgate_kernels.pool.pool import ClaimEnd, KernelPool
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.testing import FakeLauncher, virtual_time
@@ -99,7 +99,7 @@ def values_of(families: Sequence[Metric], name: str) -> set[tuple[str, ...]]:
     [
         ("cellgate_kernels", KernelState),
         ("cellgate_sessions", SessionState),
-        ("cellgate_connections", Phase),
+        ("cellgate_connections", StreamPhase),
         ("cellgate_problems", Problem),
         ("cellgate_connections_closed_total", (*Late, *Closed)),
         ("cellgate_http_refusals_total", (*reasons(), "other")),
@@ -262,4 +262,4 @@ def test_processor_time_is_that_of_processes_and_of_reaped_children() -> None:
         parent.communicate(b"\n")
     # A sum of hundredths has an error of its own.
     assert 0 < told - 0.001 < of_parent.seconds <= of_us.seconds
-    assert of_nobody == Use()
+    assert of_nobody == MemoryUse()

@@ -12,7 +12,7 @@ import pytest
 from cellgate.errors import Conflict, NotFound, PrincipalQuotaExceeded
 from cellgate.execution.request import ExecuteRequest
 from cellgate.fairness.reservation import Reservation
-from cellgate.sessions.exploring import Exploration, Explored, Explorer, Fate, Keep, Plan, branch_keys
+from cellgate.sessions.exploring import Explored, Explorer, Fate, Keep, Plan, SessionExploration, branch_keys
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec, Obstacle, ObstacleKind
@@ -62,7 +62,7 @@ class Lab(World):
 
         async def client() -> list[Explored]:
             going = await self.explorer.begin(PRINCIPAL, "s", self.plan(*cells, **options))
-            return await going.ended() if isinstance(going, Exploration) else going
+            return await going.ended() if isinstance(going, SessionExploration) else going
 
         task = self.loop.create_task(client())
         self.pass_time(1)
@@ -448,7 +448,7 @@ def test_a_client_that_leaves_changes_nothing_unless_it_asked_to(world: Lab) -> 
 
     async def left() -> list[Explored]:
         going = await world.explorer.begin(PRINCIPAL, "s", world.plan("never"))
-        assert isinstance(going, Exploration)
+        assert isinstance(going, SessionExploration)
         await asyncio.sleep(1)
         going.stop("client_disconnected")
         return await going.ended()

@@ -11,7 +11,7 @@ from msgspec import UNSET, structs, to_builtins
 
 from cellgate.client import KernelInfo
 from cellgate.client.loss import describe_loss
-from cellgate.execution.limits import Ceilings, SessionLimits
+from cellgate.execution.limits import LimitCeilings, SessionLimits
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import LastLife
 from cellgate.record.store.sqlite.reads import MANY_EVENTS
@@ -362,7 +362,7 @@ def row_with(row: SessionRow, environment: dict[str, Any]) -> SessionRow:
 
 def test_limits_above_todays_ceilings_are_lowered_and_named() -> None:
     former = SessionLimits(ResourceLimits(memory=200 * MIB), lifetime=100)
-    ceilings = Ceilings(ResourceLimits(memory=150 * MIB), lifetime=50)
+    ceilings = LimitCeilings(ResourceLimits(memory=150 * MIB), lifetime=50)
     found = resume(past(former), SessionBody(), KernelProfile("python3"), SessionLimits(), ceilings)
     assert (found.limits.resources.memory, found.limits.lifetime) == (150 * MIB, 50)
     assert found.profile.limits == found.limits.resources
@@ -373,7 +373,7 @@ def test_limits_above_todays_ceilings_are_lowered_and_named() -> None:
 def test_a_hash_seed_is_recorded_and_so_comes_back(seed: str, variables: tuple[tuple[str, str], ...]) -> None:
     limits = SessionLimits()
     before = past(limits, hash_seed=seed)
-    found = resume(before, SessionBody(), KernelProfile("python3"), limits, Ceilings())
+    found = resume(before, SessionBody(), KernelProfile("python3"), limits, LimitCeilings())
     assert found.profile.env == variables
     assert found.loss.missing is UNSET
 

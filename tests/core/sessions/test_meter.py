@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cellgate.sessions.meter import GOOD_FOR, SHARE, KernelMeter
-from cellgate_kernels.limits.memory import Use
+from cellgate_kernels.limits.memory import MemoryUse
 from cellgate_kernels.testing import virtual_time
 
 
@@ -29,9 +29,9 @@ def kernel(process: int | None) -> Any:
 def test_one_look_is_for_all_and_is_good_for_a_while() -> None:
     looks: list[list[int]] = []
 
-    def look(processes: Sequence[int]) -> list[Use]:
+    def look(processes: Sequence[int]) -> list[MemoryUse]:
         looks.append(list(processes))
-        return [Use(process, len(looks)) for process in processes]
+        return [MemoryUse(process, len(looks)) for process in processes]
 
     with virtual_time() as loop:
         lane = Direct()
@@ -42,7 +42,7 @@ def test_one_look_is_for_all_and_is_good_for_a_while() -> None:
             assert meter.of(kernel(5)) is None
             await asyncio.gather(*[meter.look() for _ in range(10)])
             assert looks == [[5, 6]]
-            assert meter.of(kernel(5)) == Use(5, 1)
+            assert meter.of(kernel(5)) == MemoryUse(5, 1)
             assert [meter.of(each) for each in (kernel(7), kernel(None), None)] == [None] * 3
             await asyncio.sleep(GOOD_FOR / 2)
             await meter.look()
@@ -51,7 +51,7 @@ def test_one_look_is_for_all_and_is_good_for_a_while() -> None:
             await asyncio.sleep(GOOD_FOR)
             await meter.look()
             assert looks[1:] == [[6]]
-            assert (meter.of(kernel(5)), meter.of(kernel(6))) == (None, Use(6, 2))
+            assert (meter.of(kernel(5)), meter.of(kernel(6))) == (None, MemoryUse(6, 2))
             lane.seconds = 1.0
             await asyncio.sleep(GOOD_FOR)
             await meter.look()

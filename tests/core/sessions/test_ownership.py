@@ -9,7 +9,7 @@ import pytest
 
 from cellgate.errors import NotOwner
 from cellgate.execution.request import ExecuteRequest
-from cellgate.sessions.ownership import OURS, Alone, Owner, Ownership
+from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
 from cellgate_kernels.base.errors import GatewayFault
@@ -27,11 +27,11 @@ class Shared(Ownership):
     def __init__(self, here: str, keys: Keys) -> None:
         self.here, self.keys = here, keys
 
-    async def find(self, principal: str, key: str) -> Owner | None:
+    async def find(self, principal: str, key: str) -> KeyOwner | None:
         at = self.keys.get((principal, key))
-        return None if at is None else OURS if at == self.here else Owner(at)
+        return None if at is None else OURS if at == self.here else KeyOwner(at)
 
-    async def claim(self, principal: str, key: str) -> Owner:
+    async def claim(self, principal: str, key: str) -> KeyOwner:
         self.keys.setdefault((principal, key), self.here)
         return await self.find(principal, key) or OURS
 
@@ -68,7 +68,7 @@ async def test_only_one_of_two_has_a_key(keys: Keys) -> None:
     assert await other.find(*KEY) is None
     await one.claim(*KEY)
     other.release(*KEY)
-    assert await other.claim(*KEY) == await other.find(*KEY) == Owner("one")
+    assert await other.claim(*KEY) == await other.find(*KEY) == KeyOwner("one")
     one.release(*KEY)
     assert await other.claim(*KEY) == OURS
 
@@ -98,8 +98,8 @@ async def test_whoever_loses_a_race_for_a_key_opens_nothing(house: House, keys: 
         async def find(self, principal: str, key: str) -> None:
             return None
 
-        async def claim(self, principal: str, key: str) -> Owner:
-            return Owner(THERE)
+        async def claim(self, principal: str, key: str) -> KeyOwner:
+            return KeyOwner(THERE)
 
     keys[KEY] = THERE
     house.manager._ownership = Late("here", keys)

@@ -11,7 +11,7 @@ import pytest
 
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.sessions.registry import Accepted
+from cellgate.sessions.registry import AcceptedExecution
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import DeadlinePassed, PoolExhausted
@@ -21,7 +21,7 @@ from tests.core.world import World
 
 ADA, BOB = "ada", "bob"
 
-Asked = asyncio.Task[Accepted]
+Asked = asyncio.Task[AcceptedExecution]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import QueueFull, QuotaExceeded, StorageFull
-from cellgate.files.ledger import STEP, Ledger
+from cellgate.files.ledger import STEP, UploadLedger
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.limits.disk import ENTRY_BYTES
 from tests.conftest import StartGateway
@@ -253,7 +253,7 @@ def test_only_uploads_have_large_bodies(
 
 
 def test_a_reservation_that_is_refused_changes_nothing(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, reserve=0, most=10 * STEP)
+    ledger = UploadLedger(tmp_path, reserve=0, most=10 * STEP)
     first = ledger.reserve(1, "ada", used=5, limit=100, size=90)
     with pytest.raises(QuotaExceeded, match="room for 5 more"):
         ledger.reserve(1, "ada", used=5, limit=100, size=6)
@@ -271,8 +271,8 @@ def test_a_reservation_that_is_refused_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_reservation_leaves_what_the_disk_must_keep(tmp_path: Path) -> None:
     with pytest.raises(StorageFull):
-        Ledger(tmp_path, reserve=1 << 60, most=1 << 62).reserve(1, "ada", used=0, limit=1 << 61, size=1)
-    ledger = Ledger(tmp_path, reserve=0, most=10)
+        UploadLedger(tmp_path, reserve=1 << 60, most=1 << 62).reserve(1, "ada", used=0, limit=1 << 61, size=1)
+    ledger = UploadLedger(tmp_path, reserve=0, most=10)
     held = ledger.reserve(1, "ada", used=0, limit=100, size=6)
     with pytest.raises(QueueFull):
         ledger.reserve(2, "ada", used=0, limit=100, size=5)
@@ -281,7 +281,7 @@ def test_a_reservation_leaves_what_the_disk_must_keep(tmp_path: Path) -> None:
 
 
 def test_one_user_s_uploads_leave_others_a_quarter_of_the_space(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, reserve=0, most=100)
+    ledger = UploadLedger(tmp_path, reserve=0, most=100)
     with pytest.raises(StorageFull, match="One user's uploads together may use 75 bytes"):
         ledger.reserve(1, "ada", used=0, limit=1000, size=76)
     first = ledger.reserve(1, "ada", used=0, limit=1000, size=50)

@@ -299,8 +299,9 @@ def test_other_values_out_of_bounds_are_refused(gateway: GatewayProcess) -> None
     in_bytes = '{"code": "#%s"}' % ("é" * (5 * MIB))
     refused(gateway.post("/v1/execute", in_bytes.encode()), 400, "bad_request", says="code")
     refused(gateway.post("/v1/execute", {"code": "1", "wait": False}), 400, "bad_request", says="wait")
-    large = {"metadata": {"a": "x" * 70_000}}
-    refused(gateway.post("/v1/sessions", large), 400, "bad_request", says="metadata")
+    refused(
+        gateway.post("/v1/sessions", {"metadata": {"a": "x" * 70_000}}), 400, "bad_request", says="metadata"
+    )
 
 
 def test_metadata_as_deep_as_it_is_taken_can_be_read_back(gateway: GatewayProcess, session: str) -> None:

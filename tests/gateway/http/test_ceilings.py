@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
+from cellgate.execution.limits import LimitCeilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.server import machine
 from cellgate.wire.models import LimitsBody
 from cellgate_kernels.base.errors import InvalidInput
@@ -150,14 +150,14 @@ def test_a_session_of_former_ceilings_is_replayed_within_those_of_today(
 )
 def test_a_time_that_is_none_is_no_ceiling_and_no_timeout(value: float) -> None:
     with pytest.raises(InvalidInput, match="max_lifetime"):
-        Ceilings(lifetime=value)
+        LimitCeilings(lifetime=value)
     with pytest.raises(InvalidInput, match="timeout"):
-        Ceilings().check_timeout(value)
+        LimitCeilings().check_timeout(value)
 
 
 @above
 def test_limits_of_a_record_are_lowered(name: str, value: Any, most: str) -> None:
-    ceilings = Ceilings(
+    ceilings = LimitCeilings(
         ResourceLimits(*(CEILINGS[field.name] for field in dataclasses.fields(ResourceLimits))),  # type: ignore[arg-type]
         CEILINGS["cell_timeout"],
         CEILINGS["lifetime"],

@@ -14,7 +14,7 @@ import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 
 from cellgate.client import Conflict, Gateway
-from cellgate.mcp.tools import SessionTools
+from cellgate.mcp.tools import McpTools
 from tests.conftest import NO_ENGINE, StartGateway, serving, stop_cleanly
 from tests.gateway.record.test_storage import mount
 from tests.support.channels import channels, text
@@ -570,7 +570,7 @@ async def test_jupyter_clients_get_packages_too(gateway: GatewayProcess) -> None
 
 
 async def test_a_model_installs_packages(gateway: GatewayProcess, key: str, tmp_path: Path) -> None:
-    tools = SessionTools(Gateway(gateway.url, gateway.token).session(key), tmp_path)
+    tools = McpTools(Gateway(gateway.url, gateway.token).session(key), tmp_path)
     assert await tools.install_packages(["banana"]) == "installed: apple 1.0, banana 1.0"
     assert await tools.install_packages(["banana"]) == "all of them were there already"
     with pytest.raises(ToolError, match="package_not_found"):

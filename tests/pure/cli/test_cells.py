@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat import v3, v4
 
-from cellgate.cli.run.cells import Cell, CellFile, CellKind
+from cellgate.cli.run.cells import CellFile, CellKind, SourceCell
 from cellgate.cli.run.notebook_files import read_cells, weave
 from cellgate.cli.run.notebook_kernel import Choice, choose_kernel, is_python, written_with
 from cellgate_kernels.base.errors import InvalidInput
@@ -343,11 +343,11 @@ def exported(*cells: tuple[str, str]) -> Any:
 def test_a_run_s_notebook_reads_like_the_file_with_the_outputs_in_place() -> None:
     source = CellFile(
         (
-            Cell(MARKDOWN, "# Title", id="intro", attachments={"a.png": {"image/png": "aGk="}}),
-            Cell(CODE, "a", id="first", metadata={"tags": ["x"]}),
-            Cell(RAW, "raw"),
-            Cell(CODE, "b"),
-            Cell(CODE, "not reached"),
+            SourceCell(MARKDOWN, "# Title", id="intro", attachments={"a.png": {"image/png": "aGk="}}),
+            SourceCell(CODE, "a", id="first", metadata={"tags": ["x"]}),
+            SourceCell(RAW, "raw"),
+            SourceCell(CODE, "b"),
+            SourceCell(CODE, "not reached"),
         ),
         metadata={"title": "mine", "authors": []},
     )
@@ -366,7 +366,7 @@ def test_a_run_s_notebook_reads_like_the_file_with_the_outputs_in_place() -> Non
 
 
 def test_a_run_that_the_record_does_not_know_leaves_the_cell_without_outputs() -> None:
-    woven = weave(CellFile((Cell(CODE, "a"),)), exported(), ["lost"])
+    woven = weave(CellFile((SourceCell(CODE, "a"),)), exported(), ["lost"])
     nbformat.validate(woven)
     assert woven.cells[0].outputs == []
 

@@ -16,8 +16,8 @@ from cellgate.cli.run import run_files
 from cellgate.cli.run.run_files import (
     MADE,
     Brought,
+    FilesTarget,
     Sent,
-    Target,
     bring_back,
     changed,
     files_to_send,
@@ -49,7 +49,7 @@ async def brought(
 ) -> Brought:
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in (sent or {}).items()}
     kernel = Kernel(contents)
-    return await bring_back(kernel, kernel.models(), Target(folder, hashes, replaces, time.time() + 60))
+    return await bring_back(kernel, kernel.models(), FilesTarget(folder, hashes, replaces, time.time() + 60))
 
 
 def everything(folder: Path) -> dict[str, str]:
@@ -171,7 +171,7 @@ async def test_how_much_comes_back_is_limited(tmp_path: Path, monkeypatch: pytes
     assert done.written == ["a", "c"]
     assert [reason.partition(":")[0] for reason in done.refused] == ["b", "d"]
     grown = Kernel({"grown": b"1" * 5})
-    target = Target(tmp_path, {}, False, time.time())
+    target = FilesTarget(tmp_path, {}, False, time.time())
     done = await bring_back(grown, [FileModel(path="grown", size=1)], target)
     assert done.refused == ["grown: it grows while it is brought back"]
     assert sorted(everything(tmp_path)) == ["a", "c"]

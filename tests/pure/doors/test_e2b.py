@@ -10,7 +10,7 @@ import pytest
 
 from cellgate.doors.e2b.base import domain_of
 from cellgate.doors.e2b.commands import opened
-from cellgate.doors.e2b.contexts import Context
+from cellgate.doors.e2b.contexts import CodeContext
 from cellgate.doors.e2b.files import home_path, parse_file_path, parse_home_path
 from cellgate.doors.e2b.lines import CellLines
 from cellgate.doors.e2b.setup import CHART
@@ -95,7 +95,7 @@ def test_a_figures_chart_has_its_name() -> None:
     ],
 )
 def test_where_a_contexts_cells_begin(language: str, cwd: str, code: str | None) -> None:
-    assert Context("c", language, cwd, cast(Session, None)).begins == code
+    assert CodeContext("c", language, cwd, cast(Session, None)).begins == code
 
 
 # ---- paths and envelopes -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from cellgate.cli.run.tools import ToolsApp
 from cellgate.client import Alternative, Exploration, Gateway, InvalidInput, Result
 from cellgate.integrations.definitions import FORMATS, MAX_ARGUMENTS
 from cellgate.integrations.tools import DEFINITIONS, Picture, SessionTools, tool_schemas
-from cellgate.mcp.tools import SessionTools as ProtocolTools
+from cellgate.mcp.tools import McpTools as ProtocolTools
 
 RUN_CODE = DEFINITIONS["run_code"]
 

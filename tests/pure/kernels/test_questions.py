@@ -12,10 +12,10 @@ from cellgate_kernels.kernel.questions import (
     MOST_MATCH,
     MOST_MATCHES,
     MOST_VARIABLES,
-    Completion,
-    Inspection,
+    KernelCompletion,
+    KernelInspection,
+    KernelVariables,
     Variable,
-    Variables,
     completion_of,
     inspection_of,
     variables_of,
@@ -29,14 +29,14 @@ def completed(*matches: object, start: object = 0, end: object = 3, **more: Any)
 def test_a_completion_has_matches_and_what_each_is() -> None:
     types = [{"text": "print", "type": "function", "start": 0}, {"text": "pr", "type": "module"}]
     content = completed("pr", "print", "other", metadata={"_jupyter_types_experimental": types})
-    assert completion_of(content, 3, 3) == Completion(
+    assert completion_of(content, 3, 3) == KernelCompletion(
         ["pr", "print", "other"], 0, 3, ["module", "function", ""]
     )
 
 
 @pytest.mark.parametrize("metadata", [{}, {"_jupyter_types_experimental": []}, None, "x"])
 def test_a_kernel_may_say_nothing_of_types(metadata: object) -> None:
-    assert completion_of(completed("a", metadata=metadata), 3, 3) == Completion(["a"], 0, 3)
+    assert completion_of(completed("a", metadata=metadata), 3, 3) == KernelCompletion(["a"], 0, 3)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_kernel_may_say_nothing_of_types(metadata: object) -> None:
     ],
 )
 def test_an_answer_without_sense_completes_nothing(content: dict[str, Any]) -> None:
-    assert completion_of(content, 3, 2) == Completion([], 2, 2)
+    assert completion_of(content, 3, 2) == KernelCompletion([], 2, 2)
 
 
 def test_of_too_many_or_too_long_matches_the_rest_is_told() -> None:
@@ -67,7 +67,7 @@ def test_of_too_many_or_too_long_matches_the_rest_is_told() -> None:
 def test_an_inspection_has_texts_by_type() -> None:
     data = {"text/plain": "a", "text/html": "<b>a</b>", "image/png": {"not": "text"}, "": 5}
     found = inspection_of({"found": True, "data": data})
-    assert found == Inspection({"text/plain": "a", "text/html": "<b>a</b>"})
+    assert found == KernelInspection({"text/plain": "a", "text/html": "<b>a</b>"})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_inspection_has_texts_by_type() -> None:
     ],
 )
 def test_an_answer_without_sense_has_found_nothing(content: dict[str, Any]) -> None:
-    assert inspection_of(content) == Inspection()
+    assert inspection_of(content) == KernelInspection()
 
 
 def test_of_too_much_documentation_the_rest_is_told() -> None:
@@ -92,7 +92,7 @@ def test_of_too_much_documentation_the_rest_is_told() -> None:
 
 def test_variables_are_on_one_line() -> None:
     told = [{"name": "a", "type": "in\tt", "summary": "1\n\u202e2", "size": 5, "more": 1}, {"name": "b"}]
-    assert variables_of({"variables": told, "truncated": False}) == Variables(
+    assert variables_of({"variables": told, "truncated": False}) == KernelVariables(
         [Variable("a", "in?t", "1??2", 5), Variable("b")]
     )
 
@@ -111,10 +111,10 @@ def test_variables_are_on_one_line() -> None:
     ],
 )
 def test_an_answer_without_sense_has_no_variables(one: object) -> None:
-    assert variables_of({"variables": [one]}) == Variables([], truncated=True)
-    assert variables_of({"variables": one}) == Variables([], truncated=True)
+    assert variables_of({"variables": [one]}) == KernelVariables([], truncated=True)
+    assert variables_of({"variables": one}) == KernelVariables([], truncated=True)
 
 
 def test_more_variables_than_asked_for_are_none() -> None:
     told = [{"name": "a"}] * (MOST_VARIABLES + 1)
-    assert variables_of({"variables": told}) == Variables([], truncated=True)
+    assert variables_of({"variables": told}) == KernelVariables([], truncated=True)

@@ -22,8 +22,8 @@ from cellgate_kernels.protocol.unsent import (
     MOST_TEXTS,
     REST,
     SUFFIX,
+    LastText,
     LastWords,
-    Unsent,
     read_last_words,
 )
 
@@ -117,7 +117,7 @@ def test_cells_are_told_apart(kernel: Writer) -> None:
     kernel.begin("other")
     kernel.print("second\n")
     kernel.send("m_1")
-    assert kernel.words("m_1") == LastWords((Unsent("stdout", first, "first\n"),), complete=True)
+    assert kernel.words("m_1") == LastWords((LastText("stdout", first, "first\n"),), complete=True)
 
 
 def test_the_end_of_a_long_text_is_kept_and_what_is_missing_is_told(kernel: Writer) -> None:
@@ -131,7 +131,8 @@ def test_the_end_of_a_long_text_is_kept_and_what_is_missing_is_told(kernel: Writ
     assert not found.complete
     kernel.send("m_1")
     kernel.print("end\n")
-    assert kernel.words("m_1") == LastWords((Unsent("stdout", pack(kernel.parent), "end\n"),), complete=True)
+    end = LastText("stdout", pack(kernel.parent), "end\n")
+    assert kernel.words("m_1") == LastWords((end,), complete=True)
 
 
 def test_a_text_longer_than_the_file_is_kept_by_its_end(kernel: Writer) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.packages import cache
-from cellgate.packages.cache import Entry, WheelCache, entry_key
+from cellgate.packages.cache import CacheEntry, WheelCache, entry_key
 
 
 def test_of_a_wheel_that_is_not_linked_whole_nothing_is_left(
@@ -18,7 +18,7 @@ def test_of_a_wheel_that_is_not_linked_whole_nothing_is_left(
 ) -> None:
     """Nobody would know of these files, and no later change would remove them."""
     folder = tmp_path / "new"
-    entry = Entry("banana", "1.0", "0" * 64, entry_key("0" * 64, "311"), folder)
+    entry = CacheEntry("banana", "1.0", "0" * 64, entry_key("0" * 64, "311"), folder)
     for name in ("banana/__init__.py", "banana/peel.py", "banana-1.0.dist-info/METADATA"):
         (entry.tree / name).parent.mkdir(parents=True, exist_ok=True)
         (entry.tree / name).write_text(name)

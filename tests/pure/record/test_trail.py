@@ -16,7 +16,7 @@ from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import upkeep
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.record.trail import ACCESS, BEGUN, LOST, REFUSED, Entry
+from cellgate.record.trail import ACCESS, BEGUN, LOST, REFUSED, NewEntry
 from cellgate.record.trail_writer import MOST_KEPT, MOST_REFUSALS, WINDOW_SECONDS, Notes, TrailWriter
 from tests.pure.record.recorded import Recorded, text
 
@@ -44,7 +44,7 @@ def notes(clock: Clock) -> Notes:
     return Notes(clock, clock.text)
 
 
-def counts(entries: list[Entry]) -> list[tuple[str, str, int]]:
+def counts(entries: list[NewEntry]) -> list[tuple[str, str, int]]:
     """Type, address or reason, and count of each."""
     return [
         (one.type, one.fields.get("address", one.fields.get("reason", "")), one.fields["count"])
@@ -95,7 +95,7 @@ def test_no_access_shares_an_entry_with_another(notes: Notes, clock: Clock) -> N
         notes.add(ACCESS, {"address": str(number)})
     told = notes.take()
     assert counts(told[:MOST_KEPT]) == [(ACCESS, str(number), 1) for number in range(MOST_KEPT)]
-    assert told[MOST_KEPT:] == [Entry(LOST, {"count": 100})]
+    assert told[MOST_KEPT:] == [NewEntry(LOST, {"count": 100})]
     clock.now += WINDOW_SECONDS
     assert notes.take() == []
 
@@ -104,7 +104,7 @@ def test_entries_that_were_not_written_come_first_again(notes: Notes) -> None:
     notes.add(ACCESS, {"address": "a"})
     failed = notes.take()
     notes.add(ACCESS, {"address": "b"})
-    notes.put_back([*failed, Entry(LOST, {"count": 3})])
+    notes.put_back([*failed, NewEntry(LOST, {"count": 3})])
     assert counts(notes.take()) == [(ACCESS, "a", 1), (ACCESS, "b", 1), (LOST, "", 3)]
 
 
@@ -167,15 +167,15 @@ async def test_a_full_disk_keeps_notes_and_fails_nobody(
 
 async def test_entries_are_added_together_or_not_at_all(journal: Journal, path: Path) -> None:
     with pytest.raises(TypeError):
-        await journal.add_to_trail([Entry(ACCESS, {"a": 1}), Entry(ACCESS, {"a": object()})])
+        await journal.add_to_trail([NewEntry(ACCESS, {"a": 1}), NewEntry(ACCESS, {"a": object()})])
     assert bodies(path) == []
-    await journal.add_to_trail([Entry(ACCESS, {"a": 1})])
+    await journal.add_to_trail([NewEntry(ACCESS, {"a": 1})])
     assert [entry["a"] for entry in bodies(path)] == [1]
 
 
 async def test_changed_entries_are_found(journal: Journal, path: Path, tmp_path: Path) -> None:
     for number in range(3):
-        await journal.add_to_trail([Entry(REFUSED, {"number": number})])
+        await journal.add_to_trail([NewEntry(REFUSED, {"number": number})])
     target = tmp_path / "copy.sqlite3"
     copies.back_up(path, target, replace=False, progress=lambda *_: None)
     assert [entry["number"] for entry in bodies(target)] == [0, 1, 2]
@@ -186,6 +186,6 @@ async def test_changed_entries_are_found(journal: Journal, path: Path, tmp_path:
 
 
 async def test_a_type_of_a_later_version_is_not_taken_for_a_purge(journal: Journal, path: Path) -> None:
-    await journal.add_to_trail([Entry("something_new")])
+    await journal.add_to_trail([NewEntry("something_new")])
     problems = [found.problem for found in check_record(path) if not found.valid]
     assert problems == ["entry 1 is of a type that this version does not know"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cellgate.replay.environment import Lock, compare_locks, seeds_report
+from cellgate.replay.environment import EnvironmentLock, compare_locks, seeds_report
 from cellgate.replay.files import restored_file
 from cellgate.replay.report import NewRun, build_report, write
 from cellgate.wire.answers import NotebookFacts, NotebookReport, ReplayFacts, ReplayReport
 
 AT = "2026-03-01T09:30:00.000000Z"
-CHECK = compare_locks(Lock("3.11.2", {"six": "1.0"}), Lock("3.11.2", {"numpy": "2.0"}))
+CHECK = compare_locks(EnvironmentLock("3.11.2", {"six": "1.0"}), EnvironmentLock("3.11.2", {"numpy": "2.0"}))
 FILES = [restored_file("a.csv"), restored_file("b.csv", "It is not there any more.")]
 SEEDS = seeds_report(None, "0")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from cellgate.cli.run.cells import Cell, CellFile
+from cellgate.cli.run.cells import CellFile, SourceCell
 from cellgate.cli.run.input import Answers
 from cellgate.cli.run.run_report import CellReport
 from cellgate.cli.run.script import exit_code, farewell
@@ -87,7 +87,7 @@ class Run:
                 break
         return failed
 
-    async def _cell_or_interrupt(self, index: int, cell: Cell, screen: Screen) -> Finished:
+    async def _cell_or_interrupt(self, index: int, cell: SourceCell, screen: Screen) -> Finished:
         """Run one cell. When cancelled (Ctrl-C), interrupt the cell, show its end, then raise."""
         task = asyncio.create_task(self._cell(index, cell, screen))
         try:
@@ -111,7 +111,7 @@ class Run:
                         raise
                 await task
 
-    async def _cell(self, index: int, cell: Cell, screen: Screen) -> Finished:
+    async def _cell(self, index: int, cell: SourceCell, screen: Screen) -> Finished:
         stream = self.gateway.stream_execute(
             self.session,
             cell.source,

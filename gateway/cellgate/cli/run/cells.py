@@ -28,7 +28,7 @@ class CellKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SourceCell:
     """One cell of a file. `id`, `metadata` and `attachments` are those of a notebook's cell."""
 
     kind: CellKind
@@ -56,7 +56,7 @@ class Cell:
 class CellFile:
     """A file's cells in order, its notebook metadata, remarks for the user, and what it was written with."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[SourceCell, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     written: Written = Written()

@@ -20,7 +20,7 @@ from cellgate.cli.base import UsageError
 from cellgate.cli.run.cell_options import TimeoutOption
 from cellgate.cli.run.undone import undone_text
 from cellgate.cli.run.widgets import LastWidgets
-from cellgate.cli.terminal.cell_output import CellOutput
+from cellgate.cli.terminal.cell_output import TerminalCellOutput
 from cellgate.cli.terminal.images import Pictures
 from cellgate.cli.terminal.screen import note_wait
 from cellgate.client import Finished, Gateway, GatewayError, InputRequest
@@ -124,7 +124,7 @@ class Console:
 
     async def _cell_to_its_end(self, code: str) -> None:
         """Run a cell. A refusal by the gateway is shown, and the prompt continues."""
-        output = CellOutput(sys.stdout, self._pictures)
+        output = TerminalCellOutput(sys.stdout, self._pictures)
         try:
             await self._cell(code, output)
         except GatewayError as error:
@@ -137,13 +137,13 @@ class Console:
 
     async def _undo(self) -> None:
         """Take back the last cell, or say why that is not possible."""
-        output = CellOutput(sys.stdout, self._pictures)
+        output = TerminalCellOutput(sys.stdout, self._pictures)
         try:
             output.note(undone_text(await self._gateway.undo(self._session)))
         except GatewayError as error:
             output.note(f"{error.reason}: {error.message}")
 
-    async def _cell(self, code: str, output: CellOutput) -> None:
+    async def _cell(self, code: str, output: TerminalCellOutput) -> None:
         stream = self._gateway.stream_execute(
             self._session, code, timeout=self._timeout, on_disconnect="interrupt"
         )
@@ -158,7 +158,7 @@ class Console:
                 elif isinstance(event, Finished):
                     output.end(event)
 
-    async def _answer(self, request: InputRequest, output: CellOutput) -> None:
+    async def _answer(self, request: InputRequest, output: TerminalCellOutput) -> None:
         """Ask the user; without an answer (Ctrl-C, Ctrl-D) the cell is interrupted."""
         line = await self._prompt.answer(output.guarded(request.prompt), password=request.password)
         try:

@@ -19,10 +19,10 @@ from traitlets import Bool, Unicode
 from cellgate.cli.base import UsageError, switches
 from cellgate.cli.run.cell_options import SessionOptions
 from cellgate.cli.run.cell_run import Run, RunOptions
-from cellgate.cli.run.cells import Cell, CellFile, CellKind
+from cellgate.cli.run.cells import CellFile, CellKind, SourceCell
 from cellgate.cli.run.input import Answers, Lines
 from cellgate.cli.run.script import wants_a_person
-from cellgate.cli.terminal.cell_output import CellOutput
+from cellgate.cli.terminal.cell_output import TerminalCellOutput
 from cellgate.cli.terminal.escaping import printed
 from cellgate.cli.terminal.images import Pictures
 from cellgate.cli.terminal.screen import Plain, Screen, Silent, note_wait, summary
@@ -101,7 +101,7 @@ class ExecApp(SessionOptions):
         output = self._output()
         answers = None if lines is None else Answers(gateway, session, lines, output.prompt)
         options = RunOptions(self.timeout, language=language, answers=answers)
-        run = Run(gateway, session, CellFile((Cell(CellKind.CODE, code),)), options)
+        run = Run(gateway, session, CellFile((SourceCell(CellKind.CODE, code),)), options)
         try:
             with output:
                 failed = await run.cells(output)
@@ -115,7 +115,7 @@ class ExecApp(SessionOptions):
             if not self.session:
                 await gateway.delete_session(session)
 
-    def _output(self) -> Output:
+    def _output(self) -> ExecOutput:
         if self.json:
             return OnlyPrompts()
         pictures = self.pictures(self.session or "exec")
@@ -131,7 +131,7 @@ def _meant_file(code: str) -> str | None:
     return f"{name} is a file here: cellgate run {shlex.quote(name)}"
 
 
-class Output(Screen, Protocol):
+class ExecOutput(Screen, Protocol):
     """Shows one cell, and the prompts of its input()."""
 
     def prompt(self, text: str) -> None:
@@ -167,7 +167,7 @@ class OnTerminal:
     """The same on a terminal: with colours and pictures, without what would repaint the user's screen."""
 
     def __init__(self, pictures: Pictures) -> None:
-        self._output = CellOutput(sys.stdout, pictures, prompts=False)
+        self._output = TerminalCellOutput(sys.stdout, pictures, prompts=False)
 
     def __enter__(self) -> Self:
         return self

@@ -102,7 +102,7 @@ class McpApp(KernelOption):
 
     async def _serve_stdio(self) -> int:
         from cellgate.mcp.briefing import Wanted, ask_for_briefing  # noqa: PLC0415 - an extra
-        from cellgate.mcp.tools import SessionTools  # noqa: PLC0415 - an extra, and slow to import
+        from cellgate.mcp.tools import McpTools  # noqa: PLC0415 - an extra, and slow to import
 
         folder = _folder(self.notebooks or ".")
         wanted = Wanted(self.kernel or None, self.language or None, self._network(), self.checkpoint)
@@ -119,7 +119,7 @@ class McpApp(KernelOption):
             # What reads there does not end at Ctrl-C.
             sys.stderr.write("A language model's program starts this, not a person. Ctrl-D ends it.\n")
         async with session:
-            await SessionTools(session, folder, self.max_text).server(self.version, told).run_stdio_async()
+            await McpTools(session, folder, self.max_text).server(self.version, told).run_stdio_async()
         return 0
 
     def _network(self) -> str | None:

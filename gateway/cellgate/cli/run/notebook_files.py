@@ -16,7 +16,7 @@ from typing import Any, Final
 import nbformat
 from nbformat import NotebookNode, v4
 
-from cellgate.cli.run.cells import Cell, CellFile, CellKind
+from cellgate.cli.run.cells import CellFile, CellKind, SourceCell
 from cellgate.cli.run.nearly_valid import before_reading, is_id, leave_out_invalid, notice_of
 from cellgate.cli.run.notebook_kernel import written_with
 from cellgate.cli.run.script_cells import read_script
@@ -106,9 +106,9 @@ def _with_ids(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def _notebook_cell(cell: NotebookNode, *, undone: bool) -> Cell:
+def _notebook_cell(cell: NotebookNode, *, undone: bool) -> SourceCell:
     kind = CellKind.RAW if undone else CellKind(cell.cell_type)
-    return Cell(kind, cell.source, cell.id, cell.metadata, cell.get("attachments"))
+    return SourceCell(kind, cell.source, cell.id, cell.metadata, cell.get("attachments"))
 
 
 def _read_script(path: Path) -> CellFile:
@@ -118,7 +118,7 @@ def _read_script(path: Path) -> CellFile:
 def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:
     text = path.read_text(encoding="utf-8-sig")
     lines = text.split("\n")
-    cells: list[Cell] = []
+    cells: list[SourceCell] = []
     skipped: dict[str, list[int]] = {}
     shown: list[int] = []
     done = 0
@@ -136,7 +136,7 @@ def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:
             continue
         cells.extend(_text_cell(lines[done:first]))
         code = cell_of(block, fence.content.rstrip("\n"), language.kernel_language)
-        cells.append(Cell(CellKind.CODE, code))
+        cells.append(SourceCell(CellKind.CODE, code))
         done = end
     cells.extend(_text_cell(lines[done:]))
     notices = list(_skip_notices(skipped, language))
@@ -145,9 +145,9 @@ def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:
     return CellFile(tuple(cells), notices=tuple(notices))
 
 
-def _text_cell(lines: Sequence[str]) -> Iterator[Cell]:
+def _text_cell(lines: Sequence[str]) -> Iterator[SourceCell]:
     if source := "\n".join(lines).strip("\n").rstrip():
-        yield Cell(CellKind.MARKDOWN, source)
+        yield SourceCell(CellKind.MARKDOWN, source)
 
 
 def _skip_notices(skipped: Mapping[str, Sequence[int]], wanted: Language) -> Iterator[str]:
@@ -179,7 +179,7 @@ def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | N
     return _with_ids(_v4.new_notebook(metadata=metadata, cells=cells))
 
 
-def _woven_cell(cell: Cell, recorded: NotebookNode | None) -> NotebookNode:
+def _woven_cell(cell: SourceCell, recorded: NotebookNode | None) -> NotebookNode:
     makers = {
         CellKind.CODE: _v4.new_code_cell,
         CellKind.MARKDOWN: _v4.new_markdown_cell,

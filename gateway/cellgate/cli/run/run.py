@@ -30,8 +30,8 @@ from cellgate.cli.run.notebook_kernel import Choice, choose_kernel, is_python
 from cellgate.cli.run.pages import converted
 from cellgate.cli.run.run_files import (
     Brought,
+    FilesTarget,
     Sent,
-    Target,
     bring_back,
     changed,
     files_to_send,
@@ -360,7 +360,7 @@ class Data:
         if self._files is None:  # sending has failed
             return Brought()
         models = changed(self._before, await listed(self._files), self._hashes)
-        target = Target(
+        target = FilesTarget(
             self._folder, sent_from(self._folder, self.sent, self._hashes), self._replaces, self._begun
         )
         brought = await bring_back(self._files, models, target)

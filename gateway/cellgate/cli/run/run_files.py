@@ -45,7 +45,7 @@ class Sent:
     path: str
 
 
-class Refused(InvalidInput):
+class RefusedFile(InvalidInput):
     """A file of the session is not brought back; the message says why."""
 
 
@@ -187,7 +187,7 @@ def _differs(before: FileModel | None, now: FileModel) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FilesTarget:
     """The folder that files are brought to.
 
     `sent`: the SHA-256 of the files that came from just there, by path, which may be replaced. `replaces`:
@@ -200,18 +200,18 @@ class Target:
     begun: float
 
 
-async def bring_back(files: Files, models: Sequence[FileModel], target: Target) -> Brought:
+async def bring_back(files: Files, models: Sequence[FileModel], target: FilesTarget) -> Brought:
     """Write files of the session to the target's folder. `refused` has the others, with the reasons."""
     brought = Brought()
     room = MOST_BYTES
     for number, model in enumerate(models):
         try:
             if number >= MOST_FILES:
-                raise Refused(f"only {MOST_FILES:,} files are brought back")
+                raise RefusedFile(f"only {MOST_FILES:,} files are brought back")
             if model.size > room:
-                raise Refused(f"{model.size:,} bytes; {MOST_BYTES:,} are brought back in all")
+                raise RefusedFile(f"{model.size:,} bytes; {MOST_BYTES:,} are brought back in all")
             await _bring(files, model, target)
-        except Refused as error:
+        except RefusedFile as error:
             brought.refused.append(f"{printed_line(model.path)}: {error.message}")
         except OSError as error:
             brought.refused.append(f"{printed_line(model.path)}: {in_words(error, file=False)}")
@@ -223,14 +223,14 @@ async def bring_back(files: Files, models: Sequence[FileModel], target: Target) 
     return brought
 
 
-async def _bring(files: Files, model: FileModel, target: Target) -> None:
+async def _bring(files: Files, model: FileModel, target: FilesTarget) -> None:
     """Download one file beside its place, and put it there if nothing of the user's is lost."""
     parts = safe_parts(model.path)
     target.folder.mkdir(parents=True, exist_ok=True)
 
     def stop_at_size(done: int, _: int | None) -> None:
         if done > model.size:
-            raise Refused("it grows while it is brought back")
+            raise RefusedFile("it grows while it is brought back")
 
     with tempfile.TemporaryDirectory(dir=target.folder, prefix=".cellgate-") as folder:
         whole = Path(folder) / "file"
@@ -243,13 +243,13 @@ def safe_parts(path: str) -> list[str]:
     parts = path.split("/")
     for part in parts:
         if part in {"", ".", ".."} or "\x00" in part or len(os.fsencode(part)) > _LONGEST_NAME:
-            raise Refused("this is no name for a file here")
+            raise RefusedFile("this is no name for a file here")
         if not part.isprintable():
-            raise Refused("its name has control characters")
+            raise RefusedFile("its name has control characters")
     return parts
 
 
-def _place_file(whole: Path, parts: Sequence[str], path: str, target: Target) -> None:
+def _place_file(whole: Path, parts: Sequence[str], path: str, target: FilesTarget) -> None:
     if path not in target.sent:
         _mark(whole)
     with _opened_parent(target.folder, parts[:-1]) as parent:
@@ -262,14 +262,16 @@ def _place_file(whole: Path, parts: Sequence[str], path: str, target: Target) ->
             os.link(whole, name, dst_dir_fd=parent)
             return
         if not stat.S_ISREG(known.st_mode):
-            raise Refused("there is something else of this name, which is no file")
+            raise RefusedFile("there is something else of this name, which is no file")
         if path in target.sent:
             if _hash_of(name, parent) != target.sent[path]:
-                raise Refused("the file here has changed since it was sent")
+                raise RefusedFile("the file here has changed since it was sent")
         elif not (target.replaces or _was_made(name, parent)):
-            raise Refused("there is a file of this name, which was not sent; --results DIR puts it elsewhere")
+            raise RefusedFile(
+                "there is a file of this name, which was not sent; --results DIR puts it elsewhere"
+            )
         elif known.st_mtime > target.begun:
-            raise Refused("the file here has changed since the run began")
+            raise RefusedFile("the file here has changed since the run began")
         whole.chmod(stat.S_IMODE(known.st_mode))
         os.replace(whole, name, dst_dir_fd=parent)
 
@@ -285,7 +287,7 @@ def _opened_parent(root: Path, parts: Sequence[str]) -> Iterator[int]:
             try:
                 inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
             except OSError as error:
-                raise Refused(f"{part} is no folder here, or a link to one") from error
+                raise RefusedFile(f"{part} is no folder here, or a link to one") from error
             os.close(descriptor)
             descriptor = inner
         yield descriptor

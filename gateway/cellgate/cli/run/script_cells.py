@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cellgate.cli.run.cells import Cell, CellKind
+from cellgate.cli.run.cells import CellKind, SourceCell
 
 _MARKER = re.compile(r"#\s*%%+(?:\s++(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
@@ -25,7 +25,7 @@ _MAGIC = re.compile(r"# (?P<magic>%{1,2}[a-zA-Z].*|![a-zA-Z0-9_./~$].*)")
 _MAGIC_OF_VS_CODE = re.compile(r"#!(?P<magic>%{1,2}[a-zA-Z].*)")
 
 
-def read_script(path: Path) -> tuple[Cell, ...]:
+def read_script(path: Path) -> tuple[SourceCell, ...]:
     """Return the cells of a script. Raises OSError, UnicodeDecodeError and SyntaxError (of its encoding)."""
     with tokenize.open(path) as file:
         text = file.read().removeprefix("\ufeff")
@@ -37,7 +37,7 @@ def read_script(path: Path) -> tuple[Cell, ...]:
         magic = _MAGIC
     inside = _lines_in_strings(text)
     lines = [line if number in inside else _uncommented(line, magic) for number, line in enumerate(lines)]
-    cells: list[Cell] = []
+    cells: list[SourceCell] = []
     kind, language, start = CellKind.CODE, None, begin
     # The additional marker ends the last cell.
     for number, line in enumerate([*lines[begin:], "# %%"], begin):
@@ -83,7 +83,7 @@ def _uncommented(line: str, magic: re.Pattern[str]) -> str:
     return line if found is None else line.removesuffix(code) + found["magic"]
 
 
-def _cell(kind: CellKind, language: str | None, lines: Sequence[str]) -> Iterator[Cell]:
+def _cell(kind: CellKind, language: str | None, lines: Sequence[str]) -> Iterator[SourceCell]:
     """Yield the cell of these lines, if they hold anything. `language`: that of commented lines of code."""
     source = "\n".join(lines).strip("\n").rstrip()
     if kind is not CellKind.CODE:
@@ -92,7 +92,7 @@ def _cell(kind: CellKind, language: str | None, lines: Sequence[str]) -> Iterato
     elif language is not None and source.strip():
         source = f"%%{language}\n{_without_comments(source)}"
     if source.strip():
-        yield Cell(kind, source)
+        yield SourceCell(kind, source)
 
 
 def _without_comments(source: str) -> str:

@@ -24,7 +24,7 @@ from cellgate.server.settings import FrontSettings, KernelSettings
 from cellgate_kernels.base.settings import ContainerSettings
 
 if TYPE_CHECKING:
-    from cellgate.server.doctor import Finding, Place
+    from cellgate.server.doctor import Diagnosis, DoctorPlace
 
 OF_SERVE = ("ip", "port", "image", "runtime", "docker_url")
 """Settings of ``serve`` that count here."""
@@ -64,7 +64,7 @@ class DoctorApp(BaseApp):
 
     def start(self) -> NoReturn:
         """Try everything and report; exits with the outcome."""
-        from cellgate.server.doctor import Outcome, Place  # noqa: PLC0415 - keeps --help quick
+        from cellgate.server.doctor import DoctorPlace, Grade  # noqa: PLC0415 - keeps --help quick
 
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
@@ -73,11 +73,11 @@ class DoctorApp(BaseApp):
         if serving is not None and not (is_given(self, "ip") or is_given(self, "port")):
             where = serving
         container = ContainerSettings(self.image, self.runtime)
-        place = Place(self.data_path, *where, self.docker_url, container, where == serving)
+        place = DoctorPlace(self.data_path, *where, self.docker_url, container, where == serving)
         findings = asyncio.run(self._examine(place))
         if self.json:
             sys.stdout.write(f"{msgspec.json.format(msgspec.json.encode(findings)).decode()}\n")
-        raise SystemExit(any(finding.outcome is Outcome.PROBLEM for finding in findings))
+        raise SystemExit(any(finding.outcome is Grade.PROBLEM for finding in findings))
 
     def _serving(self) -> tuple[str, int] | None:
         """Return where the gateway of this data folder listens, if one is known."""
@@ -95,7 +95,7 @@ class DoctorApp(BaseApp):
                 config.DoctorApp.setdefault(name, config.ServeApp[name])
         return config
 
-    async def _examine(self, place: Place) -> list[Finding]:
+    async def _examine(self, place: DoctorPlace) -> list[Diagnosis]:
         from cellgate.server.doctor import examine  # noqa: PLC0415
 
         findings = []

@@ -22,7 +22,7 @@ from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, tra
 from cellgate.cli.serve.package_options import PackageOptions
 from cellgate.cli.serve.removed import REMOVED
 from cellgate.cli.serve.start_message import StartMessage
-from cellgate.execution.limits import Ceilings, SessionLimits, check_seconds
+from cellgate.execution.limits import LimitCeilings, SessionLimits, check_seconds
 from cellgate.http.listener.settings import ListenerSettings, connections_for, raise_open_files, too_few
 from cellgate.server.settings import (
     FrontSettings,
@@ -227,7 +227,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             tracing=self.given.tracing,
         )
 
-    def _manager(self, ceilings: Ceilings) -> ManagerSettings:
+    def _manager(self, ceilings: LimitCeilings) -> ManagerSettings:
         """Make the settings of sessions, with defaults that no ceiling forbids."""
         from cellgate.channels.client import ChannelSettings  # noqa: PLC0415
         from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
@@ -343,7 +343,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             logger.warning("%s", warning)
         return listener
 
-    def _ceilings(self, backend: Backend) -> Ceilings:
+    def _ceilings(self, backend: Backend) -> LimitCeilings:
         """Return the ceilings of the options, by default the machine's resources. Raises InvalidInput."""
         from cellgate.server import machine  # noqa: PLC0415
 
@@ -357,12 +357,12 @@ class ServeApp(IdentityOptions, PackageOptions):
                 pids=given.max_pids,
                 disk=given.max_disk or max((machine.disk(self.data_path) or MOST_BYTES) // 2, MIB),
             )
-            return Ceilings(resources, given.max_cell_timeout, given.max_lifetime)
+            return LimitCeilings(resources, given.max_cell_timeout, given.max_lifetime)
         except InvalidInput as error:
             raise InvalidInput(error.message.replace("limits.", "limits.max_")) from error
 
     @staticmethod
-    def _lowered(limits: SessionLimits, ceilings: Ceilings) -> SessionLimits:
+    def _lowered(limits: SessionLimits, ceilings: LimitCeilings) -> SessionLimits:
         lowered, changes = ceilings.lower(limits)
         for what in changes:
             logger.warning("A default is above its ceiling and was lowered: %s", what)

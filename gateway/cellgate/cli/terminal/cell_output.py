@@ -24,7 +24,7 @@ from cellgate.client import (
 )
 
 
-class CellOutput:
+class TerminalCellOutput:
     """Shows one cell's events on `screen`. `prompts`: results have Jupyter's ``Out[1]:``."""
 
     def __init__(self, screen: TextIO, pictures: Pictures, *, prompts: bool = True) -> None:

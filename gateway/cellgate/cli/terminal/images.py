@@ -70,7 +70,7 @@ class Protocol(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class TerminalPicture:
     """What became of a picture: words about it, and the control sequences that show it, if it is shown."""
 
     note: str
@@ -99,10 +99,10 @@ class Pictures:
             self._asked = True
             self._protocol = terminal_protocol(self._terminal)
 
-    def take(self, mime: str, content: str, cell: int | None) -> Picture:
+    def take(self, mime: str, content: str, cell: int | None) -> TerminalPicture:
         """Show or save the picture of a cell with this prompt number."""
         if self._handling is Handling.NONE:
-            return Picture("")
+            return TerminalPicture("")
         self.prepare()
         if cell != self._cell:
             self._cell = cell
@@ -110,10 +110,10 @@ class Pictures:
         try:
             data = content.encode() if mime == SVG else base64.b64decode(content)
         except (binascii.Error, ValueError) as error:
-            return Picture(f"not saved: {error}")
+            return TerminalPicture(f"not saved: {error}")
         if self._protocol is not None and mime != SVG and (sequence := draw(data, self._protocol)):
-            return Picture("", sequence)
-        return Picture(self._save(data, SUFFIXES[mime], cell))
+            return TerminalPicture("", sequence)
+        return TerminalPicture(self._save(data, SUFFIXES[mime], cell))
 
     def _save(self, data: bytes, suffix: str, cell: int | None) -> str:
         """Write a file; its name, or why there is none."""

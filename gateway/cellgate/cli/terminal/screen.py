@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from cellgate.cli.terminal.guard import Outlet
-from cellgate.cli.terminal.images import SUFFIXES, Picture, Pictures
+from cellgate.cli.terminal.images import SUFFIXES, Pictures, TerminalPicture
 from cellgate.client import (
     DisplayData,
     ErrorRaised,
@@ -197,23 +197,27 @@ def without_colours(text: str) -> str:
     return _ANSI.sub("", text)
 
 
-def present(event: Event, pictures: Pictures, count: int | None) -> Picture | None:
+def present(event: Event, pictures: Pictures, count: int | None) -> TerminalPicture | None:
     """Return an output as text or picture, None if nothing is shown. `count`: the cell's prompt number."""
     if isinstance(event, DisplayData) and not isinstance(event, UpdateDisplayData):
         return present_data(event.data, pictures, count)
     text = describe(event)
-    return Picture(text) if text else None
+    return TerminalPicture(text) if text else None
 
 
-def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None) -> Picture | None:
+def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None) -> TerminalPicture | None:
     """Return a MIME bundle as text, or as a picture that is shown; None for an empty one."""
     mime = next((mime for mime in SUFFIXES if isinstance(data.get(mime), str)), None)
     if mime is None:
         text = describe_data(data)
-        return Picture(text) if text else None
+        return TerminalPicture(text) if text else None
     picture = pictures.take(mime, data[mime], count)
     text = describe_data(data if chart_of(data) else {mime: data[mime]})
-    return picture if picture.sequence else Picture(f"{text[:-1]} {picture.note}]" if picture.note else text)
+    return (
+        picture
+        if picture.sequence
+        else TerminalPicture(f"{text[:-1]} {picture.note}]" if picture.note else text)
+    )
 
 
 def describe(event: Event) -> str:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxGone, SandboxHandler
-from cellgate.doors.e2b.contexts import Context, default_of, find_context
+from cellgate.doors.e2b.contexts import CodeContext, default_of, find_context
 from cellgate.doors.e2b.lines import CellLines, broken_off
 from cellgate.doors.e2b.setup import SETUP
 from cellgate.errors import ShuttingDown
@@ -64,11 +64,11 @@ class CellHandler(SandboxHandler):
         async with aclosing(session.log.follow_execution(run.id, run.record.first_seq - 1)) as batches:
             await self.stream(batches, Format.NDJSON)
 
-    def _context(self, identifier: str | None) -> Context:
+    def _context(self, identifier: str | None) -> CodeContext:
         sandbox = self.session()
         return default_of(sandbox) if identifier is None else find_context(self.services, sandbox, identifier)
 
-    def _submit(self, context: Context, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
+    def _submit(self, context: CodeContext, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
         services, manager = self.services, self.services.manager
         session = context.session
         # Contexts of other languages got the sandbox's variables when they were made.
@@ -103,7 +103,7 @@ class CellHandler(SandboxHandler):
             self.write(encode(told) + b"\n")
 
 
-def _set_up(context: Context, sandbox: Sandbox) -> None:
+def _set_up(context: CodeContext, sandbox: Sandbox) -> None:
     """Prepare the context's kernel before its next cell, unless that is done."""
     session, kernel = context.session, context.session.kernel
     if kernel is not None and kernel.alive and kernel.id == sandbox.set_up:
@@ -121,7 +121,7 @@ def _set_up(context: Context, sandbox: Sandbox) -> None:
     run.end.done.add_done_callback(guarded(note, "set-up of a sandbox", execution=run.id))
 
 
-class HealthHandler(SandboxHandler):
+class E2bHealthHandler(SandboxHandler):
     """Whether a sandbox runs."""
 
     @requires(Permission.READ)

@@ -47,7 +47,7 @@ SIGNALS: Final = MappingProxyType(
 )
 
 
-class Program(Asked, frozen=True):
+class E2bProgram(Asked, frozen=True):
     """What to run."""
 
     cmd: str
@@ -59,7 +59,7 @@ class Program(Asked, frozen=True):
 class StartBody(Asked, frozen=True):
     """A program to start."""
 
-    process: Program
+    process: E2bProgram
     stdin: bool = False
     pty: Any = None
 
@@ -141,7 +141,7 @@ def _told(event: Mapping[str, object]) -> bytes:
     return envelope({"event": event})
 
 
-def _argv(program: Program) -> list[str]:
+def _argv(program: E2bProgram) -> list[str]:
     """Return the program's words without a login shell, which would lose the kernel's PATH."""
     args = program.args[1:] if program.args[:1] == [LOGIN] else program.args
     return ["bash", *args] if program.cmd == SHELL else [program.cmd, *program.args]
@@ -199,7 +199,7 @@ class StartHandler(SandboxHandler):
         self.write(envelope({"error": {"code": "internal", "message": error.message}}, LAST))
 
 
-class ProcessHandler(SandboxHandler):
+class E2bProcessHandler(SandboxHandler):
     """Calls about programs that run."""
 
     connect = True
@@ -258,13 +258,13 @@ def _find(runs: Sequence[ProcessRun], body: AboutBody) -> ProcessRun:
     raise NotFound(f"No program with the id {body.process.pid} runs")
 
 
-CALLS: Mapping[str, Callable[[ProcessHandler, Sequence[ProcessRun]], Awaitable[Mapping[str, object]]]] = (
+CALLS: Mapping[str, Callable[[E2bProcessHandler, Sequence[ProcessRun]], Awaitable[Mapping[str, object]]]] = (
     MappingProxyType(
         {
-            "List": ProcessHandler.list_all,
-            "SendSignal": ProcessHandler.signal,
-            "SendInput": ProcessHandler.give_input,
-            "CloseStdin": ProcessHandler.end_input,
+            "List": E2bProcessHandler.list_all,
+            "SendSignal": E2bProcessHandler.signal,
+            "SendInput": E2bProcessHandler.give_input,
+            "CloseStdin": E2bProcessHandler.end_input,
         }
     )
 )

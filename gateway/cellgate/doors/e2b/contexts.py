@@ -31,7 +31,7 @@ ID_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class CodeContext:
     """A context and its session. `cwd`: where its cells begin, as a path there."""
 
     id: str
@@ -58,12 +58,12 @@ class Context:
         return {"id": self.id, "language": self.language, "cwd": self.cwd}
 
 
-def default_of(sandbox: Session) -> Context:
+def default_of(sandbox: Session) -> CodeContext:
     """Return the sandbox's own context."""
-    return Context(DEFAULT, Language.PYTHON, HOME, sandbox)
+    return CodeContext(DEFAULT, Language.PYTHON, HOME, sandbox)
 
 
-def find_context(services: Services, sandbox: Session, context: str) -> Context:
+def find_context(services: Services, sandbox: Session, context: str) -> CodeContext:
     """Return the context of this id of a sandbox. Raises NotFound."""
     if context == DEFAULT:
         return default_of(sandbox)
@@ -73,7 +73,7 @@ def find_context(services: Services, sandbox: Session, context: str) -> Context:
     return _context_of(session)
 
 
-def further_contexts(services: Services, sandbox: Session) -> list[Context]:
+def further_contexts(services: Services, sandbox: Session) -> list[CodeContext]:
     """Return the contexts of a sandbox but its default one, the oldest first."""
     found = services.sandboxes.of(sandbox).further.values()
     return [_context_of(session) for session in found if not session.ending]
@@ -98,7 +98,7 @@ def recover_contexts(manager: SessionManager, sandboxes: Sandboxes) -> None:
             _join(manager, sandboxes, found, context)
 
 
-def _join(manager: SessionManager, sandboxes: Sandboxes, sandbox: Session, context: Context) -> None:
+def _join(manager: SessionManager, sandboxes: Sandboxes, sandbox: Session, context: CodeContext) -> None:
     """Let a context be the sandbox's for as long as both live; it ends with it."""
     sandboxes.of(sandbox).add(context.id, context.session)
     manager.end_with(context.session, sandbox)
@@ -109,10 +109,10 @@ def context_key(login: Login, identifier: str, context: str) -> str:
     return session_key(login, f"{identifier}/{context}")
 
 
-def _context_of(session: Session) -> Context:
+def _context_of(session: Session) -> CodeContext:
     """Return the context that a session is, as its metadata says."""
     told = session.row.metadata or {}
-    return Context(str(told.get("context")), str(told.get("language")), str(told.get("cwd")), session)
+    return CodeContext(str(told.get("context")), str(told.get("language")), str(told.get("cwd")), session)
 
 
 class ContextBody(Asked, frozen=True):
@@ -165,7 +165,7 @@ class ContextsHandler(SandboxHandler):
             workspace_of=sandbox.row.key,
         )
         session, _ = await manager.get_or_create(self.owner, wanted)
-        context = Context(identifier, language, home_path(parts), session)
+        context = CodeContext(identifier, language, home_path(parts), session)
         _join(manager, services.sandboxes, sandbox, context)
         await session.log.commit()
         self.answer(context.told())

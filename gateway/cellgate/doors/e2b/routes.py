@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from cellgate.doors.e2b.base import AbsentHandler
-from cellgate.doors.e2b.cells import CellHandler, HealthHandler
-from cellgate.doors.e2b.commands import ProcessHandler, StartHandler
+from cellgate.doors.e2b.cells import CellHandler, E2bHealthHandler
+from cellgate.doors.e2b.commands import E2bProcessHandler, StartHandler
 from cellgate.doors.e2b.contexts import ContextHandler, ContextRestartHandler, ContextsHandler
 from cellgate.doors.e2b.control import ConnectHandler, SandboxDetailHandler, SandboxesHandler, TimeoutHandler
 from cellgate.doors.e2b.files import E2bFilesHandler, FilesystemHandler
@@ -23,10 +23,10 @@ ROUTES: Final = (
     ("/e2b/contexts", ContextsHandler),
     ("/e2b/contexts/{context}", ContextHandler),
     ("/e2b/contexts/{context}/restart", ContextRestartHandler),
-    ("/e2b/health", HealthHandler),
+    ("/e2b/health", E2bHealthHandler),
     ("/e2b/files", E2bFilesHandler),
     ("/e2b/filesystem.Filesystem/{call}", FilesystemHandler),
     ("/e2b/process.Process/Start", StartHandler),
-    ("/e2b/process.Process/{call}", ProcessHandler),
+    ("/e2b/process.Process/{call}", E2bProcessHandler),
     ("/e2b/{path}", AbsentHandler),
 )

@@ -50,10 +50,7 @@ class _Head:
 
 @dataclass(slots=True, eq=False)
 class _Message:
-    """A message of several pieces, as far as it has come.
-
-    `size`: its bytes, kept or not. `is_wrong`: it is text and not UTF-8, so none of it is kept.
-    """
+    """A message so far. `size`: its bytes, kept or not. `is_wrong`: not UTF-8, so none is kept."""
 
     opcode: int
     data: bytearray = field(default_factory=bytearray)

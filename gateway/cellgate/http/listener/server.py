@@ -39,7 +39,7 @@ from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.lingering import Lingering
 from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings, for_principals
-from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
+from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, StreamPhase, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
 from cellgate.identity.principal import Login
 from cellgate_kernels.base.budget import ByteBudget, largest
@@ -317,7 +317,7 @@ class Listener(HTTPServer):
     def connections(self) -> Mapping[str, float]:
         """Return the number of connections, by phase."""
         counts = Counter(stream.phase for stream in self._streams)
-        return {phase: float(counts[phase]) for phase in Phase}
+        return {phase: float(counts[phase]) for phase in StreamPhase}
 
     def transferred(self) -> tuple[int, int]:
         """Return the bytes received and sent since the start by HTTP and WebSockets."""

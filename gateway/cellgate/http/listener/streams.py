@@ -51,7 +51,7 @@ TOO_MANY = "All connections are in use; try again later"
 TOO_MANY_OF_ONE = "You have too many connections open; close some, or try again later"
 
 
-class Phase(StrEnum):
+class StreamPhase(StrEnum):
     """What a connection is doing: waiting for a request, reading its body, answering, or a WebSocket."""
 
     WAITING = "waiting"
@@ -70,7 +70,7 @@ class Late(StrEnum):
     ANSWER = "answer_timeout"
 
 
-class Owner(Protocol):
+class StreamOwner(Protocol):
     """The server as a stream sees it.
 
     `memory`: the budget that all clients share. `shares`: the places of principals' connections. `turns`: the
@@ -120,11 +120,11 @@ class ClientStream(IOStream):
 
     scheme = "http"
 
-    def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
+    def __init__(self, connection: socket.socket, origin: str, owner: StreamOwner, **options: Any) -> None:
         self.origin = origin
         self.whose = self._strangers = strangers(origin)
         self.proxy: str | None = None
-        self.phase = Phase.WAITING
+        self.phase = StreamPhase.WAITING
         self.login: Login | None = None
         self.signed_in: Callable[[], bool] | None = None
         self.evict: Callable[[], None] | None = None
@@ -203,7 +203,7 @@ class ClientStream(IOStream):
     def waits(self) -> None:
         """Begin to wait for a request; parts of it may be buffered. It has shown no token yet."""
         self._first = self.received == 0
-        self._enter(Phase.WAITING)
+        self._enter(StreamPhase.WAITING)
         self._phase_mark -= self._read_buffer_size
         self._answer_mark = self.sent
         self._has_begun_answer = False
@@ -216,17 +216,17 @@ class ClientStream(IOStream):
 
     def reads(self) -> None:
         """Note that a request's head is complete and its body follows."""
-        self._enter(Phase.BODY)
+        self._enter(StreamPhase.BODY)
         self._answer_mark = self.sent
 
     def answers(self) -> None:
         """Note that the request is complete. Its handler keeps the body, which therefore still counts."""
-        self._enter(Phase.ANSWER)
+        self._enter(StreamPhase.ANSWER)
         self.pieces = None
 
     def begins_message(self) -> None:
         """Begin to wait for a WebSocket's next message; some of its bytes may be here already."""
-        self._enter(Phase.WEBSOCKET)
+        self._enter(StreamPhase.WEBSOCKET)
         self.busy = False
         self._counting = True
         self._message_at = self.received - self._read_buffer_size
@@ -237,7 +237,7 @@ class ClientStream(IOStream):
         """Count the complete message until the next one; from here on the client waits for the gateway."""
         self.busy = True
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: StreamPhase) -> None:
         self.phase = phase
         self.since = self._window = self._write_window = time.monotonic()
         self._phase_mark = self._window_mark = self.received
@@ -286,7 +286,7 @@ class ClientStream(IOStream):
     def _holds_most(self) -> str:
         if self._incoming <= self._unsent_bytes + self._owed:
             return "unread"
-        return "unanswered" if self.phase is Phase.ANSWER or self.busy else "unfinished"
+        return "unanswered" if self.phase is StreamPhase.ANSWER or self.busy else "unfinished"
 
     def _end(self) -> None:
         if self.writing():
@@ -298,16 +298,16 @@ class ClientStream(IOStream):
     def late(self, now: float, settings: ListenerSettings) -> Late | None:
         """Which timeout it has exceeded, if any; called once a second."""
         match self.phase:
-            case Phase.WAITING:
+            case StreamPhase.WAITING:
                 return self._late_with_head(now, settings)
-            case Phase.BODY:
+            case StreamPhase.BODY:
                 return Late.BODY if self._stalls(now, settings, begun=True) else None
-            case Phase.WEBSOCKET:
+            case StreamPhase.WEBSOCKET:
                 if self._stalls(now, settings, begun=self._in_message()):
                     return Late.FRAME
                 unread = not self.spooled and self._is_unread(now, settings.answer_timeout)
                 return Late.ANSWER if unread else None
-            case Phase.ANSWER:
+            case StreamPhase.ANSWER:
                 return Late.ANSWER if self._is_unread(now, settings.answer_timeout) else None
 
     def _late_with_head(self, now: float, settings: ListenerSettings) -> Late | None:
@@ -382,7 +382,11 @@ class ClientStream(IOStream):
             self.close()
 
     def _last_words(self, status: int, reason: str, detail: str) -> None:
-        if self.closed() or self.writing() or (self.phase is Phase.BODY and self.sent > self._answer_mark):
+        if (
+            self.closed()
+            or self.writing()
+            or (self.phase is StreamPhase.BODY and self.sent > self._answer_mark)
+        ):
             return
         self._said = True
         self._send_last(self._owner.refusal(status, reason, detail))
@@ -398,9 +402,9 @@ class ClientStream(IOStream):
     def close(self, exc_info: Any = False) -> None:
         """Close the stream; a request that can't be read is answered first."""
         if isinstance(exc_info, UnsatisfiableReadError):
-            if self.phase is Phase.WAITING:
+            if self.phase is StreamPhase.WAITING:
                 self._last_words(431, "too_large", "The request's head is too large")
-            elif self.phase is Phase.BODY:
+            elif self.phase is StreamPhase.BODY:
                 self._last_words(400, "bad_request", "The request's chunks can't be read")
         super().close(exc_info)
 
@@ -409,7 +413,9 @@ class ClientStream(IOStream):
         """Whether it sent an answer to a request that has not come as a whole."""
         if self._dropped or self.writing():
             return False
-        begun = self.phase is Phase.BODY or (self.phase is Phase.WAITING and self.received > self._phase_mark)
+        begun = self.phase is StreamPhase.BODY or (
+            self.phase is StreamPhase.WAITING and self.received > self._phase_mark
+        )
         return self._said or (begun and self.sent > self._answer_mark)
 
     def close_fd(self) -> None:

@@ -23,7 +23,7 @@ from cellgate.http.streaming import StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
 from cellgate.identity.principal import Login, Permission
 from cellgate.packages.settings import OUT_OF_SCOPE, not_allowed
-from cellgate.sessions.registry import Accepted
+from cellgate.sessions.registry import AcceptedExecution
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ExecutionPage, Result
 from cellgate.wire.events import Event
@@ -175,7 +175,7 @@ class ExecuteHandler(ExecutionAnswers):
         return key, _request_hash(request, language)
 
     async def _answer_accepted(
-        self, accepted: Accepted, form: Format, body: ExecuteBody, view: dict[str, Any]
+        self, accepted: AcceptedExecution, form: Format, body: ExecuteBody, view: dict[str, Any]
     ) -> None:
         session = accepted.session
         if isinstance(accepted.execution, ExecutionRun):

@@ -22,7 +22,7 @@ from cellgate.http.base import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
 from cellgate.http.v1.executions import ExecutionAnswers, permitted
 from cellgate.identity.principal import Permission
-from cellgate.sessions.exploring import Exploration, Explored, Fate, Keep, Plan, branch_keys
+from cellgate.sessions.exploring import Explored, Fate, Keep, Plan, SessionExploration, branch_keys
 from cellgate.wire import answers
 from cellgate.wire.models import MOST_ALTERNATIVES, ExecuteBody, ExploreBody
 from cellgate.wire.problems import Problem
@@ -69,7 +69,7 @@ class ExploreHandler(ExecutionAnswers):
         going = await self.services.explorer.begin(self.owner, key, plan)
         await self._answer(going if isinstance(going, list) else await self._ended(going, body), view)
 
-    async def _ended(self, going: Exploration, body: ExploreBody) -> list[Explored]:
+    async def _ended(self, going: SessionExploration, body: ExploreBody) -> list[Explored]:
         if body.on_disconnect == "interrupt":
             self._gone.add_done_callback(
                 guarded(lambda _: going.stop("client_disconnected"), "stop for a client that left")

@@ -49,7 +49,7 @@ _UNFIT = re.compile(r'[\\\x00-\x1f\x7f:*?"<>|]')
 """Characters that some system can't have in a name, or takes for a path separator."""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BundleManifest(msgspec.Struct, frozen=True):
     """`files`: SHA-256 by name, in the archive's order. `left_out`: workspace files that are not in it, the
     first of them by name, the rest as a count.
     """
@@ -148,7 +148,7 @@ def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
                 yield from writer.add(f"{WORK}/{name}", file)
         contents.check_there()
         manifest = msgspec.json.format(
-            msgspec.json.encode(Manifest(notebook, writer.digests.copy(), left_out)), indent=1
+            msgspec.json.encode(BundleManifest(notebook, writer.digests.copy(), left_out)), indent=1
         )
         yield from writer.add(MANIFEST, [manifest])
         if key is not None:

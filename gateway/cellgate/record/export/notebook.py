@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, structs
 
 from cellgate.record import text
-from cellgate.record.export.survey import Place, Rows, Survey
+from cellgate.record.export.survey import Rows, Survey, SurveyPlace
 from cellgate.record.export.widgets import WidgetStates
 from cellgate.record.keys import SigningKey
 from cellgate.record.rows import EventRow, SessionRow
@@ -75,7 +75,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NotebookPart:
     """Rows that were surveyed, and the key of their session."""
 
     session: str
@@ -91,11 +91,16 @@ class Notebook:
     """
 
     def __init__(
-        self, session: SessionRow, survey: Survey, rows: Rows, export: Export, inherited: Sequence[Part] = ()
+        self,
+        session: SessionRow,
+        survey: Survey,
+        rows: Rows,
+        export: Export,
+        inherited: Sequence[NotebookPart] = (),
     ) -> None:
         self._session = structs.replace(session, **survey.facts.fields)
         self._survey = survey
-        self._parts = (*inherited, Part(session.key, survey, rows))
+        self._parts = (*inherited, NotebookPart(session.key, survey, rows))
         self._export = export
 
     def cells(self) -> Iterator[dict[str, Any]]:
@@ -106,7 +111,7 @@ class Notebook:
                     continue
                 yield self._cell(part, place).to_notebook(self._export)
 
-    def _cell(self, part: Part, place: Place) -> _Cell:
+    def _cell(self, part: NotebookPart, place: SurveyPlace) -> _Cell:
         cell = _Cell(place.execution, place.cell_id, place.first_seq)
         for row in place.rows(part.rows):
             cell.apply(row, outputs=self._export.outputs)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cellgate.errors import RecordGone, StorageError
 from cellgate.record import chain
-from cellgate.record.export.notebook import Export, Notebook, Part
+from cellgate.record.export.notebook import Export, Notebook, NotebookPart
 from cellgate.record.export.survey import Survey
 from cellgate.record.keys import SigningKey
 from cellgate.record.rows import EventRow, SessionRow
@@ -82,13 +82,13 @@ class Reading:
 
 def read_notebook(reading: Reading, export: Export) -> Notebook:
     """Return the notebook of all rows. Raises RecordGone and StorageError when some are no longer there."""
-    parts: list[Part] = []
+    parts: list[NotebookPart] = []
     before: Survey | None = None
     for each in (*reading.ancestors, reading):
         before = survey = Survey(before, inherited=each is not reading)
         for row in each.all():
             survey.add(row)
-        parts.append(Part(each.session.key, survey, each))
+        parts.append(NotebookPart(each.session.key, survey, each))
     own = parts.pop()
     return Notebook(reading.session, own.survey, reading, export, parts)
 

@@ -60,7 +60,7 @@ class ListedRows:
 
 
 @dataclass(slots=True)
-class Place:
+class SurveyPlace:
     """Where the rows of an execution are, the id of its cell, and how to recognise the rows later.
 
     `count` and `hash`: how many rows there are, and the last one's hash, which covers all before it.
@@ -114,7 +114,7 @@ class Survey:
         self.inherited = inherited
         self.seq = 0
         self.head = GENESIS
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, SurveyPlace] = {}
         self.widgets: list[int] = []
         self.widgets_left_out = 0
         self.processes = 0
@@ -124,7 +124,7 @@ class Survey:
         self._shown_in: dict[str, set[str]] = {}
         self._taken: set[str] = set() if before is None else before._taken
 
-    def undoing(self, place: Place) -> RolledBack | None:
+    def undoing(self, place: SurveyPlace) -> RolledBack | None:
         """Return the rollback that undid the cell at this place; None if there is none."""
         return self.facts.undoing(place.first_seq if place.started is None else place.started)
 
@@ -162,19 +162,19 @@ class Survey:
         else:
             self.widgets.append(row.seq)
 
-    def _place(self, row: EventRow) -> Place:
+    def _place(self, row: EventRow) -> SurveyPlace:
         assert row.execution is not None
         place = self.places.get(row.execution)
         if place is None:
             known = row.execution
             cell_id = known if _CELL_ID.fullmatch(known) else sha256(known.encode()).hexdigest()[:32]
-            place = Place(known, cell_id, row.seq)
+            place = SurveyPlace(known, cell_id, row.seq)
             self.places[known] = place
             self._taken.add(cell_id)
         place.add(row)
         return place
 
-    def _name(self, place: Place, cell_id: Any) -> None:
+    def _name(self, place: SurveyPlace, cell_id: Any) -> None:
         """Use a client's own id of the cell, if it is valid and no other cell has it."""
         if self.inherited:
             return
@@ -182,19 +182,19 @@ class Survey:
             place.cell_id = cell_id
             self._taken.add(cell_id)
 
-    def _display(self, place: Place, display_id: Any, seq: int) -> None:
+    def _display(self, place: SurveyPlace, display_id: Any, seq: int) -> None:
         if display_id is not None:
             self._shown_last[display_id] = seq
             self._shown_in.setdefault(display_id, set()).add(place.execution)
             place.displays.add(display_id)
 
-    def changed_elsewhere(self, place: Place) -> Iterator[tuple[str, int]]:
+    def changed_elsewhere(self, place: SurveyPlace) -> Iterator[tuple[str, int]]:
         """Displays that this cell shares with other cells, each with the number of its last event."""
         for display_id in sorted(place.displays):
             if len(self._shown_in[display_id]) > 1:
                 yield display_id, self._shown_last[display_id]
 
-    def in_order(self) -> Iterator[Place]:
+    def in_order(self) -> Iterator[SurveyPlace]:
         """Places in order of the queue, but those that started swap among themselves into starting order."""
         begun = sorted((place.started, place.execution) for place in self.places.values() if place.started)
         following = iter(begun)

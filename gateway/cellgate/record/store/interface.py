@@ -22,7 +22,7 @@ from msgspec import UnsetType
 
 from cellgate.errors import NotRecorded, RecordGone
 from cellgate.record.rows import EventRow, ExecutionRow, Lineage, SessionRow
-from cellgate.record.trail import Entry, TrailRow
+from cellgate.record.trail import NewEntry, TrailRow
 from cellgate.wire.events import Loss, Missing
 
 T = TypeVar("T")
@@ -207,10 +207,7 @@ class Reads(Protocol):
     async def executions(
         self, session_id: int, *, limit: int = 100, after: int = 0, newest: bool = False
     ) -> list[ExecutionRow]:
-        """Return up to `limit` executions with a number above `after`, in their order.
-
-        `newest`: those with a number below `after`, the last one first.
-        """
+        """Return `limit` executions after number `after`, in order; `newest`: those before it, last first."""
 
     async def execution_counts(self, session_ids: Sequence[int]) -> dict[int, int]:
         """Return how many executions each of these sessions has; sessions without any are left out."""
@@ -289,7 +286,7 @@ class RecordStore(EventStore, Protocol):
         Raises NotRecorded if another gateway has the session's key (``sessions.ownership``).
         """
 
-    async def add_to_trail(self, entries: Collection[Entry]) -> None:
+    async def add_to_trail(self, entries: Collection[NewEntry]) -> None:
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from cellgate.record.findings import Broken
+from cellgate.record.findings import BrokenRecord
 from cellgate_kernels.base.resources import MIB
 
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -155,5 +155,5 @@ def _check_end(data: bytes, listed: int, start: int, number: int, comment: int) 
         raise _foreign()
 
 
-def _foreign() -> Broken:
-    return Broken("the archive has bytes that belong to none of its files")
+def _foreign() -> BrokenRecord:
+    return BrokenRecord("the archive has bytes that belong to none of its files")

@@ -22,13 +22,13 @@ from cellgate.record.export.bundle import (
     MANIFEST,
     ROWS,
     SIGNATURE,
-    Manifest,
+    BundleManifest,
     Signature,
     rows_of_ancestor,
 )
-from cellgate.record.export.notebook import Export, Notebook, Part
+from cellgate.record.export.notebook import Export, Notebook, NotebookPart
 from cellgate.record.export.survey import ListedRows, Survey
-from cellgate.record.findings import Broken, Finding, NoSeal, chained, counted, differing
+from cellgate.record.findings import BrokenRecord, Finding, NoSeal, chained, counted, differing
 from cellgate.record.keys import signature_holds
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.seal import Seal, cell_digest, manifest_statement, notebook_digest, signed
@@ -68,7 +68,7 @@ def check_notebook(data: bytes, name: str) -> Finding:
     try:
         notebook, seal = _read(data)
         _check_seal(data, notebook, seal)
-    except Broken as broken:
+    except BrokenRecord as broken:
         return Finding(name, "notebook", str(broken))
     except NoSeal as without:
         return Finding(name, "notebook", str(without), sealed=False)
@@ -86,7 +86,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
             cell["metadata"]["cellgate"]["execution"] + ""  # raises TypeError unless it is a string
         return notebook, seal
     except InvalidInput as error:
-        raise Broken(error.message) from None
+        raise BrokenRecord(error.message) from None
     except _MALFORMED as error:
         raise _no_notebook(error) from None
 
@@ -111,8 +111,10 @@ def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no JSON")
 
 
-def _no_notebook(error: Exception) -> Broken:
-    return Broken(f"the file is no sealed notebook of Cellgate's: {type(error).__name__}: {in_words(error)}")
+def _no_notebook(error: Exception) -> BrokenRecord:
+    return BrokenRecord(
+        f"the file is no sealed notebook of Cellgate's: {type(error).__name__}: {in_words(error)}"
+    )
 
 
 def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
@@ -128,13 +130,13 @@ def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
     except _MALFORMED as error:
         raise _no_notebook(error) from None
     if difference is not None:
-        raise Broken(difference)
+        raise BrokenRecord(difference)
     if whole != seal.digest:
-        raise Broken("the notebook's metadata or its seal were changed; its cells are as they were")
+        raise BrokenRecord("the notebook's metadata or its seal were changed; its cells are as they were")
     if not same:
-        raise Broken("the file was rewritten: what it says is as it was, its bytes are not")
+        raise BrokenRecord("the file was rewritten: what it says is as it was, its bytes are not")
     if signed(seal) is False:
-        raise Broken("the seal's signature or key was changed")
+        raise BrokenRecord("the seal's signature or key was changed")
 
 
 # ---- bundles ----------------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ def check_bundle(path: Path) -> Finding:
             key = _check_signature(archive)
             count = _check_rows(archive, manifest)
             check_layout(path, archive, len(COMMENT) + 64)
-    except (Broken, NoSeal) as broken:
+    except (BrokenRecord, NoSeal) as broken:
         # Every bundle has a manifest and a sealed notebook: here a missing seal is a problem too.
         return Finding(path.name, "bundle", str(broken))
     except InvalidInput as error:
@@ -172,21 +174,21 @@ def _check_archive(path: Path) -> None:
             digest.update(part)
             left -= len(part)
         if file.read() != COMMENT + digest.hexdigest().encode():
-            raise Broken("the archive was changed between its files")
+            raise BrokenRecord("the archive was changed between its files")
 
 
-def _check_files(archive: zipfile.ZipFile) -> Manifest:
+def _check_files(archive: zipfile.ZipFile) -> BundleManifest:
     names = archive.namelist()
     if MANIFEST not in names:
-        raise Broken(f"the bundle has no {MANIFEST}")
-    manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=Manifest)
+        raise BrokenRecord(f"the bundle has no {MANIFEST}")
+    manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=BundleManifest)
     there = [name for name in names if name not in {MANIFEST, SIGNATURE}]
     difference = differing("file", there, list(manifest.files), there)
     for name, digest in manifest.files.items():
         if name not in names or _digest(archive, name) != digest:
-            raise Broken(f"the file {name} was {'changed' if name in names else 'removed'}")
+            raise BrokenRecord(f"the file {name} was {'changed' if name in names else 'removed'}")
     if difference is not None:
-        raise Broken(difference)
+        raise BrokenRecord(difference)
     return manifest
 
 
@@ -207,11 +209,11 @@ def _check_signature(archive: zipfile.ZipFile) -> str | None:
     if not signature_holds(
         given.key, given.signature, manifest_statement(read_entry(archive, MANIFEST, MOST_MANIFEST))
     ):
-        raise Broken("the bundle's signature does not hold")
+        raise BrokenRecord("the bundle's signature does not hold")
     return given.key
 
 
-def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
+def _check_rows(archive: zipfile.ZipFile, manifest: BundleManifest) -> int:
     """Check that the rows form a chain up to the notebook's head, and that the notebook follows from them."""
     data = read_entry(archive, manifest.notebook)
     notebook, seal = _read(data)
@@ -226,7 +228,9 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
         survey.add(row)
     _check_origin(survey, ancestors[-1] if ancestors else None, known.get("ancestor_left_out"))
     if (survey.seq, survey.head.hex()) != (known["rows"], known["head"]):
-        raise Broken(f"row {min(survey.seq, known['rows']) + 1} was removed or added: the head is another")
+        raise BrokenRecord(
+            f"row {min(survey.seq, known['rows']) + 1} was removed or added: the head is another"
+        )
     export = Export(
         known["gateway_version"],
         known["exported_at"],
@@ -240,25 +244,25 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
     digests = [cell_digest(cell_text(split(cell))) for cell in made.cells()]
     names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
     if (difference := differing("cell", names, digests, seal.cells)) is not None:
-        raise Broken(f"the notebook does not follow from the rows: {difference}")
+        raise BrokenRecord(f"the notebook does not follow from the rows: {difference}")
     if notebook_digest(digests, made.metadata()) != seal.digest:
-        raise Broken("the notebook's metadata are not what the rows tell")
+        raise BrokenRecord("the notebook's metadata are not what the rows tell")
     return len(rows) + sum(part.survey.seq for part in inherited)
 
 
-def _check_ancestors(archive: zipfile.ZipFile, ancestors: Sequence[BranchedFrom]) -> list[Part]:
+def _check_ancestors(archive: zipfile.ZipFile, ancestors: Sequence[BranchedFrom]) -> list[NotebookPart]:
     """Each one's rows must form a chain up to the row that the next one names."""
-    parts: list[Part] = []
+    parts: list[NotebookPart] = []
     for number, ancestor in enumerate(ancestors, 1):
         survey = Survey(parts[-1].survey if parts else None, inherited=True)
         rows = list(chained(_rows(read_entry(archive, rows_of_ancestor(number))), ancestor.session))
         for row in rows:
             survey.add(row)
         if (survey.seq, survey.head.hex()) != (ancestor.seq, ancestor.head):
-            raise Broken(f"the rows of {ancestor.session} end elsewhere than where it was branched")
+            raise BrokenRecord(f"the rows of {ancestor.session} end elsewhere than where it was branched")
         if parts:
             _check_origin(survey, ancestors[number - 2], None)
-        parts.append(Part(ancestor.session, survey, ListedRows(rows)))
+        parts.append(NotebookPart(ancestor.session, survey, ListedRows(rows)))
     return parts
 
 
@@ -267,7 +271,7 @@ def _check_origin(survey: Survey, parent: BranchedFrom | None, left_out: str | N
     origin = survey.facts.fields.get("branched_from")
     if origin != parent and not (parent is None and left_out):
         named = "nothing" if origin is None else f"row {origin.seq} of {origin.session}"
-        raise Broken(f"row 1 says that it continues {named}, whose rows are not those before its own")
+        raise BrokenRecord(f"row 1 says that it continues {named}, whose rows are not those before its own")
 
 
 def _rows(data: bytes) -> list[EventRow]:
@@ -277,7 +281,7 @@ def _rows(data: bytes) -> list[EventRow]:
         digest = line[9:73]
         body = line[81:-2]
         if line != b'{"hash":"%s","row":%s}\n' % (digest, body) or len(line) < _LINE:
-            raise Broken(f"row {number} was changed: it is no line of a trail")
+            raise BrokenRecord(f"row {number} was changed: it is no line of a trail")
         event = _decode(body)
         rows.append(
             EventRow(0, event["seq"], event["type"], event["execution"], body, bytes.fromhex(digest.decode()))

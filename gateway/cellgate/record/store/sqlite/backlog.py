@@ -158,10 +158,7 @@ class Backlog:
             del self.sizes[principal]
 
     def uncommitted(self, session_id: int | None = None) -> Group | None:
-        """Return the last group with uncommitted rows, of one session or of any; None when there is none.
-
-        Rows that are still `enqueued` don't count.
-        """
+        """Return the last group with uncommitted, not `enqueued` rows, of a session or any; None without."""
         if session_id is None:
             is_held = bool(self._held)
             is_written = bool(self._written)

@@ -16,7 +16,7 @@ import msgspec
 from cellgate.errors import RecordDamaged, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
-from cellgate.record.findings import Broken, Finding, chained, counted
+from cellgate.record.findings import BrokenRecord, Finding, chained, counted
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.sqlite import blobs, purge, salvage, schema, trail
 from cellgate.record.store.sqlite.lineage import check_origin
@@ -53,7 +53,7 @@ def check_record(path: Path) -> Iterator[Finding]:
             raise RecordDamaged(f"The record {path}", structure, verified=True)
 
 
-def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:
+def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.SalvagedLog, bytes | None]:
     """Read the files beside the record, then begin a snapshot of its tables: no row is missed that moves."""
     for _ in range(ATTEMPTS):
         seed = schema.expected_log(db)
@@ -66,7 +66,7 @@ def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | No
     raise StorageError(f"Gateways keep starting and stopping with {path}; check it when one runs")
 
 
-def _check_log(found: salvage.Found, applied: int, *, expected: bool) -> Iterator[Finding]:
+def _check_log(found: salvage.SalvagedLog, applied: int, *, expected: bool) -> Iterator[Finding]:
     waiting = sum(len(group.events) for number, group in found.frames.groups.items() if number > applied)
     lost = salvage.loss(found, applied, expected=expected)
     if waiting or lost is not None:
@@ -121,10 +121,10 @@ def check_session(
         _check_executions(db, session, facts)
         origin = check_origin(db, session)
         if origin.problem is not None:
-            raise Broken(origin.problem)
+            raise BrokenRecord(origin.problem)
         if origin.purged and session.branched_from is not None:
             checked += f", a branch of session {session.branched_from.session}, which was purged"
-    except Broken as broken:
+    except BrokenRecord as broken:
         return Finding(subject, checked, str(broken))
     except sqlite3.DatabaseError as error:
         return Finding(subject, checked, str(error))
@@ -146,18 +146,18 @@ def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
         last = row.seq
         head = row.hash
     if last < session.head_seq:
-        raise Broken(f"row {last + 1} was removed: there were {session.head_seq}")
+        raise BrokenRecord(f"row {last + 1} was removed: there were {session.head_seq}")
     if last > session.head_seq:
-        raise Broken(f"row {session.head_seq + 1} was added: there were {session.head_seq}")
+        raise BrokenRecord(f"row {session.head_seq + 1} was added: there were {session.head_seq}")
     if head != session.head:
-        raise Broken(f"row {last} was changed: the session's head is another")
+        raise BrokenRecord(f"row {last} was changed: the session's head is another")
     return facts
 
 
 def _check_session_row(session: SessionRow, facts: SessionFacts) -> None:
     for name, expected in facts.fields.items():
         if (stored := getattr(session, name)) != expected:
-            raise Broken(
+            raise BrokenRecord(
                 f"the session's own row was changed: {name} is {stored!r}, its rows say {expected!r}"
             )
 
@@ -169,10 +169,10 @@ def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: Sessio
         after = rows[-1].number
         for row in rows:
             if (expected := next(known, None)) is None:
-                raise Broken(f"execution {row.number} ({row.id}) was added: no row tells of it")
+                raise BrokenRecord(f"execution {row.number} ({row.id}) was added: no row tells of it")
             _check_execution(row, expected)
     if (missing := next(known, None)) is not None:
-        raise Broken(f"execution {missing.number} ({missing.id}) was removed")
+        raise BrokenRecord(f"execution {missing.number} ({missing.id}) was removed")
 
 
 def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
@@ -183,7 +183,7 @@ def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
     for name, expected in pairs.items():
         if (stored := getattr(row, name)) != expected:
             where = f"execution {facts.number} ({facts.id})"
-            raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {expected!r}")
+            raise BrokenRecord(f"{where} was changed: {name} is {stored!r}, its rows say {expected!r}")
 
 
 # ---- the audit trail --------------------------------------------------------------------------------------
@@ -197,15 +197,15 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
             if event["type"] in OF_NO_RECORD:
                 continue
             if event["type"] not in {BEGUN, PURGED}:
-                raise Broken(f"entry {count} is of a type that this version does not know")
+                raise BrokenRecord(f"entry {count} is of a type that this version does not know")
             session_id = event["session_id"]
             if event["type"] == BEGUN:
                 begun[session_id] = event["principal"], event["session"]
             elif begun.pop(session_id, None) is None:
-                raise Broken(f"entry {count} was added: there was no record {session_id} to purge")
+                raise BrokenRecord(f"entry {count} was added: there was no record {session_id} to purge")
         _compare(begun, there)
         _check_orphans(db)
-    except Broken as broken:
+    except BrokenRecord as broken:
         return Finding("audit trail", counted(count, "entry"), str(broken))
     except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         return Finding("audit trail", counted(count, "entry"), f"an entry can't be read: {error!r}")
@@ -217,12 +217,14 @@ def _trail(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(trail.rows(db), 1):
         head = link(head, row.body)
         if row.seq != number:
-            raise Broken(f"entry {number} was removed")
+            raise BrokenRecord(f"entry {number} was removed")
         if head != row.hash:
-            raise Broken(f"entry {number} was changed, moved or added: its hash is not that of its bytes")
+            raise BrokenRecord(
+                f"entry {number} was changed, moved or added: its hash is not that of its bytes"
+            )
         event = _decode(row.body)
         if (event["seq"], event["type"]) != (row.seq, row.type):
-            raise Broken(f"entry {number} was changed: its columns are not what its body says")
+            raise BrokenRecord(f"entry {number} was changed: its columns are not what its body says")
         yield event
 
 
@@ -232,24 +234,26 @@ def _compare(begun: dict[int, tuple[str, str]], there: dict[int, tuple[str, str]
         found = there.get(session_id)
         if entered is None:
             assert found is not None
-            raise Broken(f"the record of session {found[1]} of {found[0]} is not in the trail: it was added")
+            raise BrokenRecord(
+                f"the record of session {found[1]} of {found[0]} is not in the trail: it was added"
+            )
         if found is None:
-            raise Broken(
+            raise BrokenRecord(
                 f"the record of session {entered[1]} of {entered[0]} was removed without a tombstone"
             )
         if entered != found:
-            raise Broken(
+            raise BrokenRecord(
                 f"the record of session {entered[1]} of {entered[0]} is now {found[1]}'s of {found[0]}"
             )
 
 
 def _check_orphans(db: sqlite3.Connection) -> None:
     for blob in blobs.damaged(db):
-        raise Broken(f"the stored part {blob} of rows was changed")
+        raise BrokenRecord(f"the stored part {blob} of rows was changed")
     for table in ("events", "executions"):
         found = db.execute(
             f"""SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions)
                 AND session_id NOT IN (SELECT session_id FROM purges) LIMIT 1"""  # noqa: S608
         ).fetchone()
         if found is not None:
-            raise Broken(f"{table} were added, or moved, to session {found[0]}, which there is not")
+            raise BrokenRecord(f"{table} were added, or moved, to session {found[0]}, which there is not")

@@ -36,7 +36,7 @@ from cellgate.record.store.sqlite.reads import Queries
 from cellgate.record.store.sqlite.redo import MOST_BYTES, RedoLog, beside
 from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.store.sqlite.syncing import Syncer
-from cellgate.record.trail import Entry
+from cellgate.record.trail import NewEntry
 from cellgate_kernels.base.errors import GatewayFault, in_words
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.tasks import Supervisor, outcome
@@ -570,7 +570,7 @@ class Journal:
         except StorageError as error:
             logger.error("The next start will miss the redo log: %s", error.message)
 
-    async def add_to_trail(self, entries: Collection[Entry]) -> None:
+    async def add_to_trail(self, entries: Collection[NewEntry]) -> None:
         if self._broken is not None:
             raise self._broken
         await self._writer.run(trail.add, entries)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SalvagedLog:
     """The files beside a record. `last`: the last number according to them, None if they don't say."""
 
     frames: Frames
@@ -38,7 +38,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class SalvageLoss:
     """Of the numbers `first` to `last`, how many are `missing`; `certain`: and no others are."""
 
     first: int
@@ -56,7 +56,7 @@ class Loss:
         return f"{least}{self.missing} of the record's commits {verb} missing, {where}: {self.why}"
 
 
-def look(record: Path, seed: bytes | None) -> Found:
+def look(record: Path, seed: bytes | None) -> SalvagedLog:
     """Read the files beside `record`, whose tables expect a log with this seed.
 
     For a record in use, look here first and at the tables afterwards: then no row is missed that moves from
@@ -76,10 +76,10 @@ def look(record: Path, seed: bytes | None) -> Found:
     if data is None or not seeds:
         # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
         data = b""
-    return Found(find_frames(data, seeds), last, there)
+    return SalvagedLog(find_frames(data, seeds), last, there)
 
 
-def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
+def loss(found: SalvagedLog, applied: int, *, expected: bool) -> SalvageLoss | None:
     """Return the loss if the tables have all commits up to `applied`; None if nothing is missing.
 
     `expected`: the tables say that a gateway was using a log.
@@ -98,10 +98,10 @@ def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
         why = "the redo log is damaged"
     else:
         why = "the tables and the redo log don't follow on each other"
-    return Loss(applied + 1, highest, missing, not unknown, why)
+    return SalvageLoss(applied + 1, highest, missing, not unknown, why)
 
 
-def runs(found: Found, applied: int) -> Iterator[Group]:
+def runs(found: SalvagedLog, applied: int) -> Iterator[Group]:
     """Yield the commits that are not in the tables, consecutive ones together."""
     run = Group(number=applied)
     for number in sorted(number for number in found.frames.groups if number > applied):
@@ -112,7 +112,7 @@ def runs(found: Found, applied: int) -> Iterator[Group]:
     yield run
 
 
-def take_in(db: sqlite3.Connection, record: Path, found: Found, *, expected: bool) -> int:
+def take_in(db: sqlite3.Connection, record: Path, found: SalvagedLog, *, expected: bool) -> int:
     """Put what was found into the tables, and note what is missing; inside a transaction.
 
     Returns the number of the last commit. The files stay where they are until `put_away`; a damaged log also

@@ -36,12 +36,12 @@ from cellgate_kernels.codec.decoding import json_decoder
 Sync = Literal["normal", "full"]
 
 
-class Refused(Exception):
+class RefusedRows(Exception):
     """Rows don't continue their session's chain in the tables."""
 
 
 REFUSED = (
-    Refused,
+    RefusedRows,
     sqlite3.IntegrityError,
     sqlite3.DataError,
     sqlite3.InterfaceError,
@@ -232,14 +232,14 @@ def _append(db: sqlite3.Connection, events: list[EventRow]) -> None:
         move = moves.get(session_id)
         if move is None:
             if session_id not in heads:
-                raise Refused("there is no such session")
+                raise RefusedRows("there is no such session")
             last, head = heads[session_id]
             if seq == last + 1 and link(head, event.body) != event.hash:
-                raise Refused(f"row {seq} does not follow from row {last} as it is recorded")
+                raise RefusedRows(f"row {seq} does not follow from row {last} as it is recorded")
             move = _Move(last, head, last, head)
             moves[session_id] = move
         if seq != move.seq + 1:
-            raise Refused(f"row {seq} can't follow on row {move.seq}")
+            raise RefusedRows(f"row {seq} can't follow on row {move.seq}")
         move.seq = seq
         move.hash = event.hash
         body, uses = blobs.take_out(db, session_id, event.body)
@@ -247,7 +247,7 @@ def _append(db: sqlite3.Connection, events: list[EventRow]) -> None:
     _insert(db, _APPEND, rows)
     steps = [(move.seq, move.hash, number, move.last, move.head) for number, move in moves.items()]
     if db.executemany(_SET_HEAD, steps).rowcount != len(steps):
-        raise Refused("the head of the session is another")
+        raise RefusedRows("the head of the session is another")
 
 
 def _heads(db: sqlite3.Connection, sessions: list[int]) -> dict[int, tuple[int, bytes]]:

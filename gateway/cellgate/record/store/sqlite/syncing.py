@@ -72,10 +72,7 @@ class Syncer:
         )
 
     async def done(self) -> None:
-        """Return when all current commits are on the disk, and the redo log is overwritten where possible.
-
-        Raises StorageError when the disk fails.
-        """
+        """Return when commits are on disk and, if possible, the log is overwritten. Raises StorageError."""
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         self.now()

@@ -19,7 +19,7 @@ import msgspec
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import LARGEST
 from cellgate.record.store.sqlite.transactions import transaction
-from cellgate.record.trail import ACT, PURGED, Entry, TrailRow
+from cellgate.record.trail import ACT, PURGED, NewEntry, TrailRow
 from cellgate_kernels.base.resources import MIB
 
 PAGE_BYTES = MIB
@@ -39,7 +39,7 @@ def append(db: sqlite3.Connection, event_type: str, fields: Mapping[str, Any]) -
     db.execute("INSERT INTO trail VALUES (?, ?, ?, ?)", (seq + 1, event_type, body, link(head, body)))
 
 
-def add(db: sqlite3.Connection, entries: Iterable[Entry]) -> None:
+def add(db: sqlite3.Connection, entries: Iterable[NewEntry]) -> None:
     """Add these entries, or none of them."""
     with transaction(db):
         for entry in entries:
