@@ -210,9 +210,8 @@ class World:
         try:
             session = await self.session(asked.key)
             idempotency = None if name is None else (name, asked.code)
-            known = (
-                None if name is None else await session.record.known(name, asked.code, session.runs.known())
-            )
+            runs = session.runs.known()
+            known = None if name is None else await session.record.known(name, asked.code, runs)
             if isinstance(known, tuple):
                 return
             request = ExecuteRequest(asked.code, timeout=timeout, allow_stdin=True)

@@ -381,8 +381,8 @@ def test_a_cell_whose_client_leaves_is_stopped(start_gateway: StartGateway) -> N
     def found() -> list[tuple[str, str | None]]:
         sessions = gateway.get(f"{NEWEST}1").json()["sessions"]
         paths = [f"/v1/sessions/{each['session']}/executions" for each in sessions]
-        listed = [(path, each) for path in paths for each in gateway.get(path).json()["executions"]]
-        results = [gateway.get(f"{path}/{each['execution']}").json() for path, each in listed]
+        ids = [(path, each["execution"]) for path in paths for each in gateway.get(path).json()["executions"]]
+        results = [gateway.get("/".join(each)).json() for each in ids]
         return [(each["status"], each.get("cause")) for each in results]
 
     client = HTTPConnection(urlsplit(gateway.url).netloc)

@@ -15,8 +15,7 @@ pytestmark = pytest.mark.skipif(platform.machine() not in CODE, reason="no machi
 
 @pytest.fixture
 def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[NativeThread]:
-    """The only thread that is looked at: libraries of other tests have some that run."""
-    thread = NativeThread()
+    thread = NativeThread()  # the only one looked at: other tests' libraries have some that run
     monkeypatch.setattr(native.os, "listdir", lambda _: [thread.task.name])
     yield thread
     thread.end()
