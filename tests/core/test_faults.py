@@ -245,8 +245,8 @@ async def test_a_purge_that_fails_by_a_fault_is_told_and_can_be_repeated(house: 
     await ended(await opened(house))
     house.faults.arm("purge")
     with pytest.raises(GatewayFault):
-        await soon(house.manager.purge("ada", "s", by="ada"))
-    await soon(house.manager.purge("ada", "s", by="ada"))
+        await soon(house.manager.purger.purge("ada", "s", by="ada"))
+    await soon(house.manager.purger.purge("ada", "s", by="ada"))
     assert await house.journal.reads.session("ada", "s") is None
 
 
@@ -272,7 +272,7 @@ async def test_an_open_that_is_cancelled_at_any_moment_keeps_the_files(house: Ho
     opening = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
     for _ in range(turns):
         await asyncio.sleep(0.0002)
-    for each in tuple(house.manager._opening.values()):
+    for _, each in house.manager.keys.openings():
         each.task.cancel()
     await asyncio.gather(opening, return_exceptions=True)
     again = await opened(house)
@@ -372,10 +372,10 @@ async def test_the_culler_outlives_what_it_can_t_judge(
             raise Fault("culler")
 
     house.manager.start()
-    house.manager._live["ada", "bad"] = Bad()  # type: ignore[assignment]
+    house.manager.keys.use(("ada", "bad")).session = Bad()  # type: ignore[assignment]
     await asyncio.sleep(0.2)
     assert "Task 'culler' failed" in caplog.text
-    del house.manager._live["ada", "bad"]
+    house.manager.keys.use(("ada", "bad")).session = None
     session = await opened(house)
     session.record.started -= 10 * session.limits.lifetime
     await soon(asyncio.wait_for(session.over, DEADLINE))

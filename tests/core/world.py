@@ -37,8 +37,10 @@ from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.schema import storage_error
 from cellgate.server.observing import Observer
+from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
 from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.secrets import SecretSource
 from cellgate.sessions.session import Session
 from cellgate.sessions.settings import ManagerSettings
 from cellgate.wire.models import SessionBody
@@ -46,6 +48,7 @@ from cellgate_kernels.base.errors import CellgateError, GatewayFault
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.threads import Lane
+from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
@@ -150,6 +153,7 @@ class World:
         observer: Observer | None = None,
         egress: Egress | None = None,
         admits: Callable[[str], bool] = everybody,
+        secrets: SecretSource | None = None,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
         workspaces = self.folder / "workspaces"
@@ -181,10 +185,15 @@ class World:
                 observer=observer,
                 egress=egress,
                 admits=admits,
+                secrets=secrets,
             ),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )
         self.manager.start()
+
+    async def recovered(self, launcher: Any, kernels: Mapping[str, StoredKernel]) -> tuple[int, int]:
+        """Recover the sessions of a gateway that left these kernels; how many go on, how many have ended."""
+        return await Recovery(self.journal, launcher, kernels, self.manager.opener).recover()
 
     async def _start_kernel(self, attempt: Attempt) -> None:
         await self.kernels_wanted(attempt)

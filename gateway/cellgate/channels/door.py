@@ -297,12 +297,8 @@ class Door:
             return aborted_reply(request)
         if outcome.status is Status.OK:
             count = outcome.execution_count
-            content: dict[str, Any] = {
-                "status": "ok",
-                "execution_count": count,
-                "payload": [],
-                "user_expressions": {},
-            }
+            content: dict[str, Any] = {"status": "ok", "execution_count": count}
+            content |= {"payload": [], "user_expressions": {}}
             return answer_to(request, Channel.SHELL, "execute_reply", content)
         return failed_reply(request, *_reason(run, outcome))
 

@@ -178,14 +178,9 @@ class _Reader:
         is_local = (
             "tz" not in field and "," not in dtype and not any(text and text[-1] == "Z" for text in values)
         )
-        moments = self._numpy.array(texts, dtype=f"datetime64[{unit}]")
-        if is_local:
-            return self._pandas.array(moments, dtype=moments.dtype)
-        return (
-            self._pandas.array(moments, dtype=moments.dtype)
-            .tz_localize("UTC")
-            .tz_convert(field.get("tz", "UTC"))
-        )
+        found = self._numpy.array(texts, dtype=f"datetime64[{unit}]")
+        moments = self._pandas.array(found, dtype=found.dtype)
+        return moments if is_local else moments.tz_localize("UTC").tz_convert(field.get("tz", "UTC"))
 
     def _durations(self, field: Mapping[str, Any], values: Iterable[str | None]) -> Any:
         dtype = self._numpy.dtype(field.get("dtype", "timedelta64[ns]"))

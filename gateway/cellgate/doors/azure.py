@@ -98,7 +98,7 @@ class AzureHandler(DoorAccess):
 
     def wanted(self) -> SessionBody:
         """Return the session, as it is made if there is none."""
-        usual = self.services.manager.default_limits(self.owner).idle_timeout
+        usual = self.services.manager.terms.default_limits(self.owner).idle_timeout
         return SessionBody(
             session=self.key(),
             limits=LimitsBody(idle_timeout=min(IDLE, usual)),
@@ -120,7 +120,7 @@ class AzureRunHandler(AzureHandler, DoorHandler):
         manager = self.services.manager
         timeout = self.timeout(work.timeout_in_seconds)
         body = ExecuteBody(code=work.code, timeout=timeout)
-        request = check_execute(body, manager.ceilings(self.owner), interactive=False)
+        request = check_execute(body, manager.terms.ceilings(self.owner), interactive=False)
         request = permitted(self.services, self.login, request)
         arrived = asyncio.get_running_loop().time()
         until = None if timeout is None else arrived + timeout
@@ -139,7 +139,7 @@ class AzureRunHandler(AzureHandler, DoorHandler):
             return None
         if asked < 0:
             raise InvalidInput("timeoutInSeconds must not be negative")
-        return min(asked, self.services.manager.ceilings(self.owner).cell_timeout)
+        return min(asked, self.services.manager.terms.ceilings(self.owner).cell_timeout)
 
 
 class CodeHandler(AzureRunHandler):

@@ -113,13 +113,13 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
     def checked(self, script: Script) -> ExecuteRequest:
         """Return the cell that runs a script. Raises InvalidInput and PackagesNotAllowed."""
         services, manager = self.services, self.services.manager
-        usual = manager.default_limits(self.owner).cell_timeout
+        usual = manager.terms.default_limits(self.owner).cell_timeout
         body = ExecuteBody(
             code=script.code,
             timeout=script.timeout if script.timeout is None else min(script.timeout, usual),
             packages="temporary" if script.installs and services.installer is not None else None,
         )
-        request = check_execute(body, manager.ceilings(self.owner), interactive=False)
+        request = check_execute(body, manager.terms.ceilings(self.owner), interactive=False)
         return permitted(services, self.login, request)
 
     async def run_in(self, session: Session, request: ExecuteRequest) -> Result:

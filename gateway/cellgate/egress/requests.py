@@ -131,12 +131,8 @@ def _body_length(fields: list[tuple[str, str]], minor: int) -> int | None:
 
 def _hop_by_hop(fields: list[tuple[str, str]]) -> frozenset[str]:
     """Return the names of fields that end here."""
-    named = {
-        name.strip().lower()
-        for value in _values(fields, "connection")
-        for name in value.split(",")
-        if name.strip()
-    }
+    listed = (name.strip() for value in _values(fields, "connection") for name in value.split(","))
+    named = {name.lower() for name in listed if name}
     if named & _OF_THE_MESSAGE:
         raise BadHead("a Connection field names a field that belongs to the message")
     return OF_THE_CONNECTION | named

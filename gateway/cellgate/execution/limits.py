@@ -29,12 +29,8 @@ class SessionLimits:
     cell_timeout: float = option(
         60.0, "Seconds a cell may run unless its request says otherwise.", unit=SECONDS, least=0.01
     )
-    idle_timeout: float = option(
-        1800.0, "Seconds without use after which a session ends.", unit=SECONDS, least=0.1
-    )
-    lifetime: float = option(
-        86400.0, "Seconds after which a session ends, used or not.", unit=SECONDS, least=1
-    )
+    idle_timeout: float = option(1800.0, "Seconds unused until a session ends.", unit=SECONDS, least=0.1)
+    lifetime: float = option(86400.0, "Seconds until a session ends, used or not.", unit=SECONDS, least=1)
 
     def to_wire(self) -> dict[str, Any]:
         """Return the flat object on the wire; sizes in bytes."""

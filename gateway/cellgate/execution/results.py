@@ -181,8 +181,7 @@ class ResultBuilder:
         if not last:
             return outputs
         return [
-            {**output, "data": with_last(output["data"], last)} if "data" in output else output
-            for output in outputs
+            {**each, "data": with_last(each["data"], last)} if "data" in each else each for each in outputs
         ]
 
     def _last(self) -> dict[str, str]:

@@ -247,12 +247,8 @@ class KeptFolder:
                 if waits and await self._work(_keep_for_later, source, self._later):
                     return
                 place = await self._work(_set_aside, source, self._root / ORPHANS)
-                logger.error(
-                    "Files of %s could not be kept (%s); they are in %s",
-                    self.path.name,
-                    in_words(error),
-                    place,
-                )
+                why = in_words(error)
+                logger.error("Files of %s could not be kept (%s); they are in %s", self.path.name, why, place)
                 raise
 
     def join(self, folder: Path) -> None:

@@ -82,7 +82,7 @@ class Services:
     def problems(self) -> list[Problem]:
         """Why the gateway takes no new work now; empty while it does."""
         found = []
-        if self.manager.closing:
+        if self.manager.keys.closing:
             found.append(Problem.SHUTTING_DOWN)
         if not self.journal.writable:
             found.append(Problem.STORAGE)

@@ -105,8 +105,8 @@ class InfoHandler(BaseHandler):
                     name: KernelspecModel(display_name=spec.display_name, language=spec.language)
                     for name, spec in specs.items()
                 },
-                limits=services.manager.default_limits(self.principal.name).to_wire(),
-                ceilings=Ceilings(**services.manager.ceilings(self.principal.name).to_wire()),
+                limits=services.manager.terms.default_limits(self.principal.name).to_wire(),
+                ceilings=Ceilings(**services.manager.terms.ceilings(self.principal.name).to_wire()),
                 environment={
                     name: EnvironmentModel(
                         name=manifest.environment,
@@ -119,7 +119,7 @@ class InfoHandler(BaseHandler):
                 packages=allowed,
                 packages_allowed=allowed,
                 open_network=services.open_network,
-                network=services.manager.reachable(self.principal.name),
+                network=services.manager.terms.reachable(self.principal.name),
                 doors=list(services.doors),
                 ports=services.ports is not None,
                 ports_url=None if services.ports is None else services.ports.origin.described(reached_at),

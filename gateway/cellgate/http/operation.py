@@ -19,9 +19,15 @@ from cellgate.errors import (
     NotFound,
     NotOwner,
     NotRecorded,
+    PackageConflict,
+    PackageError,
+    PackageIndexUnavailable,
+    PackageNotFound,
+    PackagesNotAllowed,
     PrincipalQuotaExceeded,
     PrincipalQuotaExceededForNow,
     QueueFull,
+    QuotaExceeded,
     RecordGone,
     ShuttingDown,
     StorageError,
@@ -78,6 +84,11 @@ STARTS: Errors = (*WRITES, PoolExhausted, KernelStartFailed, BackendUnavailable,
 """Errors of a request for which a kernel may have to be started."""
 RUNS: Errors = (*STARTS, QueueFull)
 """Errors of running a cell."""
+PACKAGES: Errors = (
+    *(PackagesNotAllowed, PackageError, PackageNotFound, PackageConflict, PackageIndexUnavailable),
+    *(QuotaExceeded, QueueFull),
+)
+"""Errors of changing packages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,9 +76,8 @@ def schemas(form: str, definitions: Iterable[Definition]) -> list[dict[str, Any]
             return [{"type": "function", "function": _named(each, "parameters")} for each in definitions]
         case "openai-responses":
             # By default this API takes schemas as strict ones, in which nothing may be left out.
-            return [
-                {"type": "function", **_named(each, "parameters"), "strict": False} for each in definitions
-            ]
+            functions = (_named(each, "parameters") for each in definitions)
+            return [{"type": "function", **each, "strict": False} for each in functions]
         case "anthropic":
             return [_named(each, "input_schema") for each in definitions]
         case "gemini":
@@ -87,12 +86,8 @@ def schemas(form: str, definitions: Iterable[Definition]) -> list[dict[str, Any]
             raise InvalidInput(f"the format is one of {', '.join(FORMATS)}, not {form!r}")
 
 
-def _named(definition: Definition, parameters: str) -> dict[str, Any]:
-    return {
-        "name": definition.name,
-        "description": definition.description,
-        parameters: definition.parameters(),
-    }
+def _named(tool: Definition, parameters: str) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, parameters: tool.parameters()}
 
 
 def _of_gemini(definition: Definition) -> dict[str, Any]:

@@ -222,16 +222,8 @@ class Installer:
             async with self._folder() as work:
                 prefix = work / "bytecode"
                 # Without environment variables and site packages, so that only Python's own code runs.
-                command = [
-                    target.interpreter,
-                    "-I",
-                    "-S",
-                    "-X",
-                    f"pycache_prefix={prefix}",
-                    "-m",
-                    "compileall",
-                ]
-                command += ["-q", "--invalidation-mode", "unchecked-hash", str(tree)]
+                command = [target.interpreter, "-I", "-S", "-X", f"pycache_prefix={prefix}"]
+                command += ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(tree)]
                 limits = ChildLimits(self.settings.timeout, work, 2 * self.settings.disk, nice=True)
                 # The exit code says nothing: some files of a package are for other versions of Python.
                 await run(command, {}, limits)

@@ -37,15 +37,8 @@ BRANCHED = "branched"
 """The type of the event of a session that was branched, and the cause of the first one of its branch."""
 BEGINNINGS = frozenset({"created", BRANCHED, "resumed"})
 _OF_SESSION = (
-    "principal",
-    "created_at",
-    "metadata",
-    "limits",
-    "isolation",
-    "kernel",
-    "state",
-    "cause",
-    "folder",
+    *("principal", "created_at", "metadata", "limits", "isolation"),
+    *("kernel", "state", "cause", "folder"),
 )
 
 

@@ -81,6 +81,7 @@ from cellgate.server.allocator import Trimmer
 from cellgate.server.log import log_program_request, log_request
 from cellgate.server.observing import Observer, Sampler
 from cellgate.server.settings import GatewaySettings, KernelSettings
+from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
@@ -407,7 +408,8 @@ async def _recover(
     store: KernelStore,
 ) -> None:
     """Adopt the previous gateway's sessions whose kernels are alive, and remove whatever else it left."""
-    adopted, ended = await services.manager.recover(launcher, left if services.engine is not None else {})
+    kernels = left if services.engine is not None else {}
+    adopted, ended = await Recovery(services.journal, launcher, kernels, services.manager.opener).recover()
     if adopted or ended:
         logger.info("Sessions of the previous gateway: %d go on, %d have ended", adopted, ended)
     if services.engine is not None:

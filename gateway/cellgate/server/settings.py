@@ -101,7 +101,7 @@ class KernelSettings:
     container: ContainerSettings | None = None
     docker_url: str = option(SOCKET, "The container engine's address.", metavar="URL")
     kernel_dirs: tuple[str, ...] = option(
-        (), "Folders of kernelspecs; default: those of cellgate setup.", metavar="DIR"
+        (), "Folders of kernelspecs; default: cellgate setup's.", metavar="DIR"
     )
     pool: PoolSettings = field(default_factory=PoolSettings)
     warm_kernels: tuple[str, ...] = option((), "Additional kernelspecs to keep warm kernels of.")
@@ -126,9 +126,7 @@ class KernelSettings:
         unit=SECONDS,
         least=0,
     )
-    shutdown_grace: float = option(
-        10.0, "Seconds that running cells get at a shutdown.", unit=SECONDS, least=0
-    )
+    shutdown_grace: float = option(10.0, "Seconds for running cells at a shutdown.", unit=SECONDS, least=0)
     keep_kernels: bool = option(
         False, "Leave the containers of sessions running at a shutdown; the next start adopts them."
     )

@@ -4,8 +4,7 @@ A kernel in a container outlives a gateway that crashed or was told to keep its 
 the kernel, and the cell that it was running continues: what it sent in between is read from its spool. Cells
 that were only queued end, because the record does not hold a complete request (the lines of input and the
 values of variables are missing). Recovery runs once, before the gateway serves.
-``cellgate_kernels.kernel.stored`` knows which kernels there were, and ``registry`` keeps the sessions that
-continue.
+``cellgate_kernels.kernel.stored`` knows which kernels there were; ``opener`` makes the sessions.
 """
 
 from __future__ import annotations
@@ -13,28 +12,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 from msgspec import structs
 
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.resumed import KernelBacklog, ResumedCell
-from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
+from cellgate.execution.run import ExecutionRun, RunContext
+from cellgate.fairness.reservation import Reservation
 from cellgate.files.workspace import folder_of
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.model import makes_checkpoints
-from cellgate.sessions.secrets import SecretSource, SessionSecrets
+from cellgate.sessions.opener import SessionOpener
+from cellgate.sessions.ownership import OURS
+from cellgate.sessions.secrets import SessionSecrets
+from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSpec
 from cellgate_kernels.base.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.base.places import Places
 from cellgate_kernels.channels.spool import Spooled, read_spool
 from cellgate_kernels.codec.decoding import json_decoder
-from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.kernel.launcher import KernelLauncher
 from cellgate_kernels.kernel.stored import StoredKernel
 from cellgate_kernels.launch.folders import SOCKETS
@@ -75,46 +77,62 @@ PROGRAM_LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
 PORT_LOST_WITH_THE_GATEWAY: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
 
 
-class Adopting(Protocol):
-    """A session that can continue with a kernel of a previous gateway: ``Session``."""
-
-    async def open(
-        self, executions_made: int, adopted: Kernel | None = None, running: ExecutionRun | None = None
-    ) -> None:
-        """Continue with the kernel; see ``Session.open``."""
-
-
-S = TypeVar("S", bound=Adopting)
-
-
-class Recovery(Generic[S]):
-    """Recovers the sessions of a previous gateway. `kernels`: the kernels it stored, by id."""
+class Recovery:
+    """Recovers the sessions of a previous gateway, once. `kernels`: the kernels it stored, by id."""
 
     def __init__(
         self,
         journal: RecordStore,
         launcher: KernelLauncher,
         kernels: Mapping[str, StoredKernel],
-        settings: ExecutionSettings,
-        make: Callable[[SessionSpec], S],
-        secrets: SecretSource | None,
+        opener: SessionOpener,
     ) -> None:
         self._journal = journal
         self._launcher = launcher
         self._kernels = kernels
-        self._settings = settings
-        self._make = make
-        self._source = secrets
+        self._opener = opener
+        self._keys = opener.keys
+        self._parts = opener.parts
+        self._reserved: dict[int, Reservation] = {}
         self._at_once = asyncio.Semaphore(ADOPTED_AT_ONCE)
         self._places = Places(MESSAGES_A_TURN)
 
-    async def adopt(self, row: SessionRow, log: EventLog) -> S | None:
-        """Return the session with its kernel; None if the kernel is gone, and the session must `end`."""
+    async def recover(self) -> tuple[int, int]:
+        """Resume or end the sessions left open; return how many of each."""
+        unfinished = await self._journal.reads.unfinished_sessions()
+        rows = [row for row in unfinished if await self._keys.ownership.find(row.principal, row.key) == OURS]
+        known = await self._opener.workspaces.load()
+        logs = [await self._opener.stored_log(row, claimed=True) for row in rows]
+        found = await asyncio.gather(*[self._adopt(row, log) for row, log in zip(rows, logs, strict=True)])
+        await self._journal.commit()
+        for session in found:
+            if session is not None:
+                # Only now is it known who goes on.
+                self._reserved.pop(session.row.id).release()
+                counted = self._opener.workspaces.is_counted(session.row.folder)
+                again = session.account.adopt_session(session.limits.resources, without_disk=counted)
+                self._opener.add(session, again, 0 if counted else None)
+        for left_over in self._reserved.values():
+            left_over.release()
+        adopted = {session.kernel.id for session in found if session is not None and session.kernel}
+        # As long as the record has a session as live, it says whose the kernel's folder is: a gateway that
+        # ends here begins again where it was.
+        used = {workspace_name(row) for row in rows if row.environment.get("kernel_id") in adopted}
+        await self._parts.workspaces.tidy(known, left_behind(rows, adopted), adopted | used)
+        for row, log, session in zip(rows, logs, found, strict=True):
+            if session is None:
+                await self._end(row, log)
+                self._keys.release((row.principal, row.key))
+        await self._journal.commit()
+        return len(adopted), len(rows) - len(adopted)
+
+    async def _adopt(self, row: SessionRow, log: EventLog) -> Session | None:
+        """Return the session with its kernel; None if the kernel is gone, and the session must end."""
         stored = self._kernels.get(str(row.environment.get("kernel_id")))
         if stored is not None:
             async with self._at_once:
                 try:
-                    return await self._adopt(row, log, stored)
+                    return await self._continue(row, log, stored)
                 except (CellgateError, OSError) as error:
                     logger.warning("Session %s lost its kernel: %s", row.key, in_words(error))
                 except Exception as error:  # whatever the error, the other sessions must be recovered
@@ -122,7 +140,7 @@ class Recovery(Generic[S]):
                     logger.error("Session %s could not be recovered", row.key, exc_info=error, extra=ids)
         return None
 
-    async def end(self, row: SessionRow, log: EventLog) -> None:
+    async def _end(self, row: SessionRow, log: EventLog) -> None:
         """Record the end of a session that lost its kernel, and of its cells and programs."""
         log.reopen()
         await self._end_executions(row, log, "dead")
@@ -132,7 +150,7 @@ class Recovery(Generic[S]):
         log.close()
         log.save_session(structs.replace(row, state="ended", cause="gateway_restart"))
 
-    async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> S:
+    async def _continue(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
         backlog = KernelBacklog()
         secrets, values = self._secrets(row, stored)
 
@@ -168,7 +186,8 @@ class Recovery(Generic[S]):
                 secrets=secrets,
                 checkpoints=makes_checkpoints(row),
             )
-            session = self._make(spec)
+            session = self._opener.make(spec)
+            self._reserved[row.id] = session.account.adopt_session(limits.resources)
             last = await self._journal.reads.last_execution(row.id)
             await session.open(0 if last is None else last.number, kernel, running)
         except BaseException:
@@ -182,9 +201,9 @@ class Recovery(Generic[S]):
         self, row: SessionRow, stored: StoredKernel
     ) -> tuple[SessionSecrets | None, tuple[tuple[str, str], ...]]:
         """Return the session's secrets, if it has any, and their values now. Raises StorageError."""
-        if not stored.secrets or self._source is None:
+        if not stored.secrets or self._parts.secrets is None:
             return None, ()
-        secrets = SessionSecrets(self._source, row.principal, stored.secrets)
+        secrets = SessionSecrets(self._parts.secrets, row.principal, stored.secrets)
         values = secrets.adopted()
         if gone := set(stored.secrets) - {name for name, _ in values}:
             logger.warning(
@@ -215,7 +234,7 @@ class Recovery(Generic[S]):
                 cell = ResumedCell(execution, events, missed, backlog, self._places, limits.cell_timeout)
                 return ExecutionRun(
                     cell.request,
-                    RunContext(log, self._settings),
+                    RunContext(log, self._opener.settings.execution),
                     number=execution.number,
                     timeout=cell.timeout,
                     idempotency=cell.idempotency,

@@ -78,12 +78,9 @@ def _differences(session: SessionCore, body: SessionBody) -> Iterator[tuple[str,
         yield "limits", [name for name, value in asked.items() if limits[name] != value]
     secrets = () if session.slot.secrets is None else session.slot.secrets.names
     yield "secrets", [name for name in body.secrets or () if name not in secrets]
-    metadata = session.row.metadata or {}
-    missing = object()
-    yield (
-        "metadata",
-        [name for name, value in (body.metadata or {}).items() if metadata.get(name, missing) != value],
-    )
+    metadata, missing = session.row.metadata or {}, object()
+    given = (body.metadata or {}).items()
+    yield "metadata", [name for name, value in given if metadata.get(name, missing) != value]
 
 
 def _listed(names: list[str]) -> str:

@@ -99,21 +99,21 @@ class Archive:
         session = await self._live(principal, key)
         if session is not None:
             return session.log
-        return await self._manager.stored_log(await self.row(principal, key))
+        return await self._manager.opener.stored_log(await self.row(principal, key))
 
     async def model(self, principal: str, key: str, *, usage: bool = False) -> SessionModel:
         """Return the session model; with `usage`, its kernel's usage and the number of executions too."""
         model = await self._model(principal, key)
         if not usage:
             return model
-        row = self._manager.purging(principal, key) or await self.row(principal, key)
+        row = self._manager.purger.purging(principal, key) or await self.row(principal, key)
         return (await self._with_usage([model], [row]))[0]
 
     async def _model(self, principal: str, key: str) -> SessionModel:
         session = await self._live(principal, key)
         if session is not None:
             return session.to_wire()
-        row = self._manager.purging(principal, key)
+        row = self._manager.purger.purging(principal, key)
         if row is not None:
             return session_model(structs.replace(row, state=PURGING))
         return self._ended(await self.row(principal, key))
@@ -215,11 +215,8 @@ class Archive:
         row = row if session is None else session.row
         if wanted.search is not None:
             title = (row.metadata or {}).get(TITLE)
-            texts = [
-                row.key,
-                title[:MOST_TITLE] if isinstance(title, str) else "",
-                row.principal if everybodys else "",
-            ]
+            whose = row.principal if everybodys else ""
+            texts = [row.key, title[:MOST_TITLE] if isinstance(title, str) else "", whose]
             sought = wanted.search.casefold()
             if not any(sought in text.casefold() for text in texts):
                 return False

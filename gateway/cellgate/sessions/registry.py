@@ -1,9 +1,8 @@
-"""All sessions of a gateway: created, branched, found, listed, culled, ended, and recovered after a restart.
+"""All sessions of a gateway: created, branched, found, listed, culled and ended.
 
-Nothing awaits between the last look at a key and its reservation, so concurrent first requests create only
-one session.
-This module knows principals by name and knows nothing of HTTP; ``session`` is a single conversation, and
-``record`` is what is kept of it.
+``keys`` has what uses each key, ``terms`` says what a request may get, ``opener`` opens sessions, ``purger``
+removes their records. This module knows principals by name and knows nothing of HTTP; ``session`` is a single
+conversation, ``record`` is what is kept of it, and ``adoption`` recovers sessions after a restart.
 """
 
 from __future__ import annotations
@@ -11,98 +10,47 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
-from cellgate.errors import CannotShare, Conflict, Forbidden, NetworkNotAllowed, NotFound, ShuttingDown
-from cellgate.execution.checks import check_env, check_session_key
-from cellgate.execution.limits import LimitCeilings, SessionLimits, lowered_limits, merge_limits
-from cellgate.execution.request import ExecuteRequest, in_language
+from cellgate.errors import CannotShare, Conflict, Forbidden, NotFound
+from cellgate.execution.checks import check_session_key
+from cellgate.execution.limits import SessionLimits
+from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.fairness.reservation import Reservation
-from cellgate.files.workspace import folder_name, folder_of, new_folder
-from cellgate.identity.secrets import check_secret_names
+from cellgate.files.workspace import folder_of
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
-from cellgate.quotas.quotas import Quotas
-from cellgate.record.chain import GENESIS
-from cellgate.record.events import EventLog, now
 from cellgate.record.rows import SessionRow
-from cellgate.record.store.interface import FIRST_EPOCH, Purge, RecordStore
+from cellgate.record.store.interface import RecordStore
 from cellgate.record.store.memory import MemoryStore
-from cellgate.sessions.adoption import Recovery, left_behind, workspace_name
-from cellgate.sessions.agreement import check_agreement, names_kernel
-from cellgate.sessions.model import AUTO, makes_checkpoints
-from cellgate.sessions.ownership import OURS, check_ours
+from cellgate.sessions.agreement import check_agreement
+from cellgate.sessions.keys import Owned, SessionKeys
+from cellgate.sessions.model import AUTO
+from cellgate.sessions.opener import SessionOpener
 from cellgate.sessions.parts import SharedParts
+from cellgate.sessions.purger import SessionPurger
 from cellgate.sessions.replacement import Moved
-from cellgate.sessions.resumption import Past, Resumption, resume
-from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.sessions.settings import ManagerSettings
-from cellgate.sessions.state import SessionSpec, SessionState
-from cellgate.sessions.variables import KeptVariables
+from cellgate.sessions.state import SessionState
+from cellgate.sessions.terms import SessionPlan, SessionTerms
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.branching import BranchSpec
-from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, InvalidInput
-from cellgate_kernels.base.resources import HASH_SEED
-from cellgate_kernels.base.tasks import Supervisor, guarded, outcome
-from cellgate_kernels.kernel.kernel import KernelProfile
-from cellgate_kernels.kernel.launcher import KernelLauncher
-from cellgate_kernels.kernel.stored import StoredKernel
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.tasks import Supervisor, guarded
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language
 
 logger = logging.getLogger(__name__)
 
-Owned = tuple[str, str]
-
-MOST_ALLOWANCES = 1024
-"""Different quotas whose ceilings are kept, so that they are not combined anew for each request."""
 COPY_SECONDS = 20.0
 """How long a gateway that shuts down waits for copies of files that sessions share."""
-PURGE_PATIENCE = 5.0
-"""Seconds that a purge request waits for the last bytes to be gone."""
 _LIVES = 2
 """Of a session, that a request tries when it ends just then."""
-
-
-@dataclass(slots=True, eq=False)
-class _Opening:
-    """A session that is being opened. `made`: the session, before it has a kernel. `reserved`: its room.
-
-    `waiting`: how many requests wait for it; `abandoned`: the last one has left, and the task is cancelled.
-    `folder`: its workspace, as soon as that is known and may be another session's too. `disk`: what is
-    reserved for that; 0 if it was already.
-    `position`: in line for a kernel, as it was told last; `told`: those of the requests that want to know.
-    """
-
-    task: asyncio.Task[Session]
-    made: asyncio.Future[Session]
-    reserved: Reservation
-    folder: str | None = None
-    disk: int = 0
-    waiting: int = 0
-    abandoned: bool = False
-    position: int | None = None
-    told: list[Moved] = field(default_factory=list)
-
-    def moved(self, position: int) -> None:
-        """Tell the position to all who want to know."""
-        self.position = position
-        for tell in self.told:
-            tell(position)
-
-    @property
-    def in_line(self) -> bool:
-        """Whether no kernel has begun to start for it."""
-        return not self.made.done() or self.made.result().slot.in_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,96 +66,26 @@ class AcceptedExecution:
 
 
 class SessionManager:
-    """Finds sessions by (principal, key). Call `recover` once, then anything else, and `close` at the end."""
+    """Finds sessions by (principal, key). Recover first, then call anything else, and `close` at the end."""
 
     def __init__(
         self, journal: RecordStore, catalog: KernelspecCatalog, parts: SharedParts, settings: ManagerSettings
     ) -> None:
         self.settings = settings
+        self._parts = parts
+        self.terms = SessionTerms(settings, catalog, parts)
+        """What a request may get."""
+        self.keys = SessionKeys(parts.ownership)
+        """What uses each key."""
+        self._tasks = Supervisor()
+        self.opener = SessionOpener(journal, parts, settings.session, self.keys, self.terms, self._tasks)
+        """How sessions are opened."""
+        self.purger = SessionPurger(journal, parts, self.keys, self.delete, self._tasks)
+        """How records are removed."""
         self._journal = journal
         self._catalog = catalog
-        self._parts = parts
-        self._workspaces = parts.workspaces
-        self._usage = parts.usage
-        self._ownership = parts.ownership
-        self._allowances = lru_cache(maxsize=MOST_ALLOWANCES)(self._allow)
-        self._live: dict[Owned, Session] = {}
-        self._tasks = Supervisor()
-        self._opening: dict[Owned, _Opening] = {}
         self._now = asyncio.get_running_loop().time
-        self._purges: dict[Owned, asyncio.Task[Purge]] = {}
-        self._erasing: dict[Owned, tuple[SessionRow, Purge, asyncio.Task[None]]] = {}
-        self._endings = Supervisor()
         self._culler: asyncio.Task[None] | None = None
-        self._variables = KeptVariables()
-        self.closing = False
-        """Whether the gateway is shutting down."""
-        # The kept folders that several sessions have, or had: others need no look at the record.
-        self._shared: set[str] = set()
-        # The disk of workspaces whose sessions go on without the one that it was reserved for.
-        self._disks: dict[str, Reservation] = {}
-
-    # Life
-
-    async def recover(self, launcher: KernelLauncher, kernels: Mapping[str, StoredKernel]) -> tuple[int, int]:
-        """Resume or end the sessions left open, with these stored kernels by id; return how many of each."""
-        unfinished = await self._journal.reads.unfinished_sessions()
-        rows = [row for row in unfinished if await self._ownership.find(row.principal, row.key) == OURS]
-        known = await self._folders()
-        reserved: dict[int, Reservation] = {}
-
-        def adopt(spec: SessionSpec) -> Session:
-            session = self._make_session(spec)
-            reserved[spec.row.id] = session.account.adopt_session(spec.limits.resources)
-            return session
-
-        recovery = Recovery(
-            self._journal, launcher, kernels, self.settings.session.execution, adopt, self._parts.secrets
-        )
-        logs = [await self.stored_log(row, claimed=True) for row in rows]
-        found = await asyncio.gather(*[recovery.adopt(row, log) for row, log in zip(rows, logs, strict=True)])
-        await self._journal.commit()
-        for session in found:
-            if session is not None:
-                # Only now is it known who goes on.
-                reserved.pop(session.row.id).release()
-                resources = session.limits.resources
-                without_disk = self._is_counted(session.row.folder)
-                again = session.account.adopt_session(resources, without_disk=without_disk)
-                self._add(session, again, 0 if without_disk else None)
-        for left_over in reserved.values():
-            left_over.release()
-        adopted = {session.kernel.id for session in found if session is not None and session.kernel}
-        # As long as the record has a session as live, it says whose the kernel's folder is: a gateway that
-        # ends here begins again where it was.
-        used = {workspace_name(row) for row in rows if row.environment.get("kernel_id") in adopted}
-        await self._workspaces.tidy(known, left_behind(rows, adopted), adopted | used)
-        for row, log, session in zip(rows, logs, found, strict=True):
-            if session is None:
-                await recovery.end(row, log)
-                self._release((row.principal, row.key))
-        await self._journal.commit()
-        return len(adopted), len(rows) - len(adopted)
-
-    async def _folders(self) -> set[str]:
-        """Return the names of the kept folders of all recorded sessions; notes those that several have."""
-        counts = Counter(folder_name(each) for each in await self._journal.reads.session_folders())
-        self._shared.update(name for name, count in counts.items() if count > 1)
-        return set(counts)
-
-    def _add(self, session: Session, reserved: Reservation, disk: int | None = None) -> None:
-        """Register a live session until it ends, and then release what was reserved for it.
-
-        A session may also end itself. `disk`: see `_Opening`; by default its own.
-        """
-        row = session.row
-        self._live[row.principal, row.key] = session
-        kept = session.limits.resources.disk if disk is None else disk
-        session.over.add_done_callback(lambda _: self._forget(session))
-        session.over.add_done_callback(lambda _: self._give_back(row.principal, row.folder, reserved, kept))
-
-    def _make_session(self, spec: SessionSpec) -> Session:
-        return Session(spec, self._parts, self.settings.session)
 
     def start(self) -> None:
         """Start culling sessions that are idle or too old."""
@@ -216,7 +94,7 @@ class SessionManager:
 
     def refuse_work(self) -> None:
         """Refuse new work from now on."""
-        self.closing = True
+        self.keys.closing = True
 
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
         """Refuse new work, give running cells `grace` seconds, then end all sessions.
@@ -227,7 +105,7 @@ class SessionManager:
         if self._culler is not None:
             self._culler.cancel()
         quiet = Supervisor()
-        for session in self._live.values():
+        for session in self.keys.sessions():
             quiet.start(session.runs.until_quiet(), f"quiet {session.row.key}", session=session.row.key)
         try:
             async with asyncio.timeout(grace):
@@ -236,41 +114,42 @@ class SessionManager:
             logger.info("Cells that still run after the grace period are ended now")
         finally:
             await quiet.cancel()
-        for opening in tuple(self._opening.values()):
+        for _, opening in self.keys.openings():
             opening.task.cancel()
         # Files that are not copied by then stay where they are, for the next gateway.
-        self._workspaces.patience.end_in(COPY_SECONDS)
-        for (principal, _), session in tuple(self._live.items()):
-            kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
+        self._parts.workspaces.patience.end_in(COPY_SECONDS)
+        for session in self.keys.sessions():
+            recorded = session.row.principal != ""
+            kept = keep_kernels and recorded and session.kernel is not None and session.kernel.stored
             self.end_later(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
         # Purges, opens and ends that were already in progress, and those just started.
         await self._tasks.finished()
-        await self._endings.cancel()
+        await self.purger.close()
 
     def kernel_ids(self) -> set[str]:
         """Return the kernels of live sessions."""
-        return {session.kernel.id for session in self._live.values() if session.kernel is not None}
+        return {session.kernel.id for session in self.keys.sessions() if session.kernel is not None}
 
     def session_ids(self) -> set[int]:
         """Return the record ids of live sessions."""
-        return {session.row.id for session in self._live.values()}
+        return {session.row.id for session in self.keys.sessions()}
 
     def counts(self, principal: str | None = None) -> dict[str, int]:
         """Return the number of live sessions in each state, of one principal or of all."""
         counts = {state.value: 0 for state in SessionState}
-        for (owner, _), session in self._live.items():
-            if principal in {None, owner}:
+        for session in self.keys.sessions():
+            if principal in {None, session.row.principal}:
                 counts[session.state] += 1
-        counts[SessionState.STARTING] += sum(principal in {None, owner} for owner, _ in self._opening)
+        counts[SessionState.STARTING] += sum(principal in {None, owner} for owner, _ in self.keys.openings())
         return counts
 
     def everybodys(self) -> list[Session]:
         """Return the live sessions of all principals."""
-        return list(self._live.values())
+        return self.keys.sessions()
 
     def queued(self) -> int:
         """Return the number of executions that wait in their sessions."""
-        return sum(session.runs.waiting for session in self._live.values())
+        return sum(session.runs.waiting for session in self.keys.sessions())
 
     # Creating
 
@@ -292,41 +171,42 @@ class SessionManager:
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
-        if self.closing:
-            raise ShuttingDown("The gateway is shutting down and takes no new work")
-        await self._check_ours(owned)
-        limits = self._limits(principal, body)
+        self.keys.check_open()
+        await self.keys.check_ours(owned)
+        limits = self.terms.limits(principal, body)
         if body.network == "allow":
-            self._check_network(principal)
-        secrets = await self._secrets(principal, body)
+            self.terms.check_network(principal)
+        secrets = await self.terms.secrets(principal, body)
         sharer = await self._sharer(owned, body)
         if sharer is not None:
             limits = _with_disk_of(limits, sharer, body)
         while True:
-            opening = self._opening.get(owned)
-            if (purge := self._purges.get(owned)) is not None:
-                await asyncio.wait([purge])
-            elif (session := self._live.get(owned)) is not None:
+            use = self.keys.find(owned)
+            if use.purge is not None:
+                await asyncio.wait([use.purge])
+            elif (session := use.session) is not None:
                 if not session.ending:
                     session.record.begin_idleness()
                     return check_agreement(session, body, self._catalog, sharer, exact=exact), False
                 await asyncio.wait([session.over])  # even if its end fails
-                self._forget(session)
-            elif opening is not None and opening.abandoned:
+                self.opener.forget(session)
+            elif (opening := use.opening) is not None and opening.abandoned:
                 await asyncio.wait([opening.task])
-                self._opened(owned, opening)
+                self.opener.opened(owned, opening)
             else:
                 break
         if opening is not None:
-            session = await self._outcome(opening, until, moved)
+            session = await self.opener.outcome(opening, until, moved)
             return check_agreement(session, body, self._catalog, sharer, exact=exact), False
-        profile = self._profile(body, limits)
+        plan = SessionPlan(body, self.terms.profile(body, limits), limits, secrets, sharer)
         self._journal.check_writable()
-        open_it = partial(self._open, owned, body, profile, limits, secrets, sharer)
-        opening = self._begin_opening(
-            owned, limits, open_it, folder=None if sharer is None else sharer.folder
+        opening = self.opener.begin(
+            owned,
+            limits,
+            partial(self.opener.open, owned, plan),
+            folder=None if sharer is None else sharer.folder,
         )
-        return await self._outcome(opening, until, moved), True
+        return await self.opener.outcome(opening, until, moved), True
 
     async def _sharer(self, owned: Owned, body: SessionBody) -> SessionRow | None:
         """Return the session to share a workspace, if any. Raises InvalidInput, NotFound, CannotShare."""
@@ -338,12 +218,12 @@ class SessionManager:
             raise InvalidInput("workspace_of names the session itself")
         if body.checkpoint == AUTO:
             raise InvalidInput("checkpoint: sessions with one workspace can't be rolled back")
-        await self._check_ours(other)
-        if (opening := self._opening.get(other)) is not None:
+        await self.keys.check_ours(other)
+        if (opening := self.keys.find(other).opening) is not None:
             await asyncio.wait([opening.task])
-        if (purge := self._purges.get(other)) is not None:
+        if (purge := self.keys.find(other).purge) is not None:
             await asyncio.wait([purge])
-        live = self._live.get(other)
+        live = self.keys.find(other).session
         if live is not None and live.is_deleted:
             raise CannotShare(f"The session {key!r} is being deleted")
         row = await self._journal.reads.session(*other) if live is None else live.row
@@ -354,7 +234,7 @@ class SessionManager:
                 "Kernels of one user share a container here, in which each has its own files: no two sessions"
                 " can have one workspace. A gateway with --container-per session can do that"
             )
-        self._shared.add(folder_of(row))
+        self.opener.workspaces.add(row)
         return row
 
     async def branch(
@@ -367,133 +247,18 @@ class SessionManager:
         that key, also an ended one, and what that, `KernelPool.branch` and copying of files do; then it goes
         on as before.
         """
-        if self.closing:
-            raise ShuttingDown("The gateway is shutting down and takes no new work")
-        await self._check_ours((principal, check_session_key(key)))
+        self.keys.check_open()
+        await self.keys.check_ours((principal, check_session_key(key)))
         parent = self.live(principal, key)
         owned = (principal, check_session_key(branch))
-        if owned in self._live or owned in self._opening or owned in self._purges:
-            raise _taken(branch)
-        branching = partial(self._branch, owned, parent, spec, explored)
-        opening = self._begin_opening(owned, parent.limits, branching)
-        return await self._outcome(opening, None, None)
+        if self.keys.find(owned).taken:
+            raise Conflict(f"There is a session {branch!r} already; choose another key for the branch")
+        branching = partial(self.opener.branch, owned, parent, spec, explored)
+        return await self.opener.outcome(self.opener.begin(owned, parent.limits, branching), None, None)
 
     async def room_for_branch(self, patience: float) -> None:
         """Return once there is a place for the kernel of a branch; see `KernelPool.room_for_branch`."""
         await self._parts.pool.room_for_branch(patience)
-
-    async def _branch(
-        self, owned: Owned, parent: Session, spec: BranchSpec, explored: bool, made: asyncio.Future[Session]
-    ) -> Session:
-        """Copy the parent's files and fork its kernel, then record both sessions: in this order.
-
-        No cell of the parent begins before all of it is done, so files and kernel go together. Nothing is
-        recorded before there is a whole branch, so one that fails changes nothing. The parent's rows so far
-        have their hashes then, because the branch's first event names the hash that covers them all. `made`
-        is set at the end: a branch takes no cell before it is recorded.
-        """
-        check_ours(await self._ownership.claim(*owned), owned[1])
-        if await self._journal.reads.session(*owned) is not None:
-            raise Conflict(
-                f"The session {owned[1]!r} has ended, and its record is kept under this key;"
-                " choose another key for the branch"
-            )
-        async with parent.holds.held(explored=explored):
-            session = self._make_session(await self._branch_of(parent, owned[1], explored=explored))
-            kernel = await parent.slot.branch(spec, parent.limits.resources.disk)
-            try:
-                await session.slot.take(kernel, parent.slot)
-                while parent.log.head_seq < parent.log.last_seq:
-                    await parent.log.chained()
-                self._check_admitted(owned[0])
-                # Both rows in one turn of the loop: no other row comes between them, and one commit has both.
-                assert kernel.branched is not None
-                session.begin_as_branch(kernel, parent.record.branched(owned[1], kernel.branched))
-            except BaseException:
-                await session.slot.end(keep_files=False)
-                raise
-            made.set_result(session)
-            self._add(session, self._opening[owned].reserved)
-        return session
-
-    async def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
-        """Return a session like its parent, which goes on counting cells; it has no events yet."""
-        row = SessionRow.new(
-            await self._journal.begin_session(parent.row.principal, key),
-            principal=parent.row.principal,
-            key=key,
-            kernel=parent.row.kernel,
-            at=now(),
-            limits=parent.limits.to_wire(),
-            metadata=parent.row.metadata,
-            folder=new_folder(),
-        )
-        row = structs.replace(row, parent=parent.row.id, execution_count=parent.row.execution_count)
-        log = self._log(row)
-        secrets = parent.slot.secrets
-        return SessionSpec(
-            row,
-            parent.limits,
-            parent.slot.profile,
-            log,
-            self._journal,
-            secrets=None if secrets is None else secrets.copied(),
-            checkpoints=parent.undo.automatic and not explored,
-        )
-
-    def _begin_opening(
-        self,
-        owned: Owned,
-        limits: SessionLimits,
-        open_it: Callable[[asyncio.Future[Session]], Coroutine[Any, Any, Session]],
-        *,
-        folder: str | None = None,
-    ) -> _Opening:
-        """Begin to open a session, whose room is reserved now. `folder`: its workspace, if that is known."""
-        self._check_admitted(owned[0])
-        made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-        key = owned[1]
-        without_disk = self._is_counted(folder)
-        account = self._usage.account(owned[0])
-        reserved = account.reserve_session(limits.resources, without_disk=without_disk)
-        task = self._tasks.share(open_it(made), f"open {key}", session=key)
-        opening = self._opening[owned] = _Opening(
-            task, made, reserved, folder, 0 if without_disk else limits.resources.disk
-        )
-        task.add_done_callback(lambda _: self._opened(owned, opening))
-        return opening
-
-    def _opened(self, owned: Owned, opening: _Opening) -> None:
-        if self._opening.get(owned) is opening:
-            del self._opening[owned]
-        if opening.task.cancelled() or opening.task.exception() is not None:
-            self._release(owned)
-            disk, opening.disk = opening.disk, 0
-            self._give_back(owned[0], opening.folder, opening.reserved, disk)
-
-    async def _outcome(self, opening: _Opening, until: float | None, moved: Moved | None) -> Session:
-        """Return the opened session. The last waiter to give up ends the opening."""
-        opening.waiting += 1
-        if moved is not None:
-            opening.told.append(moved)
-            if opening.position is not None and opening.in_line:
-                moved(opening.position)
-        try:
-            if until is not None:
-                patience = max(0.0, until - self._now())
-                await asyncio.wait([opening.task], timeout=patience)
-                if not opening.task.done() and opening.in_line:
-                    raise DeadlinePassed(patience)
-            return await outcome(opening.task, _shutting_down)
-        except DeadlinePassed:
-            if opening.waiting == 1:
-                opening.abandoned = True
-                opening.task.cancel()
-            raise
-        finally:
-            opening.waiting -= 1
-            if moved is not None:
-                opening.told.remove(moved)
 
     async def execute(
         self,
@@ -518,7 +283,7 @@ class SessionManager:
         until = None if request.timeout is None else arrived + request.timeout
         for _ in range(_LIVES):
             session = await self._session_for(principal, key, language, until, moved)
-            asked = self.in_language(session, request, language)
+            asked = self.terms.in_language(session.row.kernel, request, language)
             if idempotency is not None:
                 # In each life anew: another request with this key may have been the first in the next one.
                 known = await session.record.known(*idempotency, session.runs.known())
@@ -565,8 +330,9 @@ class SessionManager:
         self, principal: str, key: str, language: str | None, until: float | None, moved: Moved | None
     ) -> Session:
         owned = (principal, check_session_key(key))
-        session = self._live.get(owned)
-        if session is not None and not (self.closing or session.ending or owned in self._purges):
+        use = self.keys.find(owned)
+        session = use.session
+        if session is not None and not (self.keys.closing or session.ending or use.purge is not None):
             if language is not None:
                 parse_language(language)
             session.record.begin_idleness()
@@ -577,237 +343,6 @@ class SessionManager:
             if session is None and await self._journal.reads.session(*owned) is None:
                 body = structs.replace(body, language=language)
         return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
-
-    def in_language(self, session: Session, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
-        """Return the request as a cell of the session's kernel. Raises InvalidInput if it can't run there."""
-        if language is None and not request.env:
-            return request
-        return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
-
-    def _check_network(self, principal: str) -> None:
-        """Check that the principal's sessions can have a network. Raises NetworkNotAllowed, InvalidInput."""
-        if self._parts.egress is None:
-            raise NetworkNotAllowed("This gateway gives no session a network; leave `network` out")
-        self._parts.egress.check(principal)
-
-    def reachable(self, principal: str) -> list[str] | None:
-        """Return the hosts and ports that the principal's sessions may reach; None without a network."""
-        return None if self._parts.egress is None else self._parts.egress.reachable(principal)
-
-    def _may_reach(self, principal: str) -> bool:
-        try:
-            self._check_network(principal)
-        except CellgateError:
-            return False
-        return True
-
-    def ceilings(self, principal: str) -> LimitCeilings:
-        """Return the highest limits that the principal may request."""
-        return self._allowances(self._usage.quotas(principal))[0]
-
-    def default_limits(self, principal: str) -> SessionLimits:
-        """Return the limits of the principal's sessions that ask for none; they never exceed a ceiling."""
-        return self._allowances(self._usage.quotas(principal))[1]
-
-    def _allow(self, quotas: Quotas) -> tuple[LimitCeilings, SessionLimits]:
-        ceilings = self.settings.session.ceilings.lowered_by(quotas)
-        return ceilings, ceilings.lower(self.settings.limits)[0]
-
-    def _limits(self, principal: str, body: SessionBody, *, lower: bool = False) -> SessionLimits:
-        defaults = self.default_limits(principal)
-        if body.limits is None:
-            return defaults
-        merge = lowered_limits if lower else merge_limits
-        return merge(defaults, body.limits, self.ceilings(principal))
-
-    def _profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
-        name = self._catalog.choose(body.kernel, body.language, self.settings.default_kernel)
-        spec = self._catalog.get_kernel_spec(name)
-        if body.checkpoint == AUTO and spec.language != "python":
-            raise InvalidInput(
-                f"checkpoint: kernels of {name!r} can't be rolled back; only those of Python can"
-            )
-        network = body.network == "allow"
-        return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
-
-    async def _secrets(self, principal: str, body: SessionBody) -> SessionSecrets | None:
-        """Return the secrets that the body names. Raises InvalidInput, StorageError."""
-        names = check_secret_names(body.secrets)
-        if not names:
-            return None
-        if both := [name for name in names if name in (body.env or ())]:
-            raise InvalidInput(f"env.{both[0]} is the name of one of the session's secrets too")
-        source = self._parts.secrets
-        if source is None:
-            raise InvalidInput(f"secrets: there is no secret {names[0]!r} of {principal}")
-        await source.check_secrets(principal, names)
-        return SessionSecrets(source, principal, names)
-
-    async def _open(
-        self,
-        owned: Owned,
-        body: SessionBody,
-        profile: KernelProfile,
-        limits: SessionLimits,
-        secrets: SessionSecrets | None,
-        sharer: SessionRow | None,
-        made: asyncio.Future[Session],
-    ) -> Session:
-        principal, key = owned
-        check_ours(await self._ownership.claim(principal, key), key)
-        former = await self._journal.reads.session(principal, key)
-        resumed = None
-        if former is not None and sharer is not None and former.folder != sharer.folder:
-            raise Conflict(f"Session {key!r} is recorded with another workspace; choose another key")
-        if former is not None:
-            self._journal.check_writable(former.id)
-            resumed = await self._resumed(former, body, profile, limits)
-            profile = resumed.profile
-            self._reserve_again(owned, former, limits, resumed.limits)
-            limits = resumed.limits
-        if former is not None and former.kernel != profile.kernelspec:
-            if names_kernel(body):
-                raise Conflict(
-                    f"Session {key!r} is recorded with kernel {former.kernel!r}; choose another key"
-                )
-            if former.kernel in self._catalog.find_kernel_specs():
-                profile = replace(profile, kernelspec=former.kernel)
-        folder = new_folder() if sharer is None else sharer.folder
-        row = await self._row(owned, body, profile, limits, former, folder)
-        log, executions = self._log(row), 0
-        if former is not None:
-            log = await self.stored_log(former, claimed=True)
-            log.reopen()
-            last = await self._journal.reads.last_execution(row.id)
-            executions = last.number if last is not None else 0
-        if secrets is None and former is not None and body.secrets is None:
-            secrets = self._former_secrets(former, body)
-        automatic = _automatic(body, former)
-        spec = SessionSpec(row, limits, profile, log, self._journal, secrets=secrets, checkpoints=automatic)
-        if resumed is not None:
-            spec = replace(spec, loss=resumed.loss, missing=resumed.loss.missing)
-        session = self._make_session(spec)
-        made.set_result(session)
-        await session.open(executions, moved=self._opening[owned].moved)
-        self._add(session, self._opening[owned].reserved, self._opening[owned].disk)
-        return session
-
-    def _reserve_again(
-        self, owned: Owned, former: SessionRow, asked: SessionLimits, limits: SessionLimits
-    ) -> None:
-        """Reserve what a resumed session gets: it was `asked` for before its record was read."""
-        opening = self._opening[owned]
-        account = self._usage.account(owned[0])
-        if opening.folder is None:
-            without_disk = self._is_counted(former.folder)
-            opening.folder = former.folder
-        else:
-            without_disk = not opening.disk
-        if limits.resources != asked.resources or without_disk == bool(opening.disk):
-            opening.disk = 0 if without_disk else limits.resources.disk
-            opening.reserved = account.replace_session(
-                opening.reserved, limits.resources, without_disk=without_disk
-            )
-
-    async def _row(
-        self,
-        owned: Owned,
-        body: SessionBody,
-        profile: KernelProfile,
-        limits: SessionLimits,
-        former: SessionRow | None,
-        folder: str,
-    ) -> SessionRow:
-        """Return the row of a session that is opened; of a new one the workspace is in `folder`."""
-        row = SessionRow.new(
-            await self._journal.begin_session(*owned) if former is None else former.id,
-            principal=owned[0],
-            key=owned[1],
-            kernel=profile.kernelspec,
-            at=now(),
-            limits=limits.to_wire(),
-            metadata=body.metadata,
-            folder=folder if former is None else former.folder,
-        )
-        if former is None:
-            return row
-        return structs.replace(
-            row,
-            created_at=former.created_at,
-            metadata=row.metadata if body.metadata is not None else former.metadata,
-            parent=former.parent,
-            branched_from=former.branched_from,
-        )
-
-    def _is_counted(self, folder: str | None) -> bool:
-        """Return whether the disk of this workspace is reserved already: it counts once.
-
-        For a session that is live or being opened, or since one of them ended before the others.
-        """
-        if folder is None or folder_name(folder) not in self._shared:
-            return False
-        having = (
-            *(each.row.folder for each in self._live.values()),
-            *(each.folder for each in self._opening.values()),
-        )
-        return folder in having
-
-    def _give_back(self, principal: str, folder: str | None, reserved: Reservation, disk: int) -> None:
-        """End a session's reservations; its workspace's disk stays reserved while others have it."""
-        reserved.release()
-        if folder is None:
-            return
-        if not self._is_counted(folder):
-            if (last := self._disks.pop(folder, None)) is not None:
-                last.release()
-        elif disk and folder not in self._disks:
-            self._disks[folder] = self._usage.account(principal).adopt_disk(disk)
-
-    async def _is_held(self, row: SessionRow) -> bool:
-        """Return whether a session's files are another one's too, which has not been deleted."""
-        if folder_of(row) not in self._shared:
-            return False
-        opened = (each.made.result() for each in self._opening.values() if each.made.done())
-        for session in (*self._live.values(), *opened):
-            if session.row.folder == row.folder and session.row.id != row.id and not session.is_deleted:
-                return True
-        return await self._journal.reads.holds_folder(row.folder, but=row.id)
-
-    def _former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
-        """Return the secrets of a session's last life, as far as they exist; the values are those of now."""
-        names = [name for name in former.environment.get("secrets", ()) if name not in (body.env or ())]
-        if not names or self._parts.secrets is None:
-            return None
-        return SessionSecrets(self._parts.secrets, former.principal, names)
-
-    async def _resumed(
-        self, former: SessionRow, body: SessionBody, profile: KernelProfile, limits: SessionLimits
-    ) -> Resumption:
-        """Return what a recorded session gets in its next life."""
-        # The last events of its previous life may still be waiting to be written.
-        await self._journal.commit()
-        life = await self._journal.reads.last_life(former)
-        past = Past(
-            former,
-            life,
-            self._variables.of(former.principal, former.id),
-            self._default_seed(former.kernel),
-            self._removed_secrets(former),
-            self._may_reach(former.principal),
-        )
-        return resume(past, body, profile, limits, self.ceilings(former.principal))
-
-    def _removed_secrets(self, former: SessionRow) -> frozenset[str]:
-        """Return the secrets of a session's last life that do not exist any more."""
-        names = former.environment.get("secrets", ())
-        source = self._parts.secrets
-        return frozenset(names if source is None else source.missing_secrets(former.principal, names))
-
-    def _default_seed(self, kernelspec: str) -> str | None:
-        """Return the PYTHONHASHSEED of such a kernel without variables; None without such a kernelspec."""
-        if kernelspec not in self._catalog.find_kernel_specs():
-            return None
-        return str(self._catalog.get_kernel_spec(kernelspec).env.get("PYTHONHASHSEED", HASH_SEED))
 
     async def open_one_shot(
         self,
@@ -828,35 +363,14 @@ class SessionManager:
         """
         if record:
             return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
-        if self.closing:
-            raise ShuttingDown("The gateway is shutting down and takes no new work")
+        self.keys.check_open()
         if body.workspace_of is not None:
             raise InvalidInput("workspace_of is for sessions that are recorded")
-        limits = self._limits(principal, body, lower=lower)
-        profile = self._profile(body, limits)
-        key = f"one-shot-{uuid.uuid4()}"
-        row = SessionRow.new(
-            await self._journal.begin_session(principal, key),
-            key=key,
-            kernel=profile.kernelspec,
-            at=now(),
-            limits=limits.to_wire(),
-            folder=new_folder(),
-        )
-        store = MemoryStore() if store is None else store
-        log = EventLog(store, row.id, row.key, lane=self._parts.lane)
-        log.whose = principal
-        reserved = self._usage.account(principal).reserve_session(limits.resources)
+        limits = self.terms.limits(principal, body, lower=lower)
+        plan = SessionPlan(body, self.terms.profile(body, limits), limits)
+        session = await self.opener.open_one_shot(principal, plan, store=store, until=until, moved=moved)
         try:
-            session = self._make_session(SessionSpec(row, limits, profile, log, store, principal))
-            patience = None if until is None else max(0.0, until - self._now())
-            await session.open(0, patience=patience, moved=moved)
-        except BaseException:
-            reserved.release()
-            raise
-        self._add(session, reserved)
-        try:
-            self._check_admitted(principal)
+            self.opener.check_admitted(principal)
         except Forbidden:
             self.end_later(session, "one_shot")
             raise
@@ -864,19 +378,9 @@ class SessionManager:
 
     # Finding
 
-    async def _check_ours(self, owned: Owned) -> None:
-        """Check that no other gateway has the key. Raises NotOwner, StorageError."""
-        if owned not in self._live and owned not in self._opening:
-            check_ours(await self._ownership.find(*owned), owned[1])
-
-    def _release(self, owned: Owned) -> None:
-        """Give the key up, unless it is in use again."""
-        if owned not in self._live and owned not in self._opening and owned not in self._purges:
-            self._ownership.release(*owned)
-
     def get(self, principal: str, key: str) -> Session | None:
         """Return the live session with this key, if there is one."""
-        return self._live.get((principal, key))
+        return self.keys.find((principal, key)).session
 
     def live_after(self, principal: str | None, last: int, *, newest: bool = False) -> list[Session]:
         """Return the live sessions of a principal, or for None of all, whose ids are above `last`, by id.
@@ -886,15 +390,17 @@ class SessionManager:
         """
         found = (
             session
-            for (owner, _), session in self._live.items()
-            if owner and principal in {None, owner} and (session.row.id < last) == newest
+            for session in self.keys.sessions()
+            if session.row.principal
+            and principal in {None, session.row.principal}
+            and (session.row.id < last) == newest
         )
         there = (session for session in found if session.row.id != last)
         return sorted(there, key=lambda session: session.row.id, reverse=newest)
 
     def all_live(self, principal: str) -> list[Session]:
         """Return the principal's live sessions, except those that are ending."""
-        return [s for (owner, _), s in self._live.items() if owner == principal and not s.ending]
+        return [each for each in self.keys.sessions() if each.row.principal == principal and not each.ending]
 
     def live(self, principal: str, key: str) -> Session:
         """Return the live session. Raises NotFound, even if another principal owns one with this key."""
@@ -906,136 +412,44 @@ class SessionManager:
     def workspace(self, row: SessionRow) -> Path:
         """Return the folder with the session's files, which may not exist."""
         session = self.get(row.principal, row.key)
-        return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).place
-
-    async def stored_log(self, row: SessionRow, *, claimed: bool = False) -> EventLog:
-        """Return the closed log of a session that is not live; `claimed`: to be reopened. Raises NotFound."""
-        epoch = await self._journal.claim(row.id) if claimed else FIRST_EPOCH
-        last = await self._journal.reads.last_event(row.id)
-        if last is None:
-            raise NotFound(f"No session {row.key!r}")
-        log = self._log(row, *last)
-        log.epoch = epoch
-        log.close()
-        return log
-
-    def _log(self, row: SessionRow, last_seq: int = 0, head: bytes = GENESIS) -> EventLog:
-        """Return a session's log; what it gets counts towards the principal's record, if there are quotas."""
-        log = EventLog(self._journal, row.id, row.key, last_seq=last_seq, head=head, lane=self._parts.lane)
-        log.whose = row.principal
-        if self._usage.measures_records:
-            log.stored = partial(self._usage.recorded, row.principal)
-        return log
+        return (
+            session.slot.workspace if session is not None else self._parts.workspaces.of(folder_of(row)).place
+        )
 
     # Ending
 
     async def delete(self, principal: str, key: str) -> None:
         """End the session and remove its files unless shared; the record stays. Raises NotFound."""
         owned = (principal, check_session_key(key))
-        if (opening := self._opening.get(owned)) is not None:
+        if (opening := self.keys.find(owned).opening) is not None:
             await asyncio.wait([opening.task])
-        session = self._live.get(owned)
+        session = self.keys.find(owned).session
         if session is not None:
-            await self._end(session, "deleted", keep_files=await self._is_held(session.row))
+            held = await self.opener.workspaces.is_held(session.row)
+            await self._end(session, "deleted", keep_files=held)
         row = await self._journal.reads.session(*owned)
-        if row is not None and owned not in self._live and owned not in self._opening:
+        if row is not None and not self.keys.find(owned).open:
             # Also when the session was already ending for another reason, which kept its files.
             try:
-                check_ours(await self._ownership.claim(*owned), key)
-                if not await self._is_held(row):
-                    await self._workspaces.of(folder_of(row)).remove()
+                await self.keys.claim(owned)
+                if not await self.opener.workspaces.is_held(row):
+                    await self._parts.workspaces.of(folder_of(row)).remove()
             finally:
-                self._release(owned)
+                self.keys.release(owned)
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
         if row is not None:
-            self._variables.forget(principal, row.id)
-
-    async def purge(self, principal: str, key: str, *, by: str) -> bool:
-        """End the session and remove its files and its record, except for a tombstone. Raises NotFound.
-
-        `by`: who asked for it, for the audit trail.
-        Returns whether every byte is gone. If readers of the record still use some of them, or files can't be
-        removed at once, the rest is removed in the background, and `purging` returns the session until then.
-        """
-        owned = (principal, check_session_key(key))
-        if owned in self._erasing and owned not in self._live and owned not in self._opening:
-            purged = self._erasing[owned][1]
-        else:
-            purged = await self._purge(owned, by=by, reason="requested")
-        if (found := self._erasing.get(owned)) is not None:
-            await asyncio.wait([found[2]], timeout=PURGE_PATIENCE)
-        if (found := self._erasing.get(owned)) is not None and found[1] is purged:
-            return False
-        return purged.erased.exception() is None
-
-    def purging(self, principal: str, key: str) -> SessionRow | None:
-        """Return the row of a purged session whose bytes are not all gone yet, as it was before the purge."""
-        found = self._erasing.get((principal, key))
-        return None if found is None else found[0]
-
-    async def purge_ended(self, row: SessionRow, reason: str) -> bool:
-        """Remove an ended session's files and record, initiated by the gateway; False: it is live again.
-
-        Returns when its rows are removed; their bytes are erased later, together with those of others.
-        """
-        owned = (row.principal, row.key)
-        if self.closing or owned in self._live or owned in self._opening:
-            return False
-        purged = await self._purge(owned, by="gateway", reason=reason)
-        await asyncio.wait([purged.removed])
-        return purged.removed.exception() is None
-
-    async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
-        """Start a purge, which keeps others from opening the session; concurrent purges share this one."""
-        if (task := self._purges.get(owned)) is None:
-            task = self._tasks.share(self._do_purge(owned, by, reason), f"purge {owned[1]}", session=owned[1])
-            self._purges[owned] = task
-            task.add_done_callback(lambda _: self._purged(owned))
-        return await outcome(task, _shutting_down)
-
-    def _purged(self, owned: Owned) -> None:
-        del self._purges[owned]
-        self._release(owned)
-
-    async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
-        await self.delete(*owned)
-        row = await self._journal.reads.session(*owned)
-        if row is None:
-            raise NotFound(f"No session {owned[1]!r}")
-        size = await self._journal.reads.record_size(row.id) if self._usage.measures_records else 0
-        purged = await self._journal.purge(row.id, by=by, reason=reason)
-        if purged is None:
-            raise NotFound(f"No session {owned[1]!r}")
-        self._usage.recorded(row.principal, -size)
-        ids = {"principal": owned[0], "session": owned[1], "cause": reason}
-        logger.info("A session's record is purged", extra=ids)
-        ending = self._endings.start(self._end_purge(owned, row, purged), f"end of purge {owned[1]}")
-        self._erasing[owned] = row, purged, ending
-        return purged
-
-    async def _end_purge(self, owned: Owned, row: SessionRow, purged: Purge) -> None:
-        """Return when the last byte of the record and of the files is gone."""
-        await asyncio.wait([purged.erased])
-        await self._workspaces.gone(folder_of(row), str(row.environment.get("kernel_id")))
-        # The key may have been reused and purged again.
-        if (found := self._erasing.get(owned)) is not None and found[1] is purged:
-            del self._erasing[owned]
+            self.opener.variables.forget(principal, row.id)
 
     def end_all(self, principal: str, cause: str) -> None:
         """End all sessions of a principal in the background; their files and records stay."""
-        for (owner, _), opening in tuple(self._opening.items()):
+        for owner, opening in self.keys.openings():
             if owner == principal:
                 opening.task.cancel()
         # Unrecorded one-shots have no owner in the record, but somebody's account.
-        for session in tuple(self._live.values()):
+        for session in self.keys.sessions():
             if session.account.name == principal and not session.ending:
                 self.end_later(session, cause, keep_files=True)
-
-    def _check_admitted(self, principal: str) -> None:
-        """Check that a principal was not shut out while a request waited. Raises Forbidden."""
-        if not self._parts.admits(principal):
-            raise Forbidden("This user has been shut out")
 
     def end_with(self, session: Session, other: Session) -> None:
         """End a session when another one is over, whose workspace it has; delete it if that one was deleted.
@@ -1082,30 +496,15 @@ class SessionManager:
         finally:
             # A cancelled caller leaves before the end; the session stays registered until it is over.
             if session.over.done():
-                self._forget(session)
-
-    def _forget(self, session: Session) -> None:
-        owned = (session.row.principal, session.row.key)
-        if self._live.get(owned) is session:
-            del self._live[owned]
-            self._release(owned)
-            if session.row.principal and session.record.cause != "deleted":
-                self._variables.keep(session.row.principal, session.row.id, session.slot.variables)
+                self.opener.forget(session)
 
     async def _cull(self) -> float:
         """End overdue sessions concurrently; returns the seconds until the next run."""
-        for session in tuple(self._live.values()):
-            most = self.ceilings(session.account.name).lifetime
+        for session in self.keys.sessions():
+            most = self.terms.ceilings(session.account.name).lifetime
             if not session.ending and (cause := _overdue(session, most)) is not None:
                 self.end_later(session, cause, keep_files=True)
         return self.settings.cull_interval
-
-
-def _automatic(body: SessionBody, former: SessionRow | None) -> bool:
-    """Return whether a checkpoint is made after each of the session's cells."""
-    if body.checkpoint is None and former is not None:
-        return makes_checkpoints(former)
-    return body.checkpoint == AUTO
 
 
 def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -> SessionLimits:
@@ -1115,14 +514,6 @@ def _with_disk_of(limits: SessionLimits, other: SessionRow, body: SessionBody) -
     if asked is not None and limits.resources.disk != disk:
         raise InvalidInput(f"limits.disk: the workspace of session {other.key!r} has {disk} bytes")
     return replace(limits, resources=replace(limits.resources, disk=disk))
-
-
-def _taken(key: str) -> Conflict:
-    return Conflict(f"There is a session {key!r} already; choose another key for the branch")
-
-
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("The gateway is shutting down")
 
 
 def _overdue(session: Session, most_lifetime: float) -> str | None:

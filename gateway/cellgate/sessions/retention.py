@@ -66,7 +66,7 @@ class Retention:
         before = await self._before()
         for count in range(MOST_AT_ONCE):
             found = await self._journal.overdue(before, self._settings.size)
-            if found is None or not await self._manager.purge_ended(*found):
+            if found is None or not await self._manager.purger.purge_ended(*found):
                 return count
         return MOST_AT_ONCE
 

@@ -32,9 +32,7 @@ class CheckpointModel(Value, frozen=True, kw_only=True):
     cells: Annotated[int, say("How many cells of the session had run before it, without undone ones.")] = 0
     created_at: Moment = ""
     automatic: Annotated[bool, say("Whether it was made by itself after a cell.")] = False
-    memory: Annotated[
-        int, say("Bytes of memory that it kept when it was looked at last; 0 if it was not yet.")
-    ] = 0
+    memory: Annotated[int, say("Bytes of memory that it kept at the last look; 0 before the first.")] = 0
     files: Annotated[
         Literal["none", "reflink", "copy"],
         Meta(
@@ -69,9 +67,7 @@ class SessionModel(Value, frozen=True, kw_only=True):
     ] = None
     principal: Annotated[str, say("The name of its owner.")] = ""
     kernel: Annotated[str, say("The name of the kernelspec.")] = ""
-    kernel_id: Annotated[str | None, say("The id of the current kernel; null if the session has none.")] = (
-        None
-    )
+    kernel_id: Annotated[str | None, say("The current kernel's id; null if there is none.")] = None
     state: Annotated[
         str, say("The session's state: `starting`, `idle`, `asleep`, `busy`, `dead`, `ended` or `purging`.")
     ] = ""
@@ -110,9 +106,7 @@ class SessionModel(Value, frozen=True, kw_only=True):
         Missing | UnsetType,
         say("What a resumed session had before and does not have now; absent if nothing."),
     ] = UNSET
-    branched_from: Annotated[
-        BranchedFrom | UnsetType, say("What a branch continues; absent for other sessions.")
-    ] = UNSET
+    branched_from: Annotated[BranchedFrom | UnsetType, say("What a branch continues.")] = UNSET
     shares_sandbox_with: Annotated[
         list[str] | UnsetType,
         say(
@@ -181,9 +175,7 @@ class Inspection(Value, frozen=True, kw_only=True):
 
     found: Annotated[bool, say("Whether it knows anything.")] = False
     text: Annotated[str, say("What it knows as plain text, without ANSI codes.")] = ""
-    data: Annotated[
-        dict[str, str], say("The same by MIME type, as the kernel gives it. It is not trusted.")
-    ] = {}
+    data: Annotated[dict[str, str], say("The same by MIME type, as the kernel gives it; untrusted.")] = {}
 
 
 class VariableModel(Value, frozen=True, kw_only=True):
@@ -214,18 +206,14 @@ class TreeNode(Value, frozen=True, kw_only=True):
     session: Annotated[str, say("The session's key.")]
     state: Annotated[str, say("The session's state.")] = ""
     created_at: Moment = ""
-    branched_from: Annotated[
-        BranchedFrom | UnsetType, say("What it continues; absent if it is no branch.")
-    ] = UNSET
+    branched_from: Annotated[BranchedFrom | UnsetType, say("What a branch continues.")] = UNSET
 
 
 class SessionTree(Value, frozen=True, kw_only=True):
     """What a session continues as a branch, and what was branched from it."""
 
     session: Annotated[str, say("The session's key.")]
-    ancestors: Annotated[
-        list[TreeNode], say("The sessions that it continues, the oldest first; empty if none.")
-    ] = []
+    ancestors: Annotated[list[TreeNode], say("The sessions that it continues, the oldest first.")] = []
     ancestor_left_out: Annotated[
         Literal["purged", "out_of_reach"] | UnsetType,
         Meta(
@@ -237,7 +225,7 @@ class SessionTree(Value, frozen=True, kw_only=True):
         ),
     ] = UNSET
     branches: Annotated[
-        list[TreeNode], say("Its branches, theirs and so on, in the order in which they were made.")
+        list[TreeNode], say("Its branches, theirs and so on, in the order of their making.")
     ] = []
     checkpoints: Annotated[
         list[CheckpointModel],
@@ -267,9 +255,9 @@ class FileChange(Value, frozen=True, kw_only=True):
 
     path: Path
     size: Annotated[int | None, say("The file's size in bytes.")] = 0
-    sha256: Annotated[
-        str | None, say("The content's SHA-256 in hexadecimal; null if there was too much to hash.")
-    ] = None
+    sha256: Annotated[str | None, say("The content's SHA-256 in hexadecimal; null if it is too large.")] = (
+        None
+    )
     action: Annotated[str | None, say("What happened to the file: `created` or `changed`.")] = None
 
 
@@ -401,9 +389,7 @@ class Accepted(Value, frozen=True, kw_only=True):
 
     type: Literal["accepted"] = "accepted"
     execution: str | UnsetType = UNSET
-    id: Annotated[str | int | UnsetType, say("The `id` of the command; absent if the command had none.")] = (
-        UNSET
-    )
+    id: Annotated[str | int | UnsetType, say("The command's `id`; absent if it had none.")] = UNSET
 
 
 # ---- processes --------------------------------------------------------------------------------------------
@@ -418,22 +404,14 @@ class ProcessModel(Value, frozen=True, kw_only=True):
     argv: Annotated[list[str], say("The program and its arguments.")] = []
     cwd: Annotated[str, say("The folder it runs in, relative to the workspace.")] = ""
     pid: Annotated[int, say("Its process id inside the kernel's sandbox or container.")] = 0
-    exit_code: Annotated[
-        int | None, say("Its exit code; null while it runs, or if it did not exit by itself.")
-    ] = None
-    signal: Annotated[str | None, say("The signal that ended it, such as `SIGTERM`; null if none did.")] = (
-        None
-    )
-    cause: Annotated[str | None, say("Why it was ended, as a stable word; null if it ended by itself.")] = (
-        None
-    )
+    exit_code: Annotated[int | None, say("Its exit code; null while it runs, or if it was ended.")] = None
+    signal: Annotated[str | None, say("The signal that ended it, such as `SIGTERM`, or null.")] = None
+    cause: Annotated[str | None, say("Why it was ended, a stable word; null if it ended by itself.")] = None
     stdout: Annotated[str, say("What it wrote to stdout so far; a long text is cut in the middle.")] = ""
     stderr: Annotated[str, say("What it wrote to stderr so far; a long text is cut in the middle.")] = ""
     truncated: Annotated[bool, say("Whether output is missing from the record too.")] = False
     started_at: Moment = ""
-    finished_at: Annotated[
-        str | None, say("When it ended, as an RFC 3339 timestamp in UTC; null while it runs.")
-    ] = None
+    finished_at: Annotated[str | None, say("When it ended, RFC 3339 in UTC; null while it runs.")] = None
 
 
 class ProcessList(Value, frozen=True, kw_only=True):
@@ -466,12 +444,8 @@ class FileModel(Value, frozen=True, kw_only=True):
 
     path: Path
     size: Annotated[int, say("The file's size in bytes.")] = 0
-    modified: Annotated[str | None, say("When the file was last modified, an RFC 3339 timestamp in UTC.")] = (
-        None
-    )
-    sha256: Annotated[
-        str | None, say("The content's SHA-256 in hexadecimal; null until it has been computed.")
-    ] = None
+    modified: Annotated[str | None, say("When the file was last modified, RFC 3339 in UTC.")] = None
+    sha256: Annotated[str | None, say("The content's SHA-256 in hexadecimal; null until computed.")] = None
     folder: Annotated[
         bool | UnsetType, say("True for a folder, whose path ends with a slash; absent for a file.")
     ] = UNSET
@@ -528,9 +502,7 @@ class ChainCheck(Value, frozen=True, kw_only=True):
     valid: bool
     rows: Annotated[int, say("The number of intact rows, counted from the first.")]
     head: Annotated[str, say("The hash of the last intact row, in hexadecimal.")]
-    first_bad: Annotated[
-        int | UnsetType, say("The `seq` at which the chain breaks; absent if it is intact.")
-    ] = UNSET
+    first_bad: Annotated[int | UnsetType, say("The `seq` at which a broken chain breaks.")] = UNSET
     key: Annotated[
         str | UnsetType, say("The installation's public key; absent if it has none or the chain is broken.")
     ] = UNSET
@@ -588,12 +560,8 @@ class DifferingPart(Value, frozen=True, kw_only=True):
     ] = UNSET
 
 
-CellNumber = Annotated[
-    int, say("The cell's number among all cells of the notebook, Markdown included, from 1.")
-]
-RecordedExecution = Annotated[
-    str | None, say("The id of the recorded execution; null if the notebook names none.")
-]
+CellNumber = Annotated[int, say("The cell's number among all of the notebook, Markdown included, from 1.")]
+RecordedExecution = Annotated[str | None, say("The recorded execution's id; null if none is named.")]
 
 
 class CellReport(Value, frozen=True, kw_only=True):
@@ -603,9 +571,7 @@ class CellReport(Value, frozen=True, kw_only=True):
     execution: RecordedExecution
     source: Annotated[str, say("The cell's source code.")]
     verdict: Annotated[str, say("The verdict: `equal`, `normalised`, `unjudged`, `different` or `skipped`.")]
-    same: Annotated[
-        bool | None, say("Whether the cell gave the same; null if it is `unjudged` or `skipped`.")
-    ]
+    same: Annotated[bool | None, say("Whether the cell gave the same; null if `unjudged` or `skipped`.")]
     status: Annotated[Pair | UnsetType, say("How the cell ended; absent if it was not compared.")] = UNSET
     normalised: Annotated[
         list[str] | UnsetType,
@@ -615,12 +581,8 @@ class CellReport(Value, frozen=True, kw_only=True):
         str | UnsetType,
         say("Why the cell was skipped, why a difference proves nothing, or why there was no comparison."),
     ] = UNSET
-    difference: Annotated[str | UnsetType, say("All differences in one line; absent if there are none.")] = (
-        UNSET
-    )
-    differences: Annotated[
-        list[DifferingPart] | UnsetType, say("The differing parts; absent if there are none.")
-    ] = UNSET
+    difference: Annotated[str | UnsetType, say("All differences in one line; absent without any.")] = UNSET
+    differences: Annotated[list[DifferingPart] | UnsetType, say("The differing parts, if any.")] = UNSET
     inherited: Annotated[
         str | UnsetType,
         say(
@@ -630,9 +592,7 @@ class CellReport(Value, frozen=True, kw_only=True):
     ] = UNSET
 
 
-Tolerance = Annotated[
-    float, say("How far apart two floating-point numbers could be, relative to the larger one.")
-]
+Tolerance = Annotated[float, say("How far apart two floats could be, relative to the larger one.")]
 Worst = Annotated[
     str,
     say(
@@ -642,9 +602,7 @@ Worst = Annotated[
 ]
 Same = Annotated[int, say("The number of cells that gave the same, normalised ones included.")]
 Normalised = Annotated[int, say("The number of cells that gave the same only after normalising.")]
-Unjudged = Annotated[
-    int, say("The number of cells of which it cannot be decided whether they gave the same.")
-]
+Unjudged = Annotated[int, say("The number of cells of which nobody can say whether they gave the same.")]
 Different = Annotated[int, say("The number of cells that gave something different.")]
 Skipped = Annotated[int, say("The number of cells that were not compared.")]
 
@@ -730,9 +688,7 @@ class QuotaUse(Value, frozen=True, kw_only=True):
     """How much of a quota is used, and its limit; sizes in bytes."""
 
     limit: Annotated[int | float | None, say("Null if there is no limit.")]
-    used: Annotated[
-        int | float | None, say("Null if it is not measured: `record`, if the gateway has no quotas file.")
-    ]
+    used: Annotated[int | float | None, say("Null if not measured: `record` without a quotas file.")]
 
 
 class Me(Value, frozen=True, kw_only=True):
@@ -813,9 +769,7 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
             " left out."
         ),
     ] = {}
-    packages_allowed: Annotated[
-        list[str], say("The names of packages that sessions may install; `*` for any.")
-    ] = []
+    packages_allowed: Annotated[list[str], say("The packages that sessions may install; `*`: any.")] = []
     packages: Annotated[list[str], say("The same as `packages_allowed`.")] = []
     open_network: Annotated[
         bool, say("Whether all cells reach a network, without asking, by the operator's choice of backend.")
@@ -844,9 +798,9 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
             "libraries (`fork`), or each as a program (`cold`)."
         ),
     ] = {}
-    containers: Annotated[
-        ContainersModel | None, say("How kernels have containers; null if they have none.")
-    ] = None
+    containers: Annotated[ContainersModel | None, say("How kernels have containers; null without any.")] = (
+        None
+    )
     sessions: Annotated[dict[str, int], say("The number of live sessions in each state.")] = {}
 
 

@@ -90,7 +90,7 @@ LossFiles = Annotated[
     say("`kept` if the session's files are in the workspace of the fresh kernel, `none` if that is empty."),
 ]
 LossMissing = Annotated[
-    Missing | UnsetType, say("What the session had before and does not have now; absent if nothing.")
+    Missing | UnsetType, say("What the session had before and does not have now, if anything.")
 ]
 
 
@@ -139,9 +139,7 @@ class Package(Value, frozen=True, kw_only=True):
     name: Annotated[str, say("The package's name as spelled by the index.")]
     version: Annotated[str, say("The installed version.")] = ""
     sha256: Annotated[str, say("The SHA-256 of its wheel, in hexadecimal.")] = ""
-    requested: Annotated[
-        bool, say("Whether it was requested by name, not only needed by another package.")
-    ] = False
+    requested: Annotated[bool, say("Whether it was requested by name, not only needed by another.")] = False
 
 
 # ---- an execution -----------------------------------------------------------------------------------------
@@ -321,9 +319,7 @@ class Finished(Event, frozen=True, kw_only=True):
     """The execution has ended. The fields are those of a result, without the outputs."""
 
     type: Literal["finished"] = "finished"
-    status: Annotated[
-        str, say("How it ended: `ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")
-    ] = ""
+    status: Annotated[str, say("One of `ok`, `error`, `timeout`, `interrupted`, `died`, `cancelled`.")] = ""
     cause: Annotated[str | None, say("The reason as a stable word; null if the status says it all.")] = None
     execution_count: ExecutionCount = None
     error: Annotated[
@@ -331,9 +327,7 @@ class Finished(Event, frozen=True, kw_only=True):
         say("The exception that ended the cell, or what the gateway reports instead; null if there is none."),
     ] = None
     started_at: Annotated[str | None, say("When the kernel started the cell; null if it never did.")] = None
-    finished_at: Annotated[str | None, say("When the execution ended, as an RFC 3339 timestamp in UTC.")] = (
-        None
-    )
+    finished_at: Annotated[str | None, say("When the execution ended, RFC 3339 in UTC.")] = None
     duration_ms: Annotated[
         float | None,
         say(
@@ -377,9 +371,7 @@ class SessionChanged(Event, frozen=True, kw_only=True):
     last_activity: Annotated[
         str | UnsetType, say("When the session was last used, as an RFC 3339 timestamp in UTC.")
     ] = UNSET
-    kernel_id: Annotated[str | UnsetType, say("The id of the kernel; sent whenever the session has one.")] = (
-        UNSET
-    )
+    kernel_id: Annotated[str | UnsetType, say("The kernel's id; sent whenever there is one.")] = UNSET
     isolation: Annotated[
         str | UnsetType | None,
         say("What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."),
@@ -389,9 +381,7 @@ class SessionChanged(Event, frozen=True, kw_only=True):
         say("The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds."),
     ] = UNSET
     principal: Annotated[str | UnsetType, say("The name of the principal that owns the session.")] = UNSET
-    created_at: Annotated[
-        str | UnsetType, say("When the session was created, as an RFC 3339 timestamp in UTC.")
-    ] = UNSET
+    created_at: Annotated[str | UnsetType, say("When the session was created, RFC 3339 in UTC.")] = UNSET
     metadata: Annotated[
         dict[str, Any] | UnsetType | None,
         say("The metadata that the client gave when it created the session; empty if none."),
@@ -399,9 +389,7 @@ class SessionChanged(Event, frozen=True, kw_only=True):
     environment: Annotated[
         dict[str, Any] | UnsetType, say("The kernel's environment: versions, packages and image.")
     ] = UNSET
-    gateway_version: Annotated[
-        str | UnsetType, say("The version of the gateway that records the session.")
-    ] = UNSET
+    gateway_version: Annotated[str | UnsetType, say("The recording gateway's version.")] = UNSET
     folder: Annotated[str | UnsetType, say("The name of the folder that keeps the session's files.")] = UNSET
     branched_from: Annotated[
         BranchedFrom | UnsetType, say("In the first event of a branch: what it continues; absent otherwise.")
@@ -426,9 +414,7 @@ class Branched(Event, frozen=True, kw_only=True):
 
     type: Literal["branched"] = "branched"
     branch: Annotated[str, say("The key of the new session.")] = ""
-    workspace: Annotated[
-        str, say("`copy`: it has a copy of the files; `shared`: both have the same files.")
-    ] = "copy"
+    workspace: Annotated[str, say("`copy`: it has a copy of the files; `shared`: both have them.")] = "copy"
     seed: Annotated[
         int | None, say("What its random numbers were seeded with; null if they continue the session's.")
     ] = None
@@ -452,9 +438,7 @@ class Checkpointed(Event, frozen=True, kw_only=True):
 
     type: Literal["checkpointed"] = "checkpointed"
     name: Annotated[str, say("Its name.")] = ""
-    obstacles: Annotated[
-        list[Obstacle], say("What a kernel made of it would not have; it was made `anyway`.")
-    ] = []
+    obstacles: Annotated[list[Obstacle], say("What the copied kernel would lack; made `anyway`.")] = []
 
 
 class RolledBack(Event, frozen=True, kw_only=True):
@@ -476,13 +460,9 @@ class ConnectionOver(Event, frozen=True, kw_only=True):
     """
 
     type: Literal["connection"] = "connection"
-    host: Annotated[
-        str, say("The host's name as it was asked for; empty if the request was not understood.")
-    ] = ""
+    host: Annotated[str, say("The host's name as requested; empty if the request was not understood.")] = ""
     port: Annotated[int | None, say("The port; null if the request was not understood.")] = None
-    address: Annotated[str | None, say("The IP address that was connected to; null if there was none.")] = (
-        None
-    )
+    address: Annotated[str | None, say("The IP address that was connected to; null if none was.")] = None
     verdict: Annotated[str, say("The policy's verdict: `allowed` or `refused`.")] = ""
     cause: Annotated[
         str | None,
@@ -491,9 +471,7 @@ class ConnectionOver(Event, frozen=True, kw_only=True):
     sent: Annotated[int, say("The number of bytes that the host was sent.")] = 0
     received: Annotated[int, say("The number of bytes that the host sent.")] = 0
     seconds: Annotated[float, say("How long the connection lasted.")] = 0.0
-    during: Annotated[
-        str | None, say("The id of the execution that ran when it was opened; null if none did.")
-    ] = None
+    during: Annotated[str | None, say("The id of the execution that ran when it was opened, or null.")] = None
 
 
 class ConnectionsOver(Event, frozen=True, kw_only=True):
@@ -504,9 +482,7 @@ class ConnectionsOver(Event, frozen=True, kw_only=True):
     refused: Annotated[int, say("How many were refused.")] = 0
     sent: Annotated[int, say("The number of bytes that the hosts were sent.")] = 0
     received: Annotated[int, say("The number of bytes that the hosts sent.")] = 0
-    hosts: Annotated[
-        list[str], say("Those that were allowed, as `host:port`: the first 20 different ones.")
-    ] = []
+    hosts: Annotated[list[str], say("Those that were allowed, as `host:port`: 20 at most.")] = []
 
 
 ProcessId = Annotated[str, say("The id of the process.")]

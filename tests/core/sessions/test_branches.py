@@ -720,12 +720,12 @@ def test_a_gateway_that_ends_while_it_recovers_begins_again_where_it_was(
         patch.setattr(WorkspaceStore, "_tidy", end)
         world = opened(loop, "next")
         with pytest.raises(RuntimeError, match="crash"):
-            world.run(world.manager.recover(world.launcher, {}))
+            world.run(world.recovered(world.launcher, {}))
         shutil.copytree(tmp_path / "next", tmp_path / "last")
         world.run(world.close())
     with virtual_time() as loop:
         world = opened(loop, "last")
-        assert world.run(world.manager.recover(world.launcher, {})) == (0, 1)
+        assert world.run(world.recovered(world.launcher, {})) == (0, 1)
         world.run(world.session("s"))
         assert files(world.workspace("s")) == {"a.txt": "precious"}
         world.run(world.close())
@@ -775,7 +775,7 @@ def test_a_tree_has_ancestors_and_all_branches(world: Family) -> None:
     of_some = tree_of(world, "s", Reach("b"))
     assert [each.session for each in of_some.branches] == ["b", "b2"]
     assert not of_some.complete
-    world.run(world.manager.purge(PRINCIPAL, "b", by="root"))
+    world.run(world.manager.purger.purge(PRINCIPAL, "b", by="root"))
     tree = tree_of(world, "c")
     assert (tree.ancestors, tree.ancestor_left_out) == ([], "purged")
 

@@ -175,7 +175,7 @@ def test_a_cell_that_announces_a_loss_and_loses_its_own_kernel_names_the_first_c
 
 def test_a_purged_session_is_forgotten_so_the_next_one_is_new(world: World) -> None:
     told(world)
-    world.run(world.manager.purge(PRINCIPAL, "s", by=PRINCIPAL))
+    world.run(world.manager.purger.purge(PRINCIPAL, "s", by=PRINCIPAL))
     assert told(world) == NOT_REPLACED
     world.asked = world.asked[1:]  # the record of this one is gone
 
@@ -273,8 +273,7 @@ def crash(world: World) -> None:
     async def recover() -> tuple[int, int]:
         await session.begin_end("", keep_files=True, keep_kernel=True)
         await world.journal.commit()
-        launcher: Any = Adopting(world)
-        return await world.manager.recover(launcher, {kernel.id: stored})
+        return await world.recovered(Adopting(world), {kernel.id: stored})
 
     assert world.run(recover()) == (1, 0)
 

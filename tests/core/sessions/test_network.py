@@ -118,12 +118,12 @@ def test_without_a_policy_there_is_none_and_nothing_is_created(world: Networked)
         create(world, network="allow")
     assert world.live("s") is None
     assert world.launcher.started == []
-    assert world.manager.reachable(PRINCIPAL) is None
+    assert world.manager.terms.reachable(PRINCIPAL) is None
 
 
 def test_the_proxy_answers_its_kernel_and_refusals_are_recorded(world: Networked) -> None:
     assert create(world, network="allow").network == "allow"
-    assert world.manager.reachable(PRINCIPAL) == ["h.example:443"]
+    assert world.manager.terms.reachable(PRINCIPAL) == ["h.example:443"]
     assert world.run(ask(folder_of(world))) == REFUSED
     (event,) = connections(world)
     assert (event["host"], event["verdict"], event["during"]) == ("evil.example", "refused", None)
@@ -257,8 +257,7 @@ def test_an_adopted_kernel_finds_a_proxy_in_the_same_place(world: Networked) -> 
         await world.journal.commit()
         with pytest.raises(ConnectionRefusedError):
             await ask(folder)
-        launcher: Any = Adopting(world)
-        return await world.manager.recover(launcher, {kernel.id: stored})
+        return await world.recovered(Adopting(world), {kernel.id: stored})
 
     assert world.run(recover()) == (1, 0)
     assert folder_of(world) == folder

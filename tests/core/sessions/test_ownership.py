@@ -48,7 +48,7 @@ def keys() -> Keys:
 @pytest.fixture
 async def house(tmp_path: Path, keys: Keys) -> AsyncIterator[House]:
     house = await House.open(tmp_path)
-    house.manager._ownership = Shared("here", keys)
+    house.manager.keys.ownership = Shared("here", keys)
     yield house
     await house.close()
 
@@ -102,7 +102,7 @@ async def test_whoever_loses_a_race_for_a_key_opens_nothing(house: House, keys: 
             return KeyOwner(THERE)
 
     keys[KEY] = THERE
-    house.manager._ownership = Late("here", keys)
+    house.manager.keys.ownership = Late("here", keys)
     with pytest.raises(NotOwner):
         await house.manager.get_or_create("ada", BODY)
     assert (house.manager.get(*KEY), house.pool.kernels, keys) == (None, [], {KEY: THERE})
@@ -130,7 +130,7 @@ async def test_records_and_files_of_another_gateways_session_are_not_removed(
     (house.pool.kernels[0].folder / "a").write_text("kept")
     await session.end("idle_timeout")
     keys[KEY] = THERE
-    for removed in (house.manager.delete(*KEY), house.manager.purge(*KEY, by="ada")):
+    for removed in (house.manager.delete(*KEY), house.manager.purger.purge(*KEY, by="ada")):
         with pytest.raises(NotOwner):
             await removed
     assert len(house.kept()) == 1

@@ -121,7 +121,7 @@ def test_a_session_cancelled_before_it_begins_to_open_leaves_nothing_reserved(ma
         waiting = asyncio.ensure_future(opened(world, "s"))
         await asyncio.sleep(0)
         assert used(world, "sessions") == 1
-        (opening,) = world.manager._opening.values()
+        ((_, opening),) = world.manager.keys.openings()
         opening.task.cancel()
         assert isinstance(await waiting, CellgateError)
         assert used(world, "sessions") == 0
@@ -198,9 +198,9 @@ def test_the_lower_of_the_two_ceilings_applies(make: MakeWorld) -> None:
     session = world.run(world.session("s"))
     assert session.limits.resources.memory == 512 * MIB
     assert session.limits.cell_timeout == 20.0
-    everybody = world.manager.ceilings("default")
+    everybody = world.manager.terms.ceilings("default")
     assert everybody.resources.memory > 512 * MIB
-    assert world.manager.ceilings(PRINCIPAL).lifetime == 100.0
+    assert world.manager.terms.ceilings(PRINCIPAL).lifetime == 100.0
     world.pass_time(110)
     assert world.live("s") is None
 
@@ -401,7 +401,7 @@ def test_a_full_record_takes_no_cell_and_no_session(make: MakeWorld) -> None:
     assert size >= 2000
 
     async def purge() -> None:
-        await world.manager.purge(PRINCIPAL, "s", by="default")
+        await world.manager.purger.purge(PRINCIPAL, "s", by="default")
 
     world.run(purge())
     world.asked.clear()  # of these nothing is left

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +88,8 @@ def world(tmp_path: Path, source: Source, before: Callable[[World], None]) -> It
     with virtual_time() as loop:
         made = World(loop, tmp_path)
         before(made)
-        made.run(made.open())
+        made.run(made.open(secrets=source))
         made.launcher.program = printing
-        made.manager._parts = replace(made.manager._parts, secrets=source)
         yield made
         made.run(made.close())
         made.check()
@@ -253,7 +251,7 @@ class TestAdopted:
             return kernel
 
         world.launcher.adopt = adopt  # type: ignore[method-assign]
-        world.run(world.manager.recover(world.launcher, {"k1": stored(("KEY",))}))
+        world.run(world.recovered(world.launcher, {"k1": stored(("KEY",))}))
         return found
 
     def test_is_masked_again(self, world: World) -> None:
@@ -323,7 +321,7 @@ class TestAdoptedWithACell:
 
         monkeypatch.setattr(world.launcher, "adopt", adopt)
         monkeypatch.setattr(adoption, "read_spool", lambda folder, key: spool)
-        world.run(world.manager.recover(world.launcher, {"k1": stored(("KEY",))}))
+        world.run(world.recovered(world.launcher, {"k1": stored(("KEY",))}))
         world.pass_time(1)
         return found[0]
 

@@ -142,11 +142,11 @@ def test_files_go_with_the_last_who_is_deleted(world: Pair, first: str) -> None:
 def test_a_purge_takes_no_files_from_under_a_session_that_has_ended(world: Pair) -> None:
     world.sharing()
     world.end("b")
-    assert world.run(world.manager.purge(PRINCIPAL, "a", by="admin"))
+    assert world.run(world.manager.purger.purge(PRINCIPAL, "a", by="admin"))
     world.again("b")
     assert world.files("b") == {"a.txt": "a"}
     world.end("b")
-    assert world.run(world.manager.purge(PRINCIPAL, "b", by="admin"))
+    assert world.run(world.manager.purger.purge(PRINCIPAL, "b", by="admin"))
     world.pass_time(1)
     assert world.folders() == set()
 
@@ -266,7 +266,7 @@ def test_no_workspace_is_shared_while_it_is_deleted(world: Pair) -> None:
 
 
 def test_a_workspace_is_not_shared_while_it_is_purged(world: Pair) -> None:
-    purging = world.loop.create_task(world.manager.purge(PRINCIPAL, "a", by="somebody"))
+    purging = world.loop.create_task(world.manager.purger.purge(PRINCIPAL, "a", by="somebody"))
     world.do(lambda: None)
     world.refused(NotFound)
     world.run(purging)

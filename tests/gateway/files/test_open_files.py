@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.files.workspace import LATER
+from cellgate.sessions.adoption import Recovery
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.leftovers import PREFIX, is_leftover
 from tests.conftest import serving
@@ -140,19 +141,19 @@ async def test_a_purge_is_not_over_before_the_files_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though every byte of the record is."""
-    monkeypatch.setattr("cellgate.sessions.registry.PURGE_PATIENCE", 0.2)
+    monkeypatch.setattr("cellgate.sessions.purger.PURGE_PATIENCE", 0.2)
     house = await House.open(tmp_path)
     await house.manager.get_or_create("ada", BODY)
     (house.pool.kernels[0].folder / "file").write_text("secret")
     with monkeypatch.context() as patch:
         patch.setattr(trees, "remove", _refuse)
-        assert not await house.manager.purge("ada", "s", by="ada")
-        row = house.manager.purging("ada", "s")
+        assert not await house.manager.purger.purge("ada", "s", by="ada")
+        row = house.manager.purger.purging("ada", "s")
         assert row is not None
         assert await house.journal.reads.session("ada", "s") is None
-        assert not await house.manager.purge("ada", "s", by="ada")
+        assert not await house.manager.purger.purge("ada", "s", by="ada")
     async with asyncio.timeout(60):
-        while house.manager.purging("ada", "s") is not None:  # noqa: ASYNC110 - it tells nobody
+        while house.manager.purger.purging("ada", "s") is not None:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
     assert os.listdir(house.workspaces) == []  # noqa: PTH208
     await house.close()
@@ -175,7 +176,7 @@ async def test_files_that_were_kept_unseen_belong_to_their_session(tmp_path: Pat
     await house.close()
 
     house = await House.open(tmp_path)
-    await house.manager.recover(None, {})  # type: ignore[arg-type]  # there is no kernel to adopt
+    await Recovery(house.journal, None, {}, house.manager.opener).recover()  # type: ignore[arg-type]  # no kernel
     (kept,) = house.kept()
     assert not kept.name.endswith(LATER)
     session, _ = await house.manager.get_or_create("ada", BODY)

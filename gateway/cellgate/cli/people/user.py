@@ -51,7 +51,7 @@ class UserApp(PrincipalsApp):
 
     options_of_some = MappingProxyType({"role": "add", "json": "list"})
 
-    role = Enum(ROLES, "user", help="What a new user may do: user, admin or auditor.").tag(
+    role = Enum(ROLES, "user", help="A new user's role: user, admin or auditor.").tag(
         config=True, metavar="ROLE"
     )
 

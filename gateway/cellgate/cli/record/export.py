@@ -59,9 +59,7 @@ class ExportApp(CommandApp):
         False, help="Write a zip file with the notebook, its files, its packages' versions and the record."
     ).tag(config=True)
     no_outputs = Bool(False, help="Leave the outputs out.").tag(config=True)
-    no_inherited = Bool(False, help="Of a branch, leave out the cells before it was branched.").tag(
-        config=True
-    )
+    no_inherited = Bool(False, help="Of a branch, leave out the cells before it began.").tag(config=True)
     no_undone = Bool(False, help="Leave out the cells that a rollback undid.").tag(config=True)
 
     aliases: Any = {  # noqa: RUF012

@@ -99,10 +99,8 @@ class RecordApp(BaseApp):
 
     force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
     anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
-    after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
-        config=True, metavar="N"
-    )
-    keep = Integer(0, min=0, help="Keep the newest N backups in the folder; 0: all.").tag(
+    after = Integer(0, min=0, help="Print only entries after this number.").tag(config=True, metavar="N")
+    keep = Integer(0, min=0, help="Keep the newest N backups of the folder; 0: all.").tag(
         config=True, metavar="N"
     )
     json = Bool(False, help="Print JSON.").tag(config=True)

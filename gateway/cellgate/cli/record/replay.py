@@ -75,7 +75,7 @@ class ReplayApp(CommandApp):
         cellgate replay analysis.ipynb --anyway -o report.json
     """
 
-    output = Unicode(help="Where to write the report: a page (.html) or JSON (.json).").tag(
+    output = Unicode(help="The report to write: a page (.html) or JSON (.json).").tag(
         config=True, metavar="FILE"
     )
     kernel = Unicode(help="The kernelspec; default: the notebook's own.").tag(config=True, metavar="NAME")

@@ -19,7 +19,7 @@ from cellgate.cli.terminal.images import Handling, Pictures
 class KernelOption(CommandApp):
     """A command that may create a session."""
 
-    kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
+    kernel = Unicode(help="A new session's kernelspec; default: the gateway's.").tag(
         config=True, metavar="NAME"
     )
 

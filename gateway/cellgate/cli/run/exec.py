@@ -11,8 +11,8 @@ import secrets
 import shlex
 import sys
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, Self
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from traitlets import Bool, Unicode
 
@@ -61,9 +61,7 @@ class ExecApp(SessionOptions):
     language = Unicode(help="The language of CODE; default: that of the session's kernel.").tag(
         config=True, metavar="NAME"
     )
-    json = Bool(False, help="Print the result as JSON when the cell has ended, and nothing else.").tag(
-        config=True
-    )
+    json = Bool(False, help="Print the result as JSON at the cell's end, and nothing else.").tag(config=True)
 
     aliases: Any = {  # noqa: RUF012
         "language": "ExecApp.language",
@@ -163,22 +161,11 @@ class Piped(Plain):
         _prompt_on_stderr(text)
 
 
-class OnTerminal:
+class OnTerminal(Silent):
     """The same on a terminal: with colours and pictures, without what would repaint the user's screen."""
 
     def __init__(self, pictures: Pictures) -> None:
         self._output = TerminalCellOutput(sys.stdout, pictures, prompts=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close nothing: nothing is open."""
-
-    def begin(self, number: int, code: str) -> None:
-        """Show nothing: the user has just typed the code."""
 
     def event(self, event: Event) -> None:
         """Show an output, if it passes the filter."""

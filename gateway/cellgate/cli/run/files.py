@@ -46,9 +46,7 @@ class FilesApp(CommandApp):
 
     options_of_some = MappingProxyType({"output": "get"})
 
-    output = Unicode(help="With get: the FILE to write, replaced if it exists.").tag(
-        config=True, metavar="FILE"
-    )
+    output = Unicode(help="With get: the FILE to write, or to replace.").tag(config=True, metavar="FILE")
 
     aliases: Any = {("o", "output"): "FilesApp.output", **CommandApp.aliases}  # noqa: RUF012
 
@@ -75,7 +73,7 @@ class FilesApp(CommandApp):
         return 0
 
     async def _put(self, files: Files, name: str, path: str | None = None) -> None:
-        source = _local(name)
+        source = expanded(name)
         try:
             with transfer(source.name) as tell:
                 model = await files.put(_named(path or "", source.name), source, tell)
@@ -99,10 +97,6 @@ class FilesApp(CommandApp):
         except OSError as error:
             raise InvalidInput(f"{target} can't be written: {in_words(error, file=False)}") from error
         self.print(str(target))
-
-
-def _local(name: str) -> Path:
-    return expanded(name)
 
 
 def _named(path: str, own: str) -> str:

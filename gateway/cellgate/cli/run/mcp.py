@@ -44,7 +44,7 @@ class McpApp(KernelOption):
         help="The session to work in, created if missing and left running; default: a fresh one, ended "
         "afterwards. Not with --http."
     ).tag(config=True, metavar="NAME")
-    language = Unicode(help="The language of a new session, instead of a kernelspec.").tag(
+    language = Unicode(help="A new session's language, instead of a kernelspec.").tag(
         config=True, metavar="NAME"
     )
     network = EnumTrait(
@@ -56,11 +56,11 @@ class McpApp(KernelOption):
         help="The folder that notebooks are exported to; default: the current folder; with --http none, and "
         "clients get the notebook's address."
     ).tag(config=True, metavar="DIR")
-    max_text = Int(8000, min=1000, help="How many characters of one text a model is shown.").tag(
+    max_text = Int(8000, min=1000, help="The characters of a text that a model is shown.").tag(
         config=True, metavar="N"
     )
     http = Bool(False, help="Serve over HTTP.").tag(config=True)
-    ip = Unicode("127.0.0.1", help="The address to listen on, with --http.").tag(
+    ip = Unicode("127.0.0.1", help="With --http: the address to listen on.").tag(
         config=True, metavar="ADDRESS"
     )
     port = Int(8889, min=0, max=65535, help="The port, with --http; 0: a free one.").tag(

@@ -123,9 +123,7 @@ class RunApp(SessionOptions):
         help="Where to bring the files that the cells make or change; default: beside FILE if --with or "
         "--files is given, otherwise nowhere."
     ).tag(config=True, metavar="DIR")
-    json = Bool(False, help="Print the results as JSON when the run has ended, and nothing else.").tag(
-        config=True
-    )
+    json = Bool(False, help="Print the results as JSON at the run's end, and nothing else.").tag(config=True)
     all_languages = Bool(
         False, help="Run a Markdown file's blocks in other languages too, as cells of the same kernel."
     ).tag(config=True)
@@ -170,11 +168,9 @@ class RunApp(SessionOptions):
     def told_of_others_option(self, option: str, argv: Sequence[str]) -> str:
         """Return a hint for an option behind the script: it is probably the script's."""
         before = argv[: argv.index(option)] if option in argv else argv
-        return (
-            ""
-            if any(word.endswith(".py") for word in before)
-            else super().told_of_others_option(option, argv)
-        )
+        if any(word.endswith(".py") for word in before):
+            return ""
+        return super().told_of_others_option(option, argv)
 
     async def run_command(self) -> int:
         path, output = self._paths()

@@ -56,9 +56,7 @@ class GivenSettings:
         "believed; commas may separate them.",
         metavar="CIDR",
     )
-    max_memory: int | None = option(
-        None, "The most memory a session may ask for; default: the machine's.", unit=BYTES
-    )
+    max_memory: int | None = option(None, "A session's most memory; default: the machine's.", unit=BYTES)
     max_cpus: float = option(0.0, "The most processors a session may ask for; default: the machine's.")
     max_pids: int = option(4096, "The most processes and threads a session may ask for.")
     max_disk: int | None = option(

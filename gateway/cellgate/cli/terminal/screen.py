@@ -91,7 +91,7 @@ class Seen:
 
 
 class Silent:
-    """Show nothing of a cell's beginning."""
+    """A screen for programs, which want the result alone: nothing is shown."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,16 +102,16 @@ class Silent:
         """Close nothing: nothing is open."""
 
     def begin(self, number: int, code: str) -> None:
-        """Show nothing of a cell's events."""
+        """Show nothing of a cell's beginning."""
 
     def event(self, event: Event) -> None:
-        """Show nothing of a cell's end."""
+        """Show nothing of a cell's events."""
 
     def end(self, number: int, finished: Finished) -> None:
-        """Show nothing of a note."""
+        """Show nothing of a cell's end."""
 
     def note(self, text: str) -> None:
-        """Show nothing."""
+        """Show nothing of a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +213,9 @@ def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None)
         return TerminalPicture(text) if text else None
     picture = pictures.take(mime, data[mime], count)
     text = describe_data(data if chart_of(data) else {mime: data[mime]})
-    return (
-        picture
-        if picture.sequence
-        else TerminalPicture(f"{text[:-1]} {picture.note}]" if picture.note else text)
-    )
+    if picture.sequence:
+        return picture
+    return TerminalPicture(f"{text[:-1]} {picture.note}]" if picture.note else text)
 
 
 def describe(event: Event) -> str:

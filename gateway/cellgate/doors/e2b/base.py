@@ -26,8 +26,6 @@ DOOR: Final = "e2b"
 PORTS: Final = frozenset({"", "49999", "49983"})
 """The ports of a sandbox's two servers; some requests name none."""
 KEY_DIGITS: Final = 32
-HOME: Final = "/home/user"
-"""What the workspace is called there, and in sandboxes here too."""
 DOMAIN_HEADER: Final = "E2b-Domain"
 """In which a proxy says of which domain the name is that was asked for."""
 _API = "api."

@@ -73,7 +73,7 @@ class CellHandler(SandboxHandler):
         session = context.session
         # Contexts of other languages got the sandbox's variables when they were made.
         env = services.sandboxes.of(self.session()).env if context.language == Language.PYTHON else {}
-        ceilings = manager.ceilings(self.owner)
+        ceilings = manager.terms.ceilings(self.owner)
         # There is no deadline there but the client's own, at which it leaves.
         asked = ExecuteBody(
             code=body.code,
@@ -82,7 +82,7 @@ class CellHandler(SandboxHandler):
             on_disconnect="interrupt",
         )
         request = permitted(services, self.login, check_execute(asked, ceilings, interactive=False))
-        request = manager.in_language(session, request, body.language)
+        request = manager.terms.in_language(session.row.kernel, request, body.language)
         try:
             _set_up(context, services.sandboxes.of(session))
             return session.submit(request), asked

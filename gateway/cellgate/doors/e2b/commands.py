@@ -18,7 +18,7 @@ import msgspec
 
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxHandler, Unsupported
-from cellgate.doors.e2b.files import home_path, parse_home_path
+from cellgate.doors.e2b.paths import home_path, parse_home_path
 from cellgate.errors import NotFound
 from cellgate.http.base import decode, decode_heavy, encode
 from cellgate.http.operation import Format, requires

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import DOOR, HOME, SandboxHandler, Unsupported, key_of, session_key
-from cellgate.doors.e2b.files import home_path, parse_home_path
+from cellgate.doors.e2b.base import DOOR, SandboxHandler, Unsupported, key_of, session_key
+from cellgate.doors.e2b.paths import HOME, home_path, parse_home_path
 from cellgate.errors import NotFound
 from cellgate.http.context import Services
 from cellgate.http.operation import requires

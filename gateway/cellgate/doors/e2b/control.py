@@ -85,7 +85,9 @@ def sandbox_body(
 ) -> SessionBody:
     """Return the session that is to be the login's sandbox of this id."""
     # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
-    network = asked.internet is not False and services.manager.reachable(login.principal.name) is not None
+    network = (
+        asked.internet is not False and services.manager.terms.reachable(login.principal.name) is not None
+    )
     return SessionBody(
         session=session_key(login, identifier),
         language="python",
@@ -150,7 +152,7 @@ class SandboxesHandler(ControlHandler):
         if login.reach.exact:
             raise Forbidden("This token is for one session, and a sandbox is another")
         identifier = self._new_id()
-        most = manager.ceilings(self.owner).lifetime
+        most = manager.terms.ceilings(self.owner).lifetime
         life = min(TIMEOUT, most) if body.timeout is None else check_seconds(body.timeout, "timeout")
         wanted = sandbox_body(services, login, identifier, self.limits(life), body)
         check_metadata(wanted.metadata)
@@ -241,7 +243,9 @@ class ConnectHandler(ControlHandler):
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
-        session.record.let_live_longer(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
+        session.record.let_live_longer(
+            body.timeout, self.services.manager.terms.ceilings(self.owner).lifetime
+        )
         self._let_contexts_live(session)
         self.answer(self.told(session))
 
@@ -255,7 +259,7 @@ class TimeoutHandler(ControlHandler):
         self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
-        session.record.let_live(body.timeout, self.services.manager.ceilings(self.owner).lifetime)
+        session.record.let_live(body.timeout, self.services.manager.terms.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.set_status(204)
 

@@ -6,7 +6,6 @@ JSON object each way; 64-bit numbers are texts in it.
 
 from __future__ import annotations
 
-import posixpath
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,9 +13,10 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import HOME, AlreadyThere, SandboxHandler, Unsupported
-from cellgate.errors import NotFound, UnsupportedMedia
-from cellgate.files.tree import MAX_DEPTH, MAX_PATH, Item, Parts, parse_path
+from cellgate.doors.e2b.base import AlreadyThere, SandboxHandler, Unsupported
+from cellgate.doors.e2b.paths import HOME, home_path, parse_file_path, parse_home_path
+from cellgate.errors import UnsupportedMedia
+from cellgate.files.tree import MAX_DEPTH, Item, Parts
 from cellgate.http.base import encode
 from cellgate.http.context import Services
 from cellgate.http.multipart import FormReader
@@ -27,41 +27,12 @@ from cellgate.sessions.files import Staged
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput
 
-OTHER_HOMES: Final = ("/workspace", "/mnt/data")
-"""Other names of the workspace, in which programs see it too."""
 USER: Final = "user"
 FEW: Final = 200
 """Entries that are told at once; more are in a thread."""
 NS: Final = 1_000_000_000
 LAST_SECOND: Final = 253_402_300_799
 """Of the year 9999."""
-
-
-def parse_home_path(text: str) -> Parts:
-    """Return the names of a path below the home folder; none for the folder itself. Raises NotFound."""
-    if len(text) > MAX_PATH:
-        raise InvalidInput(f"A path has at most {MAX_PATH} bytes")
-    path = HOME + text[1:] if text == "~" or text.startswith("~/") else posixpath.join(HOME, text)
-    path = posixpath.normpath(path).replace("//", "/", 1)
-    for home in (HOME, *OTHER_HOMES):
-        if path == home:
-            return ()
-        if path.startswith(f"{home}/"):
-            return parse_path(path.removeprefix(f"{home}/"))
-    raise NotFound(f"{text[:200]!r} is not there: a sandbox has the files below {HOME} here")
-
-
-def parse_file_path(text: str) -> Parts:
-    """Return the names of a path of which something may be made or removed. Raises NotFound, InvalidInput."""
-    parts = parse_home_path(text)
-    if not parts:
-        raise InvalidInput(f"{HOME} itself can't be replaced, moved or removed")
-    return parts
-
-
-def home_path(parts: Parts) -> str:
-    """Return the path as it is told."""
-    return "/".join((HOME, *parts))
 
 
 class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):

@@ -64,7 +64,7 @@ class BlocksHandler(ExecutionAnswers):
         else:
             blocks = check_blocks(body)
         options = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
-        check_execute(options, self.services.manager.ceilings(self.owner), interactive=False)
+        check_execute(options, self.services.manager.terms.ceilings(self.owner), interactive=False)
         session = await self.services.files.session(self.owner, key)
         language = self.services.catalog.get_kernel_spec(session.row.kernel).language
         cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]
@@ -108,7 +108,7 @@ class BlocksHandler(ExecutionAnswers):
     ) -> _BlockAnswer:
         if block.file is not None:
             await self.services.files.write(session, block.file, block.code.encode())
-        request = check_execute(cell, self.services.manager.ceilings(self.owner), interactive=False)
+        request = check_execute(cell, self.services.manager.terms.ceilings(self.owner), interactive=False)
         run = session.submit(permitted(self.services, self.login, request))
         builder = run.record.builder
         self.interrupt_when_gone(session, run, options)

@@ -147,9 +147,13 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         if command.execute is None:
             session.interrupt()
             return UNSET
-        request = check_execute(command.execute, self.services.manager.ceilings(self.owner), interactive=True)
+        request = check_execute(
+            command.execute, self.services.manager.terms.ceilings(self.owner), interactive=True
+        )
         request = permitted(self.services, self.login, request)
-        request = self.services.manager.in_language(session, request, command.execute.language)
+        request = self.services.manager.terms.in_language(
+            session.row.kernel, request, command.execute.language
+        )
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":
             self._bound_to_me = [*self._bound_to_me[-MOST_HELD:], run.id]

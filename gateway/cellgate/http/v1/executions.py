@@ -18,9 +18,8 @@ from cellgate.execution.results import encoded_result
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
-from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
+from cellgate.http.operation import JSON, NDJSON, PACKAGES, READS, RUNS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
-from cellgate.http.v1.packages import PACKAGES
 from cellgate.identity.principal import Login, Permission
 from cellgate.packages.settings import OUT_OF_SCOPE, not_allowed
 from cellgate.sessions.registry import AcceptedExecution
@@ -157,7 +156,9 @@ class ExecuteHandler(ExecutionAnswers):
         view = self.view()
         body = await self.body(ExecuteBody)
         interactive = form is not Format.JSON or not body.wait
-        request = check_execute(body, self.services.manager.ceilings(self.owner), interactive=interactive)
+        request = check_execute(
+            body, self.services.manager.terms.ceilings(self.owner), interactive=interactive
+        )
         request = permitted(self.services, self.login, request)
         idempotency = await self._idempotency(request, body.language)
         async with nullcontext() if form is Format.JSON else self.waiting(form) as moved:
@@ -208,7 +209,7 @@ class OneShotHandler(ExecutionAnswers):
         form = self.accepted()
         view = self.view()
         body = await self.body(OneShotBody)
-        request = check_execute(body, self.services.manager.ceilings(self.owner), interactive=False)
+        request = check_execute(body, self.services.manager.terms.ceilings(self.owner), interactive=False)
         request = permitted(self.services, self.login, request)
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")

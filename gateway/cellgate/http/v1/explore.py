@@ -96,7 +96,7 @@ class ExploreHandler(ExecutionAnswers):
 
     def _cell(self, code: str, body: ExploreBody) -> ExecuteRequest:
         cell = ExecuteBody(code, timeout=body.timeout, on_disconnect=body.on_disconnect)
-        request = check_execute(cell, self.services.manager.ceilings(self.owner), interactive=False)
+        request = check_execute(cell, self.services.manager.terms.ceilings(self.owner), interactive=False)
         return permitted(self.services, self.login, request)
 
     async def _answer(self, found: list[Explored], view: dict[str, Any]) -> None:

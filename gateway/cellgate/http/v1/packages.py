@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from cellgate.errors import (
-    PackageConflict,
-    PackageError,
-    PackageIndexUnavailable,
-    PackageNotFound,
-    PackagesNotAllowed,
-    QueueFull,
-    QuotaExceeded,
-)
 from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
-from cellgate.http.operation import JSON, READS, STARTS, Answer, operation
+from cellgate.http.operation import JSON, PACKAGES, READS, STARTS, Answer, operation
 from cellgate.identity.principal import Permission
 from cellgate.packages.requirements import parse_change
 from cellgate.packages.settings import not_allowed
@@ -21,17 +12,6 @@ from cellgate.wire.answers import PackageChanges, Packages
 from cellgate.wire.models import PackagesBody
 from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import InvalidInput
-
-PACKAGES = (
-    PackagesNotAllowed,
-    PackageError,
-    PackageNotFound,
-    PackageConflict,
-    PackageIndexUnavailable,
-    QuotaExceeded,
-    QueueFull,
-)
-"""Errors of changing packages."""
 
 
 class PackagesHandler(BaseHandler):

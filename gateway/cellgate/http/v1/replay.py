@@ -9,9 +9,8 @@ from tornado.iostream import StreamClosedError
 
 from cellgate.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
 from cellgate.http.base import encode
-from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, Format, operation
+from cellgate.http.operation import HTML, JSON, NDJSON, PACKAGES, RUNS, Answer, Format, operation
 from cellgate.http.streaming import KEEP_ALIVE, StreamingHandler
-from cellgate.http.v1.packages import PACKAGES
 from cellgate.identity.principal import Permission
 from cellgate.pages.html_frame import PAGE_POLICY
 from cellgate.replay.cells import RecordedCell

@@ -47,15 +47,7 @@ from cellgate_kernels.base.errors import InvalidInput, in_words
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.decoding import json_decoder
 
-_MALFORMED = (
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    IndexError,
-    RecursionError,
-    msgspec.MsgspecError,
-)
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, msgspec.MsgspecError)
 _decode = json_decoder(dict[str, Any]).decode
 _LINE = len(b'{"hash":"","row":}\n') + 64
 _CHUNK = 1 << 20

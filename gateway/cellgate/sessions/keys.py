@@ -1,0 +1,148 @@
+"""Which keys of sessions are in use in this gateway, and what uses each: an opening, a live session, a purge.
+
+Nothing awaits between the last look at a key and its use, so concurrent first requests open one session.
+``opener``, ``registry`` and ``purger`` use the keys; ``ownership`` says which of them other gateways have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cellgate.errors import ShuttingDown
+from cellgate.fairness.reservation import Reservation
+from cellgate.record.rows import SessionRow
+from cellgate.record.store.interface import Purge
+from cellgate.sessions.ownership import Ownership, check_ours
+
+if TYPE_CHECKING:
+    from cellgate.sessions.replacement import Moved
+    from cellgate.sessions.session import Session
+
+Owned = tuple[str, str]
+"""A principal and the key of a session of theirs."""
+
+
+class Opening:
+    """A session that is being opened, whose room is `reserved`. `made`: it, before it has a kernel.
+
+    `folder`: its workspace, as soon as that is known and may be another session's too. `disk`: what is
+    reserved for that; 0 if it was already. `waiting`: how many requests wait for it; `abandoned`: the last
+    one has left, and the task is cancelled. `told`: those of the requests that want to know its position in
+    line for a kernel.
+    """
+
+    task: asyncio.Task[Session]
+
+    def __init__(self, reserved: Reservation, folder: str | None, disk: int) -> None:
+        self.made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        self.reserved = reserved
+        self.folder = folder
+        self.disk = disk
+        self.waiting = 0
+        self.abandoned = False
+        self.told: list[Moved] = []
+        self._position: int | None = None
+
+    def moved(self, position: int) -> None:
+        """Tell the position to all who want to know."""
+        self._position = position
+        for tell in self.told:
+            tell(position)
+
+    def tell(self, moved: Moved) -> None:
+        """Tell a request the position from now on."""
+        self.told.append(moved)
+        if self._position is not None and self.in_line:
+            moved(self._position)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether no kernel has begun to start for it."""
+        return not self.made.done() or self.made.result().slot.in_line
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """The end of a purge, until the last byte is gone. `row`: the session, as it was before the purge."""
+
+    row: SessionRow
+    purge: Purge
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class KeyUse:
+    """What uses a key. A session being opened is live before its opening ends; an erasure holds no key."""
+
+    session: Session | None = None
+    opening: Opening | None = None
+    purge: asyncio.Task[Purge] | None = None
+    erasure: Erasure | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a session, or will be."""
+        return self.session is not None or self.opening is not None
+
+    @property
+    def taken(self) -> bool:
+        """Whether no other session can be opened under the key now."""
+        return self.open or self.purge is not None
+
+
+class SessionKeys:
+    """The uses of all keys. A key that nothing uses has no entry, and its ownership is released."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self.closing = False
+        """Whether the gateway is shutting down."""
+        self.ownership = ownership
+        self._uses: dict[Owned, KeyUse] = {}
+
+    def find(self, owned: Owned) -> KeyUse:
+        """Return what uses a key, for reading."""
+        return self._uses.get(owned) or KeyUse()
+
+    def use(self, owned: Owned) -> KeyUse:
+        """Return the use of a key, for adding to it; call `release` whenever a part of it has ended."""
+        return self._uses.setdefault(owned, KeyUse())
+
+    def release(self, owned: Owned) -> None:
+        """Give the key up, unless it is in use."""
+        use = self.find(owned)
+        if not use.taken:
+            self.ownership.release(*owned)
+            if use.erasure is None:
+                self._uses.pop(owned, None)
+
+    def sessions(self) -> list[Session]:
+        """Return all live sessions."""
+        return [use.session for use in self._uses.values() if use.session is not None]
+
+    def openings(self) -> Iterator[tuple[str, Opening]]:
+        """Return all openings, each with its principal."""
+        return (
+            (owned[0], use.opening) for owned, use in tuple(self._uses.items()) if use.opening is not None
+        )
+
+    def check_open(self) -> None:
+        """Check that new work is taken. Raises ShuttingDown."""
+        if self.closing:
+            raise ShuttingDown("The gateway is shutting down and takes no new work")
+
+    async def check_ours(self, owned: Owned) -> None:
+        """Check that no other gateway has the key. Raises NotOwner, StorageError."""
+        if not self.find(owned).open:
+            check_ours(await self.ownership.find(*owned), owned[1])
+
+    async def claim(self, owned: Owned) -> None:
+        """Take the key for this gateway. Raises NotOwner, StorageError."""
+        check_ours(await self.ownership.claim(*owned), owned[1])
+
+
+def shutting_down() -> ShuttingDown:
+    """Return the error of requests whose work the gateway's end cancelled."""
+    return ShuttingDown("The gateway is shutting down")

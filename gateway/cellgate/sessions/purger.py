@@ -1,0 +1,124 @@
+"""Purges: a session's end, its files' removal, and the removal of its record except for a tombstone.
+
+A purge keeps others from opening the session. The rows are gone when it has ended; the bytes go in the
+background. ``registry`` ends sessions, ``retention`` says which are too old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from cellgate.errors import NotFound
+from cellgate.execution.checks import check_session_key
+from cellgate.files.workspace import folder_of
+from cellgate.record.rows import SessionRow
+from cellgate.record.store.interface import Purge, RecordStore
+from cellgate.sessions.keys import Erasure, Owned, SessionKeys, shutting_down
+from cellgate.sessions.parts import SharedParts
+from cellgate_kernels.base.tasks import Supervisor, outcome
+
+logger = logging.getLogger(__name__)
+
+PURGE_PATIENCE = 5.0
+"""Seconds that a purge request waits for the last bytes to be gone."""
+
+
+class SessionPurger:
+    """Purges sessions. `delete` ends one and removes its files; `tasks`: the manager's, which it ends."""
+
+    def __init__(
+        self,
+        journal: RecordStore,
+        parts: SharedParts,
+        keys: SessionKeys,
+        delete: Callable[[str, str], Awaitable[None]],
+        tasks: Supervisor,
+    ) -> None:
+        self._journal = journal
+        self._workspaces = parts.workspaces
+        self._usage = parts.usage
+        self._keys = keys
+        self._delete = delete
+        self._tasks = tasks
+        self._erasures = Supervisor()
+
+    async def close(self) -> None:
+        """Stop waiting for bytes to be gone."""
+        await self._erasures.cancel()
+
+    async def purge(self, principal: str, key: str, *, by: str) -> bool:
+        """End the session and remove its files and its record, except for a tombstone. Raises NotFound.
+
+        `by`: who asked for it, for the audit trail.
+        Returns whether every byte is gone. If readers of the record still use some of them, or files can't be
+        removed at once, the rest is removed in the background, and `purging` returns the session until then.
+        """
+        owned = (principal, check_session_key(key))
+        use = self._keys.find(owned)
+        if use.erasure is not None and not use.open:
+            purged = use.erasure.purge
+        else:
+            purged = await self._purge(owned, by=by, reason="requested")
+        if (found := self._keys.find(owned).erasure) is not None:
+            await asyncio.wait([found.task], timeout=PURGE_PATIENCE)
+        if (found := self._keys.find(owned).erasure) is not None and found.purge is purged:
+            return False
+        return purged.erased.exception() is None
+
+    def purging(self, principal: str, key: str) -> SessionRow | None:
+        """Return the row of a purged session whose bytes are not all gone yet, as it was before the purge."""
+        erasure = self._keys.find((principal, key)).erasure
+        return None if erasure is None else erasure.row
+
+    async def purge_ended(self, row: SessionRow, reason: str) -> bool:
+        """Remove an ended session's files and record, initiated by the gateway; False: it is live again.
+
+        Returns when its rows are removed; their bytes are erased later, together with those of others.
+        """
+        owned = (row.principal, row.key)
+        if self._keys.closing or self._keys.find(owned).open:
+            return False
+        purged = await self._purge(owned, by="gateway", reason=reason)
+        await asyncio.wait([purged.removed])
+        return purged.removed.exception() is None
+
+    async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
+        """Start a purge, or share the one that is going on."""
+        use = self._keys.use(owned)
+        if use.purge is None:
+            key = owned[1]
+            use.purge = self._tasks.share(self._do_purge(owned, by, reason), f"purge {key}", session=key)
+            use.purge.add_done_callback(lambda _: self._purged(owned))
+        return await outcome(use.purge, shutting_down)
+
+    def _purged(self, owned: Owned) -> None:
+        self._keys.use(owned).purge = None
+        self._keys.release(owned)
+
+    async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
+        await self._delete(*owned)
+        row = await self._journal.reads.session(*owned)
+        if row is None:
+            raise NotFound(f"No session {owned[1]!r}")
+        size = await self._journal.reads.record_size(row.id) if self._usage.measures_records else 0
+        purged = await self._journal.purge(row.id, by=by, reason=reason)
+        if purged is None:
+            raise NotFound(f"No session {owned[1]!r}")
+        self._usage.recorded(row.principal, -size)
+        ids = {"principal": owned[0], "session": owned[1], "cause": reason}
+        logger.info("A session's record is purged", extra=ids)
+        erasing = self._erasures.start(self._erase(owned, row, purged), f"end of purge {owned[1]}")
+        self._keys.use(owned).erasure = Erasure(row, purged, erasing)
+        return purged
+
+    async def _erase(self, owned: Owned, row: SessionRow, purged: Purge) -> None:
+        """Return when the last byte of the record and of the files is gone."""
+        await asyncio.wait([purged.erased])
+        await self._workspaces.gone(folder_of(row), str(row.environment.get("kernel_id")))
+        # The key may have been reused and purged again.
+        use = self._keys.find(owned)
+        if use.erasure is not None and use.erasure.purge is purged:
+            use.erasure = None
+            self._keys.release(owned)

@@ -1,0 +1,69 @@
+"""The workspaces that several sessions have, or had: whose disk is reserved, and whose files must stay.
+
+``opener`` opens sessions in them; ``files.workspace`` knows the folders themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cellgate.fairness.reservation import Reservation
+from cellgate.files.workspace import folder_name, folder_of
+from cellgate.quotas.usage import Usage
+from cellgate.record.rows import SessionRow
+from cellgate.record.store.interface import RecordStore
+from cellgate.sessions.keys import SessionKeys
+
+
+class SharedWorkspaces:
+    """The kept folders of more than one session, which need a look at the others and at the record."""
+
+    def __init__(self, journal: RecordStore, usage: Usage, keys: SessionKeys) -> None:
+        self._journal = journal
+        self._usage = usage
+        self._keys = keys
+        self._names: set[str] = set()
+        # The disk of workspaces whose sessions go on without the one that it was reserved for.
+        self._disks: dict[str, Reservation] = {}
+
+    def add(self, row: SessionRow) -> None:
+        """Remember that another session gets this one's workspace."""
+        self._names.add(folder_of(row))
+
+    async def load(self) -> set[str]:
+        """Return the names of the kept folders of all recorded sessions; notes those that several have."""
+        counts = Counter(folder_name(each) for each in await self._journal.reads.session_folders())
+        self._names.update(name for name, count in counts.items() if count > 1)
+        return set(counts)
+
+    def is_counted(self, folder: str | None) -> bool:
+        """Return whether the disk of this workspace is reserved already: it counts once.
+
+        For a session that is live or being opened, or since one of them ended before the others.
+        """
+        if folder is None or folder_name(folder) not in self._names:
+            return False
+        return any(each.row.folder == folder for each in self._keys.sessions()) or any(
+            each.folder == folder for _, each in self._keys.openings()
+        )
+
+    def give_back(self, principal: str, folder: str | None, reserved: Reservation, disk: int) -> None:
+        """End a session's reservations; its workspace's disk stays reserved while others have it."""
+        reserved.release()
+        if folder is None:
+            return
+        if not self.is_counted(folder):
+            if (last := self._disks.pop(folder, None)) is not None:
+                last.release()
+        elif disk and folder not in self._disks:
+            self._disks[folder] = self._usage.account(principal).adopt_disk(disk)
+
+    async def is_held(self, row: SessionRow) -> bool:
+        """Return whether a session's files are another one's too, which has not been deleted."""
+        if folder_of(row) not in self._names:
+            return False
+        opened = (each.made.result() for _, each in self._keys.openings() if each.made.done())
+        for session in (*self._keys.sessions(), *opened):
+            if session.row.folder == row.folder and session.row.id != row.id and not session.is_deleted:
+                return True
+        return await self._journal.reads.holds_folder(row.folder, but=row.id)

@@ -1,0 +1,156 @@
+"""What a request may get: limits under its principal's ceilings, a kernel, secrets, a network.
+
+Reads settings, quotas and kernelspecs, and opens nothing. ``registry`` asks for new sessions, ``opener`` for
+those that are resumed, doors and HTTP for single cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from cellgate.errors import Conflict, NetworkNotAllowed
+from cellgate.execution.checks import check_env
+from cellgate.execution.limits import LimitCeilings, SessionLimits, lowered_limits, merge_limits
+from cellgate.execution.request import ExecuteRequest, in_language
+from cellgate.identity.secrets import check_secret_names
+from cellgate.quotas.quotas import Quotas
+from cellgate.record.rows import SessionRow
+from cellgate.record.store.interface import LastLife
+from cellgate.sessions.agreement import names_kernel
+from cellgate.sessions.model import AUTO
+from cellgate.sessions.parts import SharedParts
+from cellgate.sessions.resumption import Past, Resumption, resume
+from cellgate.sessions.secrets import SessionSecrets
+from cellgate.sessions.settings import ManagerSettings
+from cellgate.sessions.variables import Variables
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
+from cellgate_kernels.base.resources import HASH_SEED
+from cellgate_kernels.kernel.kernel import KernelProfile
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+
+MOST_ALLOWANCES = 1024
+"""Different quotas whose ceilings are kept, so that they are not combined anew for each request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """What a session that is to be opened gets. `sharer`: the session whose workspace it has, if any.
+
+    `body`: the request. A session that is resumed gets its former kernel, limits and secrets where the body
+    names none.
+    """
+
+    body: SessionBody
+    profile: KernelProfile
+    limits: SessionLimits
+    secrets: SessionSecrets | None = None
+    sharer: SessionRow | None = None
+
+
+class SessionTerms:
+    """The limits and the parts that each principal's sessions may have."""
+
+    def __init__(self, settings: ManagerSettings, catalog: KernelspecCatalog, parts: SharedParts) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._usage = parts.usage
+        self._egress = parts.egress
+        self._secrets = parts.secrets
+        self._allowances = lru_cache(maxsize=MOST_ALLOWANCES)(self._allow)
+
+    def ceilings(self, principal: str) -> LimitCeilings:
+        """Return the highest limits that the principal may request."""
+        return self._allowances(self._usage.quotas(principal))[0]
+
+    def default_limits(self, principal: str) -> SessionLimits:
+        """Return the limits of the principal's sessions that ask for none; they never exceed a ceiling."""
+        return self._allowances(self._usage.quotas(principal))[1]
+
+    def _allow(self, quotas: Quotas) -> tuple[LimitCeilings, SessionLimits]:
+        ceilings = self._settings.session.ceilings.lowered_by(quotas)
+        return ceilings, ceilings.lower(self._settings.limits)[0]
+
+    def limits(self, principal: str, body: SessionBody, *, lower: bool = False) -> SessionLimits:
+        """Return a new session's limits; `lower`: those above a ceiling are lowered. Raises InvalidInput."""
+        defaults = self.default_limits(principal)
+        if body.limits is None:
+            return defaults
+        merge = lowered_limits if lower else merge_limits
+        return merge(defaults, body.limits, self.ceilings(principal))
+
+    def profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
+        """Return the kernel that a new session gets. Raises InvalidInput, NotFound."""
+        name = self._catalog.choose(body.kernel, body.language, self._settings.default_kernel)
+        spec = self._catalog.get_kernel_spec(name)
+        if body.checkpoint == AUTO and spec.language != "python":
+            raise InvalidInput(
+                f"checkpoint: kernels of {name!r} can't be rolled back; only those of Python can"
+            )
+        network = body.network == "allow"
+        return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
+
+    def check_network(self, principal: str) -> None:
+        """Check that the principal's sessions can have a network. Raises NetworkNotAllowed, InvalidInput."""
+        if self._egress is None:
+            raise NetworkNotAllowed("This gateway gives no session a network; leave `network` out")
+        self._egress.check(principal)
+
+    def reachable(self, principal: str) -> list[str] | None:
+        """Return the hosts and ports that the principal's sessions may reach; None without a network."""
+        return None if self._egress is None else self._egress.reachable(principal)
+
+    async def secrets(self, principal: str, body: SessionBody) -> SessionSecrets | None:
+        """Return the secrets that the body names. Raises InvalidInput, StorageError."""
+        names = check_secret_names(body.secrets)
+        if not names:
+            return None
+        if both := [name for name in names if name in (body.env or ())]:
+            raise InvalidInput(f"env.{both[0]} is the name of one of the session's secrets too")
+        if self._secrets is None:
+            raise InvalidInput(f"secrets: there is no secret {names[0]!r} of {principal}")
+        await self._secrets.check_secrets(principal, names)
+        return SessionSecrets(self._secrets, principal, names)
+
+    def former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
+        """Return the secrets of a session's last life, as far as they exist; the values are those of now."""
+        names = [name for name in former.environment.get("secrets", ()) if name not in (body.env or ())]
+        if not names or self._secrets is None:
+            return None
+        return SessionSecrets(self._secrets, former.principal, names)
+
+    def resumed(
+        self, former: SessionRow, life: LastLife, variables: Variables | None, plan: SessionPlan
+    ) -> Resumption:
+        """Return what a recorded session gets in its next life. `variables`: of the last, if still in memory.
+
+        Raises Conflict when the plan's body names another kernel.
+        """
+        profile = plan.profile
+        if former.kernel != profile.kernelspec and names_kernel(plan.body):
+            raise Conflict(
+                f"Session {former.key!r} is recorded with kernel {former.kernel!r}; choose another key"
+            )
+        seed = None
+        if former.kernel in self._catalog.find_kernel_specs():
+            profile = replace(profile, kernelspec=former.kernel)
+            seed = str(self._catalog.get_kernel_spec(former.kernel).env.get("PYTHONHASHSEED", HASH_SEED))
+        names = former.environment.get("secrets", ())
+        source = self._secrets
+        gone = frozenset(names if source is None else source.missing_secrets(former.principal, names))
+        past = Past(former, life, variables, seed, gone, self._may_reach(former.principal))
+        return resume(past, plan.body, profile, plan.limits, self.ceilings(former.principal))
+
+    def _may_reach(self, principal: str) -> bool:
+        try:
+            self.check_network(principal)
+        except CellgateError:
+            return False
+        return True
+
+    def in_language(self, kernel: str, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
+        """Return the request as a cell of this kernelspec. Raises InvalidInput if it can't run there."""
+        if language is None and not request.env:
+            return request
+        return in_language(request, language, self._catalog.get_kernel_spec(kernel).language)
