@@ -727,7 +727,9 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
     """Start what goes on beside the requests: old records, samples for metrics, free memory, sleep."""
     lanes = services.lanes
     clock = ProvenTime(settings.data_dir)
-    retention = Retention(services.journal, services.manager, settings.storage.retention, clock, lanes.bulk)
+    retention = Retention(
+        services.journal, services.manager.purger, settings.storage.retention, clock, lanes.bulk
+    )
     services.metrics.watch(lambda: {"cellgate_unproven_clock_leaps": {"": float(retention.unproven_leaps)}})
     for work in (
         retention,

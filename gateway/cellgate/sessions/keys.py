@@ -124,9 +124,7 @@ class SessionKeys:
 
     def openings(self) -> Iterator[tuple[str, Opening]]:
         """Return all openings, each with its principal."""
-        return (
-            (owned[0], use.opening) for owned, use in tuple(self._uses.items()) if use.opening is not None
-        )
+        return ((key[0], use.opening) for key, use in tuple(self._uses.items()) if use.opening is not None)
 
     def check_open(self) -> None:
         """Check that new work is taken. Raises ShuttingDown."""

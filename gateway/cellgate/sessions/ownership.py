@@ -1,4 +1,4 @@
-"""Which gateway has a session's key: ``registry`` asks before it looks for a session, opens or removes it.
+"""Which gateway has a session's key: ``keys`` asks before a session is looked for, opened or removed.
 
 Of several gateways with one record, only one may have a key. Who claims a key also raises the epoch of its
 record (``record.store.interface``), so a former owner that has not noticed writes nothing more; its sessions

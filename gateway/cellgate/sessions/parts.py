@@ -1,6 +1,6 @@
 """What sessions are made of: the settings and the parts that all of them share, and what each one is given.
 
-Values only. ``server.assembly`` builds the first two, once; ``registry`` describes each session.
+Values only. ``server.assembly`` builds the first two, once; ``opener`` describes each session.
 """
 
 from __future__ import annotations

@@ -412,9 +412,7 @@ class SessionManager:
     def workspace(self, row: SessionRow) -> Path:
         """Return the folder with the session's files, which may not exist."""
         session = self.get(row.principal, row.key)
-        return (
-            session.slot.workspace if session is not None else self._parts.workspaces.of(folder_of(row)).place
-        )
+        return self._parts.workspaces.of(folder_of(row)).place if session is None else session.slot.workspace
 
     # Ending
 

@@ -1,6 +1,6 @@
 """Removes the records of ended sessions when they are too old or take too much space.
 
-One task checks at intervals. Each removal is a purge with a tombstone, done by ``registry`` so that nobody
+One task checks at intervals. Each removal is a purge with a tombstone, done by ``purger`` so that nobody
 can open the session at the same time. The age of records is counted in ``proven_time``, not by a clock that
 may be wrong for a minute. Without limits there is no task.
 """
@@ -11,7 +11,7 @@ import logging
 
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.proven_time import ProvenTime, in_rfc3339, moment_of
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.purger import SessionPurger
 from cellgate.sessions.settings import RetentionSettings
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.tasks import Supervisor
@@ -28,13 +28,13 @@ class Retention:
     def __init__(
         self,
         journal: RecordStore,
-        manager: SessionManager,
+        purger: SessionPurger,
         settings: RetentionSettings,
         clock: ProvenTime,
         lane: Lane,
     ) -> None:
         self._journal = journal
-        self._manager = manager
+        self._purger = purger
         self._settings = settings
         self._clock = clock
         self._newest = moment_of(journal.former_activity)
@@ -48,7 +48,7 @@ class Retention:
             self._tasks.repeat(self._look_once, "retention", pause=self._settings.interval)
 
     async def close(self) -> None:
-        """Stop checking; a purge in progress belongs to the manager."""
+        """Stop checking; a purge in progress goes on."""
         await self._tasks.cancel()
 
     async def _look_once(self) -> float:
@@ -66,7 +66,7 @@ class Retention:
         before = await self._before()
         for count in range(MOST_AT_ONCE):
             found = await self._journal.overdue(before, self._settings.size)
-            if found is None or not await self._manager.purger.purge_ended(*found):
+            if found is None or not await self._purger.purge_ended(*found):
                 return count
         return MOST_AT_ONCE
 

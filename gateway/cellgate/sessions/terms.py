@@ -85,9 +85,7 @@ class SessionTerms:
         name = self._catalog.choose(body.kernel, body.language, self._settings.default_kernel)
         spec = self._catalog.get_kernel_spec(name)
         if body.checkpoint == AUTO and spec.language != "python":
-            raise InvalidInput(
-                f"checkpoint: kernels of {name!r} can't be rolled back; only those of Python can"
-            )
+            raise InvalidInput(f"checkpoint: kernels of {name!r} can't be rolled back; only Python's can")
         network = body.network == "allow"
         return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
 
@@ -136,10 +134,10 @@ class SessionTerms:
         if former.kernel in self._catalog.find_kernel_specs():
             profile = replace(profile, kernelspec=former.kernel)
             seed = str(self._catalog.get_kernel_spec(former.kernel).env.get("PYTHONHASHSEED", HASH_SEED))
-        names = former.environment.get("secrets", ())
-        source = self._secrets
-        gone = frozenset(names if source is None else source.missing_secrets(former.principal, names))
-        past = Past(former, life, variables, seed, gone, self._may_reach(former.principal))
+        gone = names = former.environment.get("secrets", ())
+        if self._secrets is not None:
+            gone = self._secrets.missing_secrets(former.principal, names)
+        past = Past(former, life, variables, seed, frozenset(gone), self._may_reach(former.principal))
         return resume(past, plan.body, profile, plan.limits, self.ceilings(former.principal))
 
     def _may_reach(self, principal: str) -> bool:
