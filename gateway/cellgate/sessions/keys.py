@@ -100,15 +100,16 @@ class SessionKeys:
         self.closing = False
         """Whether the gateway is shutting down."""
         self.ownership = ownership
-        self._uses: dict[Owned, KeyUse] = {}
+        self.uses: dict[Owned, KeyUse] = {}
+        """Those that there are, for a look that costs no call; `use` and `release` change them."""
 
     def find(self, owned: Owned) -> KeyUse:
         """Return what uses a key, for reading."""
-        return self._uses.get(owned) or KeyUse()
+        return self.uses.get(owned) or KeyUse()
 
     def use(self, owned: Owned) -> KeyUse:
         """Return the use of a key, for adding to it; call `release` whenever a part of it has ended."""
-        return self._uses.setdefault(owned, KeyUse())
+        return self.uses.setdefault(owned, KeyUse())
 
     def release(self, owned: Owned) -> None:
         """Give the key up, unless it is in use."""
@@ -116,15 +117,15 @@ class SessionKeys:
         if not use.taken:
             self.ownership.release(*owned)
             if use.erasure is None:
-                self._uses.pop(owned, None)
+                self.uses.pop(owned, None)
 
     def sessions(self) -> list[Session]:
         """Return all live sessions."""
-        return [use.session for use in self._uses.values() if use.session is not None]
+        return [use.session for use in self.uses.values() if use.session is not None]
 
     def openings(self) -> Iterator[tuple[str, Opening]]:
         """Return all openings, each with its principal."""
-        return ((key[0], use.opening) for key, use in tuple(self._uses.items()) if use.opening is not None)
+        return ((key[0], use.opening) for key, use in tuple(self.uses.items()) if use.opening is not None)
 
     def check_open(self) -> None:
         """Check that new work is taken. Raises ShuttingDown."""

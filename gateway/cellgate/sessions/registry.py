@@ -330,9 +330,9 @@ class SessionManager:
         self, principal: str, key: str, language: str | None, until: float | None, moved: Moved | None
     ) -> Session:
         owned = (principal, check_session_key(key))
-        use = self.keys.find(owned)
-        session = use.session
-        if session is not None and not (self.keys.closing or session.ending or use.purge is not None):
+        use = self.keys.uses.get(owned)
+        session = None if use is None else use.session
+        if use and session and not (self.keys.closing or session.ending or use.purge is not None):
             if language is not None:
                 parse_language(language)
             session.record.begin_idleness()
@@ -380,7 +380,8 @@ class SessionManager:
 
     def get(self, principal: str, key: str) -> Session | None:
         """Return the live session with this key, if there is one."""
-        return self.keys.find((principal, key)).session
+        use = self.keys.uses.get((principal, key))
+        return None if use is None else use.session
 
     def live_after(self, principal: str | None, last: int, *, newest: bool = False) -> list[Session]:
         """Return the live sessions of a principal, or for None of all, whose ids are above `last`, by id.

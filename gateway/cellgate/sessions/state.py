@@ -436,8 +436,10 @@ class SessionCore:
 
         A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
         """
-        if run.end.event is None:
-            self.undo.cell_ended(began=run.was_sent)
+        if run.end.event is None and run.was_sent:
+            self.undo.cells += 1
+            if self.undo.used:
+                self.undo.cell_ended()
         ends_it = self.record.state is SessionState.BUSY and run is self.runs.current
         event = run.finish(SessionState.IDLE if ends_it else self.record.state)
         if event["cause"] in LIMITS:

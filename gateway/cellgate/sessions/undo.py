@@ -53,7 +53,7 @@ class SessionUndo:
 
     `cells`: how many have begun and are not undone. `due`: the next automatic one is to be made before
     another cell begins. `open_snapshots`: its folder of snapshots, which may take so many bytes. `automatic`:
-    whether a checkpoint is made after each cell.
+    whether a checkpoint is made after each cell. `used`: there is a checkpoint, was one, or will be.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SessionUndo:
         *,
         automatic: bool,
     ) -> None:
-        self.automatic = automatic
+        self.automatic = self.used = automatic
         self.cells = 0
         self.due = False
         self._forks = forks
@@ -98,11 +98,8 @@ class SessionUndo:
         """Note that the session has a kernel now."""
         self.due = self.automatic
 
-    def cell_ended(self, *, began: bool) -> None:
-        """Note that a cell has ended; `began`: a kernel was asked to run it."""
-        if not began:
-            return
-        self.cells += 1
+    def cell_ended(self) -> None:
+        """Note that a cell has ended that a kernel was asked to run; needed where there are checkpoints."""
         self.due = self.automatic
         if self._points is not None and not self.due:
             # What they keep is what the kernel has changed since.
@@ -178,6 +175,7 @@ class SessionUndo:
                 reserved.release()
                 raise
             self._reserved = reserved
+            self.used = True
             self._points = SessionCheckpoints(self._forks, snapshots, self._limits.memory // MEMORY_SHARE)
         return self._points
 
