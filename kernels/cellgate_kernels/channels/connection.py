@@ -2,10 +2,8 @@
 
 It signs what it sends, checks what it receives, and delivers every message, in order, to the listeners and to
 the follower of the request that it answers. A message over its limit is delivered without its content. A
-large one is read in a thread of ``reception``, and the kernel's other messages wait for it; those of other
-kernels do not. If a listener fails, that is logged and the other listeners still get the message. This is not
-a client of the protocol: ``execution`` and the gateway know what a request means. It talks to ``messages``
-and to ``sockets``; ``kernel`` owns it.
+large one is read in a thread of ``reception``, and the kernel's other messages wait for it. This is no client
+of the protocol: ``execution`` and the gateway know what a request means. ``kernel`` owns it.
 """
 
 from __future__ import annotations
@@ -203,8 +201,8 @@ class KernelConnection:
         types: frozenset[str] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `received` with each message from the kernel, or those of these `types`; `sent` with each one
-        sent to it.
+        """Call `received` with each message from the kernel, or those of these `types`; `sent` with each to
+        it.
 
         Listeners run on the loop, must be quick and should not raise; `failed` is called if one does. `room`
         is asked before a large message is decoded, with its headers only; without it a large message comes
@@ -226,9 +224,8 @@ class KernelConnection:
         room: Room | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Pass messages that answer the request of this id to `received`, after the listeners.
-
-        A request has one follower; a later one replaces it.
+        """Pass answers to the request of this id to `received`, after the listeners; a later follower
+        replaces it.
         """
         follower: _Attendant | None
         self._followers[msg_id] = follower = _Attendant(received, None, room, failed)

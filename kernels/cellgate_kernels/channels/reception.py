@@ -1,14 +1,13 @@
 """What the connections of all kernels share: limits, a budget of bytes, threads for large messages.
 
 A gateway has one. A large message is checked and decoded in a thread of a small separate pool, so that
-neither the event loop nor the threads for other work wait for it. A decoding thread holds the interpreter, so
+neither the loop nor other threads' work waits for it. A decoding thread holds the interpreter, so
 ``structure`` limits how large a message can be. ``connection`` decides which messages are large and in which
-order a kernel's messages are delivered.
+order they are delivered.
 
-The worst message takes a thread seconds, so kernels share the threads by two rules. Only one message above
-`LONG_BYTES` is read at a time: the other thread is left to the shorter ones. And the kernel that has had the
-least time is next, so that a kernel that rarely sends waits for one message, not for one of every other
-kernel (start-time fair queueing: Goyal, Vin and Cheng, 1996).
+The worst message takes a thread seconds. So only one message above `LONG_BYTES` is read at a time: the other
+thread is left to the shorter ones. And the kernel that has had the least time is next, so that one that
+rarely sends waits for one message (start-time fair queueing: Goyal, Vin and Cheng, 1996).
 """
 
 from __future__ import annotations
@@ -108,9 +107,7 @@ class Reception:
         room: int,
         mask: Callable[[Message], Message | None] | None = None,
     ) -> Future[Message | None]:
-        """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage.
-
-        `mask`: makes of it what may be shown.
+        """Read a large message in a thread, as `read_large`, and show what `mask` makes of it.
 
         A kernel has at most one under way. Cancel the future to abandon one that is not being read yet.
         """
@@ -190,9 +187,7 @@ def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Messag
 def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:
     """Return the message with its content decoded; unread when it needs more than `room`, or is too complex.
 
-    Only a stream's text is cut at `room` instead, because the part that fits is shown.
-
-    Raises MalformedMessage as `Signer.parse` does.
+    A stream's text is cut at `room` instead. Raises MalformedMessage as `Signer.parse` does.
     """
     message = signer.parse(channel, frames)
     message = structs.replace(message, is_text=is_utf8(message.content_frame))

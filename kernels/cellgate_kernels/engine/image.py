@@ -24,8 +24,7 @@ from cellgate_kernels.specs.environments import OWN, environment_of, start_up_fi
 
 RECIPE = "Dockerfile.kernel"
 MATERIAL = ("inside/uv.txt", "specs/uv_command.py", "specs/compile_packages.py")
-"""The files that the recipe copies, below the package's folder, besides the list of packages and the start-up
-files."""
+"""The files that the recipe copies, but for the list of packages and the start-up files."""
 
 _LABEL = "org.cellgate.environment"
 

@@ -7,8 +7,7 @@ time, or at a doubt, and ends with its last kernel. Nobody else's kernel ever en
 
 The kernels' folders lie side by side in folders that are mounted when the container starts, as no others can
 be mounted later. Only root owns those, so no kernel can exchange a neighbour's folder for a link: the gateway
-must be root. What can't be forked raises NotForked, and the caller starts the kernel in a container of its
-own.
+must be root. What can't be forked raises NotForked, and its caller starts a container of its own.
 """
 
 from __future__ import annotations

@@ -144,10 +144,7 @@ def main(kernel_class=None):
 
 
 def fork_kernels(zygote, orders, here):
-    """Be a zygote; returns in each kernel whether it has still to make its shell.
-
-    `orders`: where they come from, as the gateway says.
-    """
+    """Be a zygote for these `orders`; returns in each kernel whether it has still to make its shell."""
     if orders.isdigit():
         zygote.serve(int(orders), partial(load, here), partial(prepare, zygote))
         return False

@@ -747,9 +747,8 @@ class Branch:
             os.environ["PWD"] = os.getcwd()  # noqa: PTH109
 
     def set_generators(self):
-        """Let the generators of random numbers go on as the parent's do, or seed them.
-
-        The last of all, because some of the other steps draw numbers.
+        """Let random generators go on as the parent's do, or seed them; the last step, as others draw
+        numbers.
         """
         seed = self.wanted["seed"]
         random.setstate(self.randomness)

@@ -100,9 +100,8 @@ def zygote_in_container(zygote):
 
 
 def enter(zygote, door, enter_names):
-    """Read what the kernel is to be, and become it; returns its description.
-
-    On any failure the gateway is told, and this ends.
+    """Become the kernel that is ordered; returns its description. A failure is told the gateway, and ends
+    this.
     """
     step = "its start"
     try:

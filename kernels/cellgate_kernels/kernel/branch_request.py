@@ -72,10 +72,7 @@ class BranchOrder(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A branch that runs. `pid` and `parent` are the processes' numbers in their own namespace.
-
-    `named`: it has taken the names that it was offered.
-    """
+    """A branch that runs, with processes as numbered there. `named`: it has the names that it was offered."""
 
     pid: int
     parent: int

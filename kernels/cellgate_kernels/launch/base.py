@@ -1,14 +1,12 @@
 """What all isolation backends share: the contract of jupyter_client's provisioners, implemented once.
 
-A backend defines how a kernel is started and ended and where the kernel finds its files (`_view`, `_start`,
-`_end`, `_signal`). This class does the rest: the launch's folders, connection info, environment, undoing
-failed launches, and a `poll` that reads a future. It starts no process itself; ``child`` does for the local
-backends.
+A backend defines how a kernel is started and ended and where it finds its files. This class does the rest:
+folders, connection info, environment, undoing failed launches, and a `poll` that reads a future. ``child``
+starts processes of local backends.
 
 The oddities of jupyter_client 8 that are handled here: `connection_info` is a class attribute of the base
 class; its `pre_launch` copies the whole environment; it cleans up neither failed nor cancelled launches; it
-calls kill, terminate and cleanup repeatedly, with a `restart` flag that is not always right
-(jupyter_client#1061); it polls ten times a second during a shutdown.
+calls kill, terminate and cleanup repeatedly, with a `restart` flag that may be wrong (jupyter_client#1061).
 """
 
 from __future__ import annotations
@@ -79,9 +77,7 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class KernelExit:
-    """How a kernel ended. `cause` is a stable word, `message` a public sentence; one of `code`, `signal` is
-    None.
-    """
+    """How a kernel ended: `cause` is a stable word, `message` a public sentence, `code` or `signal` None."""
 
     cause: str
     code: int | None
@@ -144,9 +140,7 @@ class Sharing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a backend needs to start one kernel. Paths in `folders` are the host's, those in `argv` and
-    `env` the kernel's.
-    """
+    """What a backend needs to start a kernel: `folders` by the host's paths, `argv` and `env` by its own."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -157,15 +151,13 @@ class Launch:
 class CellgateProvisioner(KernelProvisionerBase):
     """Base of the isolation backends. Use it with AsyncKernelManager, in one event loop.
 
-    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
-    `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
-    folder that the kernel imports modules from and can't write to, never removed here), `branches` (an
-    existing folder for the workspaces of its branches, never removed here), `runtime_dir` (a folder only for
-    this kernel, for its sockets; made if missing, and removed in `cleanup`), `egress` (whether the kernel
-    gets a way to the socket that its owner makes in the folder of that name), `sockets` (where its sockets
-    go, if not into `runtime_dir`; made if missing, and removed in `cleanup`). Folders that are not given are
-    made in the temporary folder and removed, except that of branches. The `env` that Jupyter programs pass is
-    ignored: it is their own environment.
+    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict);
+    folders that exist and are never removed here: `workspace` (also `cwd`), `packages` (modules that the
+    kernel imports and can't write to), `branches` (for workspaces of its branches); folders that are made if
+    missing and removed in `cleanup`: `runtime_dir` (only for this kernel), `sockets` (for its sockets, if not
+    that); `egress` (whether the kernel gets a way to the socket that its owner makes in the folder of that
+    name). Folders that are not given are made in the temporary folder and removed, except that of branches.
+    The `env` that Jupyter programs pass is ignored: it is their own environment.
     """
 
     isolation: str = "none"
@@ -217,10 +209,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @property
     def keeper_socket(self) -> str | None:
-        """The path here of the keeper's socket for programs; None before a launch and after the end.
-
-        A kernel may put anything there.
-        """
+        """The path here of the keeper's socket, or of what the kernel put there; None when not running."""
         return None if self._folders is None else f"{self._folders.socket_prefix}-{KEEPER_PORT}"
 
     # To be implemented by a backend.
@@ -228,9 +217,7 @@ class CellgateProvisioner(KernelProvisionerBase):
     @classmethod
     @abstractmethod
     async def check(cls) -> None:
-        """Try the backend for real. Raises BackendUnavailable, saying what to install, when it can't run
-        here.
-        """
+        """Try the backend for real. Raises BackendUnavailable, saying what to install."""
 
     @abstractmethod
     def _view(self, folders: LaunchFolders) -> KernelView:
@@ -266,8 +253,8 @@ class CellgateProvisioner(KernelProvisionerBase):
         """Names of its own for the workspace of a kernel that is about to be forked off in its sandbox; None
         where it can have none, and then the workspace's name there is that of the kernel that is forked.
 
-        `folder`: that workspace, as the sandbox's first kernel sees it. `forked`: the process that is forked,
-        numbered as there.
+        `folder`: that workspace, as the sandbox's first kernel sees it. `forked`: its process, numbered as
+        there.
         """
         return None
 
@@ -461,8 +448,7 @@ def connection_info(socket_prefix: str) -> KernelConnectionInfo:
 def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> tuple[str, ...]:
     """Return the kernelspec's argv with its placeholders filled in.
 
-    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` would be
-    whichever is first on a PATH.
+    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` may be any.
     """
     known = {"connection_file": connection_file, "resource_dir": resource_dir}
     argv = tuple(re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), word) for word in cmd)

@@ -2,15 +2,13 @@
 
 ``names`` runs it, outside of the sandbox or container, with the gateway's rights and for one branch. It makes
 a mount namespace like the sandbox's, in which another folder is at the workspace's name, and a user namespace
-that owns it. The branch's process enters both (``inside/names.py``), which takes two things: the user
-namespace is below the one that the forked process is in, and was made as that process's user.
+that owns it, below the forked process's and made as its user, so that the branch may enter both
+(``inside/names.py``).
 
 It runs in the sandbox's mounts for a moment, where nothing can see it: it is in another namespace of
-processes. There it loads nothing, as the files are another's, and it follows no link to the folder, which
-code in the sandbox may have put there. What it prints is the number of the process that is in the namespaces,
-and waits there until its standard input ends.
-
-Like what is in ``image`` it imports nothing of ours: it starts anew for each branch.
+processes. There it loads nothing, as the files are another's, and it follows no link to the folder. What it
+prints is the number of the process that is in the namespaces, and waits there until its standard input ends.
+It imports nothing of ours: it starts anew for each branch.
 """
 
 import ctypes

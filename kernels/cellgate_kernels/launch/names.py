@@ -5,8 +5,7 @@ kernel's folder. So it gets a mount namespace of its own, in which they are the 
 may make one. A program outside does (``name_maker``), and the branch enters it by descriptors
 (``inside/names.py``), which it receives from us by a socket beside its others.
 
-Where this can't be done there are no `Names`, and a branch's absolute names stay those of the kernel that it
-was forked from.
+Where this can't be done there are no `Names`, and a branch's absolute names stay its parent's.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ from cellgate_kernels.launch.folders import check_socket_path
 logger = logging.getLogger(__name__)
 
 MOST_DEPTH: Final = 24
-"""How often a process of a sandbox and its forks may enter user namespaces, each in the one before. Linux
-allows 32 in all.
-"""
+"""How deep user namespaces of a sandbox and its forks may be nested. Linux allows 32 in all."""
 
 _PROGRAM: Final = Path(__file__).with_name("name_maker.py")
 _TIMEOUT: Final = 10.0

@@ -74,12 +74,10 @@ class Outcome:
 class Execution:
     """One execute_request from queue to outcome.
 
-    It is finished when both its reply (shell) and its idle status (iopub) have arrived. They race on two
-    sockets, so output may arrive after the reply.
-
+    It is finished when both its reply (shell) and its idle status (iopub) have arrived, in either order.
     `started`: whether the kernel has reported it. `replied`, `idle`: whether the two have arrived.
     `execution_count`: the kernel's prompt number, once it is known. `error`: `ename`, `evalue` and
-    `traceback` of the last error, cut to the caps like its event.
+    `traceback` of the last error, cut to the caps.
     """
 
     def __init__(self, msg_id: str, code: str, limiter: OutputLimiter, *, allow_stdin: bool = True) -> None:
@@ -116,9 +114,8 @@ class Execution:
     def receive(self, message: Message) -> Events:
         """Return the events that a kernel message makes for this execution; () for messages of others.
 
-        After the end only output counts: a thread that the cell left running still prints in its name.
-        Never raises: content that breaks the protocol is repaired where its meaning is clear, otherwise
-        ignored.
+        After the end only output counts: a thread that the cell left running still prints in its name. Never
+        raises: what breaks the protocol is repaired where its meaning is clear, or ignored.
         """
         if message.parent.msg_id != self.msg_id:
             return ()

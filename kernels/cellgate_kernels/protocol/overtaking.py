@@ -40,7 +40,6 @@ class WaitingQuestions:
 
     `deliver` takes a question whose turn has come. `quiet`: for how many seconds nothing has come from the
     kernel; 0 while its output is left unread. `waiting`: the questions, each behind the id that it waits for.
-    Use it on the loop's thread.
     """
 
     def __init__(self, deliver: Callable[[Message], None], quiet: Callable[[], float]) -> None:

@@ -1,10 +1,9 @@
 """Reads the text that a kernel had written and not sent when it died: its last words.
 
-``inside/unsent.py`` writes the file of a kernel's own text beside its sockets, ``inside/keeper.py`` the file
-of what was left in the pipes of its children and C code. Code in the kernel can write there too, so no link
-is followed, only regular files are opened, no more is read than the files hold, and no more texts are made of
-them than a kernel may have. Whoever forges them says what he could have printed. Blocking; ``connection``
-delivers what is found.
+``inside/unsent.py`` writes the file of a kernel's own text beside its sockets, ``inside/keeper.py`` that of
+what was left in the pipes of its children and C code. Code in the kernel can write there too, so no link is
+followed, only regular files are opened, no more is read than the files hold, and no more texts are made of
+them than a kernel may have. Whoever forges them says what he could have printed. Blocking.
 """
 
 from __future__ import annotations

@@ -212,10 +212,7 @@ def zygote_words(
 
 
 def _above(steps: Iterable[Step]) -> list[str]:
-    """Return the folders above what is mounted.
-
-    bwrap would make them for root alone, and forked kernels may have uids of their own.
-    """
+    """Return the folders above all mounts: bwrap makes them for root alone, and forks have other uids."""
     folders: set[str] = set()
     for step in steps:
         is_there = not isinstance(step, Bind) or not step.optional or Path(step.source).exists()
