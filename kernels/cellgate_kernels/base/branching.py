@@ -21,8 +21,8 @@ MOST_SEED = 2**32 - 1
 BRANCHES = ".branches"
 """Suffix of the folder with the workspaces of all branches in one sandbox.
 
-It lies beside the workspace of the kernel that the sandbox was started for, and its entries are named by the
-ids of the branches' kernels.
+It lies beside the workspace of the kernel that the sandbox was started for, and its entries are those
+kernels' ids.
 """
 
 

@@ -12,8 +12,10 @@ rarely sends waits for one message (start-time fair queueing: Goyal, Vin and Che
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -23,9 +25,10 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import structs
 
-from cellgate_kernels.base.budget import ReceiveBudget
+from cellgate_kernels.base.budget import Owner, ReceiveBudget
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places
 from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import weigh
 from cellgate_kernels.protocol.contents import with_plain_text
 from cellgate_kernels.protocol.messages import (
@@ -177,6 +180,78 @@ class Reception:
         for future in tuple(self._waiting):
             future.cancel()
         self._threads.shutdown(wait=wait, cancel_futures=True)
+
+
+class LargeReading:
+    """A large message being read in a thread, as a holder in the budget of all. `is_masked`: also masked
+    there.
+    """
+
+    def __init__(self, channel: Channel, frames: Sequence[bytes], size: int, is_masked: bool) -> None:
+        self.channel = channel
+        self.frames = frames
+        self.size = size
+        self.is_masked = is_masked
+        self.future: Future[Message | None] | None = None
+
+    def give_up(self) -> None:
+        """Don't read it, unless it is being read already."""
+        if self.future is not None:
+            self.future.cancel()
+
+
+Mask = Callable[[Message], Message | None]
+"""Makes of a message what may be shown."""
+ReadingEnd = Callable[[LargeReading, Future[Message | None]], None]
+
+
+class LargeMessages:
+    """The large messages of one kernel, of which one (`current`) is read at a time."""
+
+    def __init__(self, reception: Reception, signer: Signer, owner: Owner, kernel_id: str) -> None:
+        self.current: LargeReading | None = None
+        self.signer = signer
+        self.budget = reception.budget.part(owner)
+        self._reception = reception
+        self._owner = owner
+        self._kernel_id = kernel_id
+        self._share, self._share_of = Share(), ""
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self, reading: LargeReading, room: int, mask: Mask | None, end: ReadingEnd) -> None:
+        """Read a message; `end` gets it on the loop, unless this is closed before."""
+        self.current = reading
+        if self._share_of != self._owner.name:
+            self._share_of = self._owner.name
+            self._share = self._reception.share(self._share_of)
+        reading.future = self._reception.read(
+            self._share, self.signer, reading.channel, reading.frames, room, mask
+        )
+        self.budget.hold(reading, reading.size)
+        reading.future.add_done_callback(partial(self._read, reading, end))
+
+    def _read(self, reading: LargeReading, end: ReadingEnd, _: Future[Message | None]) -> None:
+        """Called in the thread when it has been read."""
+        with suppress(RuntimeError):  # the loop is closed
+            guarded_end = guarded(self._end, "large message", kernel=self._kernel_id)
+            self._loop.call_soon_threadsafe(guarded_end, reading, end)
+
+    def _end(self, reading: LargeReading, end: ReadingEnd) -> None:
+        self.budget.release(reading)
+        # The future references the reading through its callback. Without this they would form a cycle, and
+        # the whole message would stay in memory until the garbage collector runs, which counts objects and
+        # not their bytes.
+        future, reading.future = reading.future, None
+        if self.current is reading and future is not None:
+            self.current = None
+            end(reading, future)
+
+    def close(self) -> None:
+        """Give up what is being read."""
+        if self.current is not None:
+            self.budget.release(self.current)
+            self.current.give_up()
+            self.current = None
 
 
 def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Message | None]) -> Message | None:

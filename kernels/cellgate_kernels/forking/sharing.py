@@ -70,8 +70,7 @@ class BranchPlace:
 @dataclass(slots=True, eq=False)
 class _Tenant:
     """One kernel of the sandbox. `workspace` and `packages`: the folders that it uses besides the sandbox's
-    own. `kept`: known of all once there are several. `killed`: by us. `vacated`: it has ended, and uses the
-    sandbox no more.
+    own. `kept`: known of all once there are several. `killed`: by us. `vacated`: it has left.
     """
 
     exited: asyncio.Future[KernelExit]

@@ -1,10 +1,10 @@
 """A program beside a kernel, in its sandbox: started by the kernel's keeper, one connection for each.
 
-The keeper's half is ``inside/programs.py``, which tells the protocol. What comes from there is from a
-sandbox, where anybody may have taken the keeper's place: a frame's size and kind are checked before it is
-read, and it becomes a typed value. Each frame brings something, output or the news of input that was taken;
-whoever sends one that does not is left. A program may write byte by byte, so all programs together have few
-frames in a turn of the loop (``places``). While nobody calls `next`, nothing is read, and the program waits.
+The keeper's half is ``inside/programs.py``, which tells the protocol. In a sandbox anybody may have taken the
+keeper's place: a frame's size and kind are checked before it is read, and it becomes a typed value. Each
+frame brings something, output or the news of input that was taken; whoever sends one that does not is left. A
+program may write byte by byte, so all programs together have few frames in a turn of the loop (``places``).
+While nobody calls `next`, nothing is read, and the program waits.
 """
 
 from __future__ import annotations

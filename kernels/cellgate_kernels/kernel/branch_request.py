@@ -100,8 +100,7 @@ async def ask_for_branch(
 ) -> Made:
     """Let a kernel fork, and return when its branch runs.
 
-    Raises KernelBusy, CannotBranch, KernelStartFailed if the branch did not come up, and KernelDied if the
-    kernel ended or can't be reached.
+    Raises KernelBusy, CannotBranch, KernelStartFailed if the branch did not come up, and KernelDied.
     """
     answer = connection.ask(Channel.CONTROL, REQUEST, msgspec.to_builtins(order))
     try:

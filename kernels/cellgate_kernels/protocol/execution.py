@@ -1,11 +1,10 @@
 """The life of one execute_request as a state machine: kernel messages in, events and an outcome out.
 
 Pure: no sockets, no clock, no tasks. The shell around it sends the request and the interrupt, watches the
-deadline and the kernel, and reports here what it did; ``connection`` delivers the messages, ``outputs`` turns
-the events into notebook outputs. Source: jupyter-client's "Messaging in Jupyter", sections "Execute",
-"Messages on the IOPub channel" and "Kernel status".
+deadline and the kernel, and reports here what it did. Source: jupyter-client's "Messaging in Jupyter",
+sections "Execute", "Messages on the IOPub channel" and "Kernel status".
 
-    queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
+queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
 """
 
 from __future__ import annotations
@@ -182,8 +181,7 @@ class Execution:
 
         A cell that ended well is `ok` even if its deadline had passed or an interrupt was on its way. Any
         other end after a deadline is `timeout`, any error or abort after a requested interrupt is
-        `interrupted`: libraries turn a KeyboardInterrupt into their own errors, and some kernels answer it
-        with "abort".
+        `interrupted`: libraries turn a KeyboardInterrupt into their own errors.
         """
         assert self.finished, "no outcome before the end"
         assert self._end is not None

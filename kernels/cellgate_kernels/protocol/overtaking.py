@@ -1,9 +1,8 @@
 """Keeps questions of cells (`input_request`) from overtaking what the cell showed before it asked.
 
-The two come on sockets of their own, stdin and iopub. Our kernels say in a question's metadata which message
-on iopub was the last before it (``inside/bootstrap.py``). Until that one is here the question waits; it is
-delivered all the same once nothing has come for a while, because that message may be lost. Questions of other
-kernels do not wait. ``connection`` owns it, and says what has come.
+The two come on sockets of their own. Our kernels say in a question's metadata which message on iopub was the
+last before it (``inside/bootstrap.py``). Until that one is here the question waits; it is delivered all the
+same once nothing has come for a while, because that message may be lost. ``connection`` says what has come.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Runs uv as pip is configured on this machine: the same index, links, certificates, proxy and timeouts.
 
-uv reads neither ``pip.conf`` nor pip's variables, so a machine with its own index would have to be configured
-twice. This asks pip for its settings and passes them to uv as variables; settings for uv itself take
-precedence. Used by ``install`` for the kernel environment. ``make`` and ``Dockerfile.kernel`` run it as a
-script, before Cellgate is installed, so it needs nothing but the standard library, pip and uv::
-
-    python uv_command.py pip install --editable .        # any command of uv's
-    python uv_command.py install FOLDER REQUIREMENTS     # a kernel environment
+uv reads neither ``pip.conf`` nor pip's variables. This asks pip for its settings and passes them to uv as
+variables; settings for uv itself take precedence. Used by ``install`` for the kernel environment. ``make``
+and ``Dockerfile.kernel`` run it as a script, before Cellgate is installed, so it needs nothing but the
+standard library, pip and uv: ``uv_command.py pip install --editable .``, as any command of uv's, or
+``uv_command.py install FOLDER REQUIREMENTS`` for a kernel environment.
 """
 
 from __future__ import annotations

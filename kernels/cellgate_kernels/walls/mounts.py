@@ -2,9 +2,8 @@
 
 `system_part` is the same for all kernels of a kernelspec; `session_part` comes after it and is one kernel's
 own. Both are steps in order: later ones may be inside earlier ones. `bwrap_words` says them in bubblewrap's
-words; ``forking.server`` sends the session's part to the child that ``inside/zygote.py`` forks.
-
-Pure, except that it looks which of the system's folders and files there are.
+words; ``forking.server`` sends the session's part to the child that ``inside/zygote.py`` forks. Pure, except
+that it looks which of the system's folders and files there are.
 """
 
 from __future__ import annotations
