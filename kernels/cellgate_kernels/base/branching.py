@@ -21,8 +21,7 @@ MOST_SEED = 2**32 - 1
 BRANCHES = ".branches"
 """Suffix of the folder with the workspaces of all branches in one sandbox.
 
-It lies beside the workspace of the kernel that the sandbox was started for, and its entries are those
-kernels' ids.
+It lies beside the workspace of the kernel that the sandbox was started for, by kernels' ids.
 """
 
 
@@ -106,8 +105,7 @@ class BranchSpec:
 
     `fill` is called with the folder of a workspace of its own (`COPY`) before the fork; without it that is
     empty. It may raise: then there is no branch. `seed`: for the generators of ``random`` and
-    ``numpy.random`` in the branch, which otherwise continue as the parent's do. `anyway`: in spite of
-    obstacles.
+    ``numpy.random`` in the branch, which otherwise go on as the parent's do. `anyway`: despite obstacles.
     """
 
     workspace: BranchWorkspace = BranchWorkspace.COPY

@@ -3,8 +3,7 @@
 A kernel, a session or a failed start must not wait for a folder that can't be removed at the moment, because
 no file can be opened or code still writes to it. This is the one place that tries again: at growing
 intervals, once when the gateway stops, and at its next start. A folder is first renamed to a name that marks
-it for removal, which takes no open file: nothing mistakes it for one in use, or for user files. ``trees``
-empties them.
+it for removal, which takes no open file: nothing mistakes it for one in use, or for user files.
 """
 
 from __future__ import annotations

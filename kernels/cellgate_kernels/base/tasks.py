@@ -221,8 +221,8 @@ def guarded(
 async def outcome(task: asyncio.Task[T], cancelled: Callable[[], CellgateError]) -> T:
     """Return the result of a shared task; cancelling the wait does not cancel the task.
 
-    Raises the task's CellgateError, `cancelled()` if its owner cancelled it, and GatewayFault for an
-    internal, logged error.
+    Raises the task's CellgateError, `cancelled()` if its owner cancelled it, and GatewayFault for an internal
+    one.
     """
     await asyncio.wait([task])
     if task.cancelled():

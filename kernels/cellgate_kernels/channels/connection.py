@@ -89,8 +89,7 @@ class Fan:
         types: frozenset[str] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `received` with each message from the kernel, if it is of these `types`; `sent` with those to
-        it.
+        """Call `received` with the kernel's messages, those of these `types`; `sent` with those to it.
 
         Listeners run on the loop, must be quick and should not raise; `failed` is called if one does. `room`
         is asked before a large message is decoded, with its headers only; without it a large message comes
@@ -183,8 +182,7 @@ class Fan:
 class LastSent:
     """The ids of the latest messages with output, should the kernel die: what it kept comes after these.
 
-    `recent`: those on iopub. `texts`: by process, as ipykernel numbers messages: a cell's forks send text,
-    too.
+    `recent`: those on iopub. `texts`: by process, as ipykernel numbers messages: a cell's forks send some.
     """
 
     def __init__(self) -> None:

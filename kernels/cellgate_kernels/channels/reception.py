@@ -2,8 +2,7 @@
 
 A gateway has one. A large message is checked and decoded in a thread of a small separate pool, so that
 neither the loop nor other threads' work waits for it. A decoding thread holds the interpreter, so
-``structure`` limits how large a message can be. ``connection`` decides which messages are large and in which
-order they are delivered.
+``structure`` limits how large a message can be. ``connection`` decides which are large.
 
 The worst message takes a thread seconds. So only one message above `LONG_BYTES` is read at a time: the other
 thread is left to the shorter ones. And the kernel that has had the least time is next, so that one that
@@ -183,9 +182,7 @@ class Reception:
 
 
 class LargeReading:
-    """A large message being read in a thread, as a holder in the budget of all. `is_masked`: also masked
-    there.
-    """
+    """A large message being read in a thread, where it `is_masked` too; a holder in the budget of all."""
 
     def __init__(self, channel: Channel, frames: Sequence[bytes], size: int, is_masked: bool) -> None:
         self.channel = channel

@@ -2,8 +2,7 @@
 
 Decoded text takes about as much memory as its bytes, but the three bytes of an empty list become fifty, and
 the garbage collector visits each list. So the number of elements is limited before anything is decoded.
-Commas and brackets inside strings do not count, but strings are only recognised where these are suspiciously
-many.
+Commas and brackets inside strings do not count, but strings are only recognised where these are very many.
 """
 
 from __future__ import annotations

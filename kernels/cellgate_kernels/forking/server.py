@@ -94,8 +94,7 @@ class ForkSettings:
 @dataclass(frozen=True, slots=True)
 class ZygoteLineage:
     """What a zygote is made for: the command and the environment that all its kernels have, and what they may
-    read of the host. `packages`: whether they have a folder of packages, which may have other versions of
-    what a zygote loads.
+    read of the host. `packages`: whether they have a folder of packages, maybe with other versions.
     """
 
     argv: tuple[str, ...]
@@ -133,7 +132,7 @@ def can_fork(argv: Sequence[str]) -> bool:
 class ForkServer:
     """The zygotes of one gateway. `sessions`: the folders in which kernels' folders are, and whether kernels
     may write there. Without `cgroups` kernels have none, without `uids` they have the gateway's. `close` it
-    after the last kernel.
+    last.
     """
 
     def __init__(

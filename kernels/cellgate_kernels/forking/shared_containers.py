@@ -182,8 +182,7 @@ class SharedContainers:
     def forks(self, kernelspec: str, limits: ResourceLimits | None = None) -> bool:
         """Return whether kernels of this kernelspec are forked, as far as is known.
 
-        With these limits: a client may have chosen some with which no zygote works. With none given, whether
-        any are.
+        With these limits: a client may have chosen some with which no zygote works. Without: any.
         """
         if limits is not None:
             return not self._why_not((kernelspec, limits))

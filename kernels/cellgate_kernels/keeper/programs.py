@@ -260,8 +260,7 @@ async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
 
 
 async def end_other_kernels(path: str) -> None:
-    """End all kernels of the keeper whose socket is at `path` but its first, and all held forks; return when
-    they have ended.
+    """End all kernels of the keeper whose socket is at `path` but its first, and all held forks; return then.
 
     Raises KernelDied if nobody says that they have.
     """

@@ -2,8 +2,7 @@
 
 A kernel is asked because the interpreter may be in an image that only the kernel sees. It must have no
 variables from a client and must not have run anybody's code; ``launcher`` chooses it. The answer is still
-data from a kernel: its size is checked before it is decoded, and it becomes an `Environment` that passed its
-grammars.
+data from a kernel: its size is checked before it is decoded, and it becomes an `Environment`.
 """
 
 from __future__ import annotations

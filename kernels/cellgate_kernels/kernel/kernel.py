@@ -62,8 +62,7 @@ class KernelProfile:
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """What is known of a kernel from its start: its reply to kernel_info_request, the kernelspec's name for
-    people, its ``PYTHONHASHSEED`` (if known), whether it said that it can be branched, and that it tells of
-    its variables (see ``questions``).
+    people, its ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``).
     """
 
     info: Mapping[str, Any]
@@ -296,8 +295,7 @@ class Kernel:
     async def shutdown(self) -> None:
         """Kill the kernel and remove everything but its workspace folder. Concurrent calls share one end.
 
-        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel holds nothing that an
-        orderly shutdown would save.
+        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel has nothing to save.
         """
         if self._shutdown is None:
             self._shutdown = self._tasks.share(self._end(), f"shutdown {self.id}")

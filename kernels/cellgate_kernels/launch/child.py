@@ -1,9 +1,7 @@
-"""Kernels that are children of this process: started on the loop's thread, watched by pidfds, ended with all
-their processes.
+"""Kernels that are children of this process: started on the loop's thread, watched by pidfds, and ended.
 
 `Child` supervises one process and knows nothing of kernels; `ChildProvisioner` makes a provisioner of it.
-There is no thread, no SIGCHLD handler and no polling: the loop watches the process's pidfd (Linux >= 5.3)
-and its stderr. See pidfd_open(2).
+There is no thread, no SIGCHLD handler and no polling: the loop watches the process's pidfd and its stderr.
 """
 
 from __future__ import annotations
@@ -132,8 +130,7 @@ class Child:
     closed. `lifetime_fd` is only held open. The child owns all three. It must be made in the loop's thread,
     because the death signal of a parent is sent when that thread ends (prctl(2)). Raises OSError.
 
-    `oom_score_refused`: whether the system refused to let its OOM killer take the child first, as for setuid
-    programs.
+    `oom_score_refused`: whether the system refused to let its OOM killer take the child first.
     """
 
     expendable: ClassVar[bool] = True
@@ -238,8 +235,7 @@ class Child:
                 os.killpg(self._process.pid, signum)
 
     def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
-        """End the process, its group and its pid namespace; `exited` completes when they are gone, with
-        `fate` if it is given.
+        """End the process, its group and its pid namespace; `exited` then completes, with any `fate`.
 
         `first`: a signal by which a process outside of a pid namespace ends what it started, and itself;
         SIGKILL follows when it is still there a moment later.

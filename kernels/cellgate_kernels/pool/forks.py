@@ -35,8 +35,7 @@ class ForkPlaces:
     async def fill(self, fork: Callable[[], Awaitable[Kernel]], instead_of: Kernel | None = None) -> Kernel:
         """Return the kernel that `fork` makes, in a place of its own or in that of another one.
 
-        Raises PoolExhausted without a place, InvalidInput when the other has none to give, and as `fork`;
-        nothing has changed then.
+        Raises PoolExhausted without a place, InvalidInput when the other has none to give, and as `fork`.
         """
         roster = self._roster
         making_room: asyncio.Task[None] | None = None

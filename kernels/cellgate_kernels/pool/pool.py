@@ -147,8 +147,7 @@ class KernelPool:
         If there is none, the claim waits in line, where claimants take turns, until its kernel starts: at
         most `patience` and at most `claim_timeout` seconds. `moved` is told its position. Raises
         PoolExhausted when no place became free by then (DeadlinePassed if it was `patience` that ended),
-        KernelStartFailed or KernelspecNotFound when the kernel can't be started. A cancelled caller leaves
-        the line.
+        KernelStartFailed or KernelspecNotFound when the kernel can't be started. Cancel it to leave.
         """
         began = self._clock()
         kernel: Kernel | None = None
@@ -253,8 +252,7 @@ class KernelPool:
     async def room_for_branch(self, patience: float) -> None:
         """Return once `branch` would find a place; the place is not reserved.
 
-        Waits at most `patience` seconds, without a turn of its own: claims in line come first. Raises
-        PoolExhausted.
+        Waits at most `patience` seconds: claims in line come first. Raises PoolExhausted.
         """
         await self._forks.wait_for_room(patience)
 

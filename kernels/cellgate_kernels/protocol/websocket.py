@@ -95,8 +95,7 @@ def encode(message: Message, subprotocol: Subprotocol) -> tuple[Sequence[bytes],
     """Return a WebSocket frame's payload in parts, and whether the frame is binary rather than text.
 
     JSON parts are relayed as the kernel wrote them, and not copied. In the legacy framing invalid UTF-8 is
-    replaced, because a browser closes the socket at an invalid text frame; it is up to the client to refuse
-    a part that is not JSON.
+    replaced, because a browser closes the socket at an invalid text frame; clients refuse what is not JSON.
     """
     if subprotocol is Subprotocol.V1:
         return _encode_v1(message), True

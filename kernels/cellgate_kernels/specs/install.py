@@ -246,8 +246,7 @@ class _Programs:
     """Runs programs one after the other, and logs their output.
 
     They run in `folder`, which is ours, so that they ignore uv settings and Python modules in the folder from
-    which the set-up was called. They inherit the lock: if the set-up is killed, the next one waits for the
-    programs that it has left running.
+    which the set-up was called. They inherit the lock: if the set-up is killed, the next waits for them.
     """
 
     def __init__(self, folder: Path, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:

@@ -156,8 +156,7 @@ def venv_command(environment: Path, requirements: Path) -> list[str]:
 def install_words(environment: Path, requirements: Path) -> list[str]:
     """uv's words that install `requirements` in an environment.
 
-    With hashes nothing is built from source: a build would download packages without a known hash. Compiling
-    is left to `compile_command`.
+    With hashes nothing is built from source: a build would download packages without a known hash.
     """
     python = str(environment / "bin" / "python")
     words = ["pip", "install", "--python", python, "--no-compile-bytecode"]

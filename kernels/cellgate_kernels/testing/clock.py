@@ -2,8 +2,7 @@
 
 Deadlines of minutes pass in microseconds, always in the same order. Work in threads takes no virtual time
 unless the test says so (`latency`): the loop waits for it in real time first, so a test that uses files or
-SQLite is as repeatable. It is for tests without real sockets. ``loop.time()`` is virtual,
-``time.monotonic()`` is not.
+SQLite is as repeatable. It is for tests without real sockets. Only ``loop.time()`` is virtual.
 """
 
 from __future__ import annotations
