@@ -3,8 +3,7 @@
 Values only: what is asked for (`BranchSpec`), what stands in its way (`Obstacle`), what was made
 (`Branched`). ``KernelPool.branch`` admits branches, ``Kernel.branch`` makes them, ``inside/branch.py`` forks.
 A branch shares its parent's sandbox with its limits, /tmp, /dev/shm and loopback ports, and can do to its
-parent whatever that one's code could. So both must belong to one principal. Either may end first; the sandbox
-ends with the last.
+parent whatever that one's code could. So both must belong to one principal. The sandbox ends with the last.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ def build_image(
 ) -> str:
     """Build the kernel image of the packages in `requirements` and name it `tag`; returns its id.
 
-    `base_image` replaces the recipe's own. `progress` gets a line now and then. Raises BackendUnavailable
-    with the end of the builder's output.
+    `base_image` replaces the recipe's own. `progress` gets lines. Raises BackendUnavailable.
     """
     client = _client(url)
     try:

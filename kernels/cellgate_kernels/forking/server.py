@@ -131,8 +131,7 @@ def can_fork(argv: Sequence[str]) -> bool:
 
 class ForkServer:
     """The zygotes of one gateway. `sessions`: the folders in which kernels' folders are, and whether kernels
-    may write there. Without `cgroups` kernels have none, without `uids` they have the gateway's. `close` it
-    last.
+    may write there. Without `cgroups` kernels have none, without `uids` they have the gateway's.
     """
 
     def __init__(

@@ -5,8 +5,7 @@ There is one for each `Sharers`: a principal, a kernelspec and limits. Its first
 where we may divide the container's cgroup, a cgroup of its own. It is replaced after a number of forks, some
 time, or at a doubt, and ends with its last kernel. The kernels' folders lie side by side in folders that are
 mounted when the container starts, as no others can be mounted later. Only root owns those, so no kernel can
-exchange a neighbour's folder for a link: the gateway must be root. What can't be forked raises NotForked, and
-its caller starts a container of its own.
+exchange a neighbour's folder for a link: the gateway must be root. What can't be forked raises NotForked.
 """
 
 from __future__ import annotations

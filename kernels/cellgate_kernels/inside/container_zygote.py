@@ -100,9 +100,7 @@ def zygote_in_container(zygote):
 
 
 def enter(zygote, door, enter_names):
-    """Become the kernel that is ordered; returns its description. A failure is told the gateway, and ends
-    this.
-    """
+    """Become the kernel that is ordered; returns its description. A failure is told and ends this."""
     step = "its start"
     try:
         request, (log, *further) = zygote.received(door)

@@ -6,8 +6,7 @@ has no form for many values. ``docs/reference/api.md`` states what is different,
 ``gateway/cellgate/client/tables.py`` makes the table again.
 
 A value for which JSON has no form is an object with one key that begins with ``$``. In a column whose values
-are all of one such kind only their content is written, and the field says which kind (`values`). Nothing here
-imports pandas before there is a table.
+are all of one such kind only their content is written, and the field says which kind (`values`).
 """
 
 import json

@@ -3,8 +3,7 @@
 Both are outside of a process's own memory, and nobody else can bring them back: a temporary file that has no
 name, one that was removed while it was open, a memfd, memory that `mmap` or multiprocessing shares. So a held
 fork keeps what was in them (`Unnamed.note`), and each kernel that is made of it gets new ones with the same
-content (`Unnamed.come_back`), below the same numbers and at the same addresses. ``held.py`` opens files that
-have a name anew.
+content (`Unnamed.come_back`), below the same numbers and at the same addresses.
 """
 
 import ctypes

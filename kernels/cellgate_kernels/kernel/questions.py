@@ -57,8 +57,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=200)]
 class KernelCompletion(msgspec.Struct, frozen=True):
     """What may stand from `start` to `end` of the code, in Unicode code points.
 
-    `types`: of each match, what it is, such as ``function``; empty if the kernel does not say. `truncated`:
-    whether matches were left out.
+    `types`: of each match, such as ``function``; empty if unknown. `truncated`: whether some are missing.
     """
 
     matches: list[str]

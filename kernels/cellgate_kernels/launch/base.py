@@ -1,8 +1,7 @@
 """What all isolation backends share: the contract of jupyter_client's provisioners, implemented once.
 
 A backend defines how a kernel is started and ended and where it finds its files. This class does the rest:
-folders, connection info, environment, undoing failed launches, and a `poll` that reads a future. ``child``
-starts processes of local backends.
+folders, connection info, environment, undoing failed launches, and a `poll` that reads a future.
 
 The oddities of jupyter_client 8 that are handled here: `connection_info` is a class attribute of the base
 class; its `pre_launch` copies the whole environment; it cleans up neither failed nor cancelled launches; it
@@ -259,8 +258,7 @@ class CellgateProvisioner(KernelProvisionerBase):
     async def log_tail(self) -> str:
         """Return the end of the stderr of the kernel's process itself, at most 8 KiB; "" where there is none.
 
-        Called when a start has failed, before `_end`, which may remove it. A kernel's code may have written
-        it.
+        Called when a start has failed, before `_end`, which may remove it. User code may have written it.
         """
 
     async def explain_kill(self) -> KernelExit | None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Roster:
     """The places of one pool. `forking`: the forks being made; `closed`: nobody gets a place any more.
 
-    `replaced`: kernels that are claimed too, but another has their place, or is about to take it. `changed`:
-    called when one is free.
+    `replaced`: kernels that are claimed too, but another has or takes their place. `changed`: called when one
+    is free.
     """
 
     def __init__(self, most: int, warm: WarmKernels, tasks: Supervisor, changed: Callable[[], None]) -> None:

@@ -122,8 +122,7 @@ class _Half:
 def read_last_words(prefix: str, received: frozenset[str]) -> LastWords:
     """Return the text that a dead kernel had written and not sent; none if it kept no files.
 
-    `prefix`: that of its sockets' paths. `received`: ids of messages from it, among them the latest with
-    text.
+    `prefix`: that of its sockets' paths. `received`: ids of its messages, among them the latest with text.
     """
     data = _read(Path(prefix + SUFFIX), 2 * HALF)
     halves = sorted((_Half(data[:HALF]), _Half(data[HALF:])), key=lambda half: half.turn)

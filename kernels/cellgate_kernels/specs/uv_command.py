@@ -36,8 +36,7 @@ class UnreadableSettings(Exception):
 def uv_command(
     words: Sequence[str], environ: Mapping[str, str], pip: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """uv's whole command line for `words`, and its environment: `environ`, and pip's settings where `environ`
-    has none for uv.
+    """uv's whole command line for `words`, and its environment: `environ`, and pip's settings below that.
 
     If one of uv's files on this machine says where packages come from, pip's settings for that are ignored.
     Raises FileNotFoundError when uv is not installed beside this interpreter.

@@ -2,8 +2,7 @@
 
 Without one, a kernel's processes have root's uid outside of their user namespace: what root owns would be
 theirs if a wall failed. With one they own nothing on this machine, cannot signal or trace another kernel's
-processes, and what the system counts for each user (processes, watches of files, pending signals) is counted
-for each kernel.
+processes, and what the system counts for each user (processes, watches of files, signals) is each kernel's.
 
 On disk the kernel's files stay root's, so the gateway and the session's next kernel have them as before. The
 kernel sees them through mounts that show what root owns as its own (mount_setattr(2), MOUNT_ATTR_IDMAP).
