@@ -2,7 +2,7 @@
 
 It is the default profile of Docker's engine (moby 24, for a process without capabilities) with the rules of
 ``seccomp`` about arguments, and without io_uring, the older asynchronous I/O and programs of other ABIs
-(i386, x32, 32-bit ARM), by other numbers. The engine leaves out names that an architecture lacks.
+(i386, x32, 32-bit ARM), whose calls have other numbers. The engine omits names that an architecture lacks.
 
 Processes in containers whose branches get names of their own (``names``) may enter user namespaces and
 mounts. Linux lets them into each that was made as their user below their own, and that is the machine's: also
