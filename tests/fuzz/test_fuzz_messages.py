@@ -198,7 +198,7 @@ class Played:
         self.id = "played"
         self.reception = Reception(CAPS)
         self.connection = KernelConnection({"key": KEY, "ip": "nowhere"}, reception=self.reception)
-        self.connection._sockets = cast("Any", {channel: PlayedSocket() for channel in Channel})
+        self.connection._sockets |= cast("Any", {channel: PlayedSocket() for channel in Channel})
         self.log = EventLog(MemoryStore(), 1, "s")
         self.log.append("session", None, {"state": "idle", "cause": "created", "kernel": "python3"})
         request = ExecuteRequest(code="1+1", allow_stdin=True)
@@ -260,9 +260,9 @@ class Played:
         message = Message(channel, header, of, b"{}", content, buffers, Header(), Header())
         frames = [b"topic", *self._signer.serialize(message)]
         assert frames[1] == DELIMITER
-        self.connection._receive(channel, frames)
-        if self.connection._reading is not None:
-            await until(lambda: self.connection._reading is None)
+        self.connection.intake.receive(channel, frames)
+        if self.connection.intake.large.current is not None:
+            await until(lambda: self.connection.intake.large.current is None)
 
     async def end(self) -> None:
         self.connection.close()
@@ -284,7 +284,7 @@ async def play(folder: Path, said: list[Any], rounds: int) -> None:
         ):
             await played.say(channel, msg_type, "ours", content, ())
         assert machine.finished, "reply and idle have come"
-        assert played.connection.failures == 0, "a listener raised"
+        assert played.connection.fan.failures == 0, "a listener raised"
         count = machine.outcome().execution_count
         assert count is None or (type(count) is int and 0 <= count < 2**53)
         played.run.finish("idle")

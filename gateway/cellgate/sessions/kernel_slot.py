@@ -21,6 +21,7 @@ from cellgate.files.workspace import KeptFolder
 from cellgate.packages.session import SessionPackages
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.neighbours import Neighbour, Neighbours
+from cellgate.sessions.network_way import NetworkWay
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.undo import SessionUndo
 from cellgate_kernels.base.branching import BranchSpec
@@ -37,10 +38,9 @@ logger = logging.getLogger(__name__)
 class KernelCallbacks:
     """What a session does for its kernels, and has for them.
 
-    `attend` is called with each new kernel before it is used, to listen to it, and `exited` when it ends.
-    `key`: the session's. `secrets`: for its variables. `neighbours`: who has the kernels that share a sandbox
-    with its own. `room` returns once more of a kernel's output can be accepted. `moved` is told the number of
-    claims ahead while the session waits in line for a kernel. `claimant`: who waits.
+    `attend` is called with each new kernel before it is used, and `exited` when it ends. `key`: the
+    session's. `neighbours`: who has the kernels that share a sandbox with its own. `room` returns once more
+    output can be accepted. `moved` is told how many are ahead in line. `claimant`: who waits.
     """
 
     key: str
@@ -85,8 +85,8 @@ class SessionKernel:
         self._files = files
         self._callbacks = callbacks
         self._secrets = callbacks.secrets
-        self._proxy = proxy
         self._neighbours = callbacks.neighbours
+        self._network = NetworkWay(proxy, callbacks.neighbours)
         self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
 
@@ -106,10 +106,7 @@ class SessionKernel:
         return self.current.workspace if self.current else self._files.place
 
     def waited(self, since: float) -> float:
-        """Return the seconds since then, by the loop's clock, that it has spent in line for a kernel.
-
-        Starting a kernel doesn't count: it takes as long when nobody else waits.
-        """
+        """Return the seconds since then, by the loop's clock, that it has been in line for a kernel."""
         until = self._time() if self.in_line else self._left_line_at
         return max(0.0, until - since)
 
@@ -121,8 +118,7 @@ class SessionKernel:
     async def claim(self, patience: float | None = None) -> Kernel:
         """Return a fresh kernel with the session's files; waits in line for it at most `patience` seconds.
 
-        If kernels of other sessions have the files, it works in the same folder. Raises the pool's errors and
-        StorageError, and then the session has no kernel.
+        It may share a folder with others. Raises the pool's errors and StorageError; then there is no kernel.
         """
         assert self.current is None
         profile = self._profile
@@ -152,10 +148,10 @@ class SessionKernel:
 
     @asynccontextmanager
     async def _entered(self, patience: float | None) -> AsyncGenerator[Path | None, None]:
-        """Yields the folder of other sessions' kernels in which the files are, if they are in one.
+        """Yields the folder in which other sessions' kernels have the files, if any; left if the block
+        raises.
 
-        It is left again if the block raises. Otherwise `_equip` goes on from there. Waits at most `patience`
-        seconds for another session that is about to get the first kernel.
+        Waits `patience` seconds for another session that is about to get the first kernel there.
         """
         try:
             async with asyncio.timeout(patience):
@@ -196,7 +192,7 @@ class SessionKernel:
                 else:
                     self.watch = WorkspaceWatch()
                 await self.packages.restore(kernel)
-                self._open_proxy(kernel)
+                self._network.open(kernel)
                 self._attend(kernel)
             except BaseException:
                 try:
@@ -211,7 +207,8 @@ class SessionKernel:
 
     def _arrived(self, kernel: Kernel) -> None:
         self.current = kernel
-        self._neighbours.arrive(kernel, Neighbour(self._callbacks.key, self._serve))
+        neighbour = Neighbour(self._callbacks.key, lambda: self._network.serve(self.current))
+        self._neighbours.arrive(kernel, neighbour)
 
     # Branches
 
@@ -284,10 +281,9 @@ class SessionKernel:
     ) -> RolledBack:
         """Continue with a kernel made of a checkpoint, and with the files as they were.
 
-        `end_programs` ends those beside the kernel, which must not write to the files either.
-        Raises as `SessionUndo.roll_back`, Conflict when other sessions use the files, and KernelDied without
-        a kernel. The session goes on with its kernel then, unless the files could not be brought back: then
-        it has none, and they are completed before it gets its next one.
+        `end_programs` ends those beside the kernel, which must not write to the files either. Raises as
+        `SessionUndo.roll_back`, Conflict when other sessions use the files, KernelDied without a kernel. The
+        kernel stays then, unless the files could not be brought back: the next one gets them completed.
         """
         return await self._tasks.complete(self._roll_back(undo, point, end_programs), "roll back")
 
@@ -326,24 +322,13 @@ class SessionKernel:
                 self._pool.release(former)
                 self.has_files = True
                 self.watch.begin_with(found.files)
-                self._open_proxy(kernel)
+                self._network.open(kernel)
                 self._attend(kernel)
             except BaseException:
                 await self._give_back(kernel, keep_files=True)
                 raise
             self._arrived(kernel)
             return found
-
-    def _serve(self) -> bool:
-        """Serve the sandbox's way to a network from now on; returns whether that was possible."""
-        if self.current is None:
-            return False
-        try:
-            self._open_proxy(self.current)
-        except StorageError as error:
-            logger.error("A session can't serve its sandbox's way to a network: %s", error.message)
-            return False
-        return True
 
     async def adopt(self, kernel: Kernel) -> Kernel:
         """Continue with a kernel of a previous gateway, which already has the session's files."""
@@ -352,25 +337,9 @@ class SessionKernel:
         self._arrived(kernel)
         await self.watch.begin(kernel.workspace)
         await self.packages.load()
-        self._open_proxy(kernel)
+        self._network.open(kernel)
         self._attend(kernel)
         return kernel
-
-    def _open_proxy(self, kernel: Kernel) -> None:
-        """Serve the kernel's way to a network, if it has one. Raises StorageError."""
-        if kernel.egress is not None and self._proxy is not None:
-            with storage("The session's proxy has no socket"):
-                self._proxy.listen(kernel.egress)
-
-    async def _close_proxy(self, kernel: Kernel | None) -> None:
-        """Stop serving; if the kernel's sandbox has others, one of their sessions serves from now on."""
-        if self._proxy is None:
-            return
-        served = self._proxy.listening
-        await self._proxy.close()
-        for other in [] if kernel is None or not served else self._neighbours.of(kernel):
-            if other.serve():
-                break
 
     def _attend(self, kernel: Kernel) -> None:
         if self._secrets is not None:
@@ -401,15 +370,15 @@ class SessionKernel:
     async def _give_back(self, kernel: Kernel, *, keep_files: bool, keep_packages: bool = True) -> None:
         """Take each step even if an earlier one failed; the pool removes what is left.
 
-        The exception is files that should be kept but could not be moved or copied: their folder stays, and
-        the session's next kernel gets them, also under the next gateway.
+        But files that could not be moved or copied stay for the session's next kernel, also of the next
+        gateway.
         """
         spared = {kernel.workspace} if keep_files else set[Path]()
         if keep_packages and kernel.packages is not None:
             spared.add(kernel.packages)
         self._neighbours.leave(kernel)
         try:
-            await self._close_proxy(kernel)
+            await self._network.close(kernel)
             await kernel.shutdown()
         finally:
             try:
@@ -442,7 +411,7 @@ class SessionKernel:
         kernel = self.current
         self.current = None
         await self._stop_throttle()
-        await self._close_proxy(kernel)
+        await self._network.close(kernel)
         return kernel
 
     async def _stop_throttle(self) -> None:

@@ -2,6 +2,5 @@
 
 Each is an entry point of ``jupyter_client.kernel_provisioners``, so that nbclient, JupyterLab and other
 Jupyter programs can use it too, without the gateway. ``launch.base`` settles what all share. ``process`` and
-``sandbox`` start children of this process, which ``launch.child`` supervises; ``docker`` talks to a container
-engine.
+``sandbox`` start children of this process, which ``launch.child`` supervises; ``docker`` to an engine.
 """

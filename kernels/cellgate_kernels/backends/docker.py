@@ -114,10 +114,7 @@ class DockerProvisioner(CellgateProvisioner):
 
     @property
     def process(self) -> int | None:
-        """The container's first process; None with an engine on another machine, and after its end.
-
-        In a shared container it is the kernel's keeper.
-        """
+        """The first process, a shared container's keeper; None with a remote engine and at its end."""
         if self._child is not None:
             return None if self._child.exited.done() else self._child.inner_pid
         container = self._container
@@ -347,8 +344,7 @@ class DockerProvisioner(CellgateProvisioner):
 def kernel_user(engine: Engine) -> tuple[int, int]:
     """Return the uid and gid of kernels, in their containers.
 
-    With a rootless engine, root in a container is the user who runs the engine, who must also run the
-    gateway.
+    With a rootless engine, root in a container is the engine's user, who must also run the gateway.
     """
     if engine.rootless:
         return 0, 0
@@ -382,8 +378,7 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
 def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
     """Give a root gateway's folders to the kernel's user. Links in workspaces are not followed.
 
-    Files beyond the limits of a walk keep their owner, an earlier kernel's user. Raises OSError, also on too
-    many open files.
+    Files beyond the limits of a walk keep their owner, an earlier kernel's user. Raises OSError.
     """
     for path in (folders.sockets, folders.connection_file):
         os.chown(path, *user, follow_symlinks=False)

@@ -2,8 +2,7 @@
 
 The kernel sees the host as the gateway's user does, except for a reduced environment, a private home, and
 resource limits. Its keeper ends all that is left below it, also when this process dies; but who kills the
-keeper leaves them behind, as does who stops it until this process has died: only a pid namespace
-(``sandbox``) ends everything.
+keeper leaves them behind, as does who stops it until this process has died: only ``sandbox`` ends everything.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Branches: a second live kernel with everything that the first one has in memory, made by forking it.
 
-What a branch is asked for (`BranchSpec`), what stands in its way (`Obstacle`) and what is known of one that
-was made (`Branched`). Values only: ``kernel.Kernel.branch`` makes branches, ``pool.KernelPool.branch`` admits
-them, ``inside/branch.py`` forks.
-
-A branch runs in its parent's sandbox or container: the two share its limits, /tmp, /dev/shm and loopback
-ports, and a branch can do to its parent whatever the parent's own code could. So both must belong to one
-principal. Either may end first; the sandbox ends with the last of its kernels.
+Values only: what is asked for (`BranchSpec`), what stands in its way (`Obstacle`), what was made
+(`Branched`). ``KernelPool.branch`` admits branches, ``Kernel.branch`` makes them, ``inside/branch.py`` forks.
+A branch shares its parent's sandbox with its limits, /tmp, /dev/shm and loopback ports, and can do to its
+parent whatever that one's code could. So both must belong to one principal. The sandbox ends with the last.
 """
 
 from __future__ import annotations
@@ -23,8 +20,7 @@ MOST_SEED = 2**32 - 1
 BRANCHES = ".branches"
 """Suffix of the folder with the workspaces of all branches in one sandbox.
 
-It lies beside the workspace of the kernel that the sandbox was started for, and its entries are named by the
-ids of the branches' kernels.
+It lies beside the workspace of the kernel that the sandbox was started for, by kernels' ids.
 """
 
 
@@ -41,13 +37,11 @@ class ObstacleKind(StrEnum):
     `THREAD`: a thread of Python code, by its name. It would not exist in the branch, where the locks that it
     holds would be held for ever. `NATIVE_THREAD`: a thread of a library that does not survive a fork, such as
     polars', or the library, where only that is known; or one that runs all the time, so that nobody can say
-    whose it is. `OPENMP`: numba's OpenMP layer, which aborts the
-    branch. `DEBUGGER`: an attached debugger.
+    whose it is. `OPENMP`: numba's OpenMP layer, which aborts the branch. `DEBUGGER`: an attached debugger.
     `CUDA`: the driver for GPUs, whose contexts can't be forked. `EVENT_LOOP`: that of a window system, by
     ``%gui``, which runs inside the kernel's own. `UNNAMED_FILE`: a file without a name, or shared memory, of
-    which there is more than a checkpoint keeps; of checkpoints alone. `KERNEL`: this kind of kernel
-    can't branch at all, by the name of its kernelspec; it is the only one that `BranchSpec.anyway` does not
-    overrule.
+    which there is more than a checkpoint keeps; of checkpoints alone. `KERNEL`: this kind of kernel can't
+    branch at all, by the name of its kernelspec; `BranchSpec.anyway` does not overrule this one.
     """
 
     THREAD = "thread"
@@ -110,8 +104,7 @@ class BranchSpec:
 
     `fill` is called with the folder of a workspace of its own (`COPY`) before the fork; without it that is
     empty. It may raise: then there is no branch. `seed`: for the generators of ``random`` and
-    ``numpy.random`` in the branch, which otherwise continue as the parent's do. `anyway`: branch in spite of
-    obstacles.
+    ``numpy.random`` in the branch, which otherwise go on as the parent's do. `anyway`: despite obstacles.
     """
 
     workspace: BranchWorkspace = BranchWorkspace.COPY

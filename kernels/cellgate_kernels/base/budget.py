@@ -1,9 +1,8 @@
 """Bytes that many holders keep in memory, under one limit for all of them together.
 
 Each holder counts its bytes here, for somebody or for nobody in particular. Beyond the total, one holder
-after another gives up until the rest fits: no holder waits for another. Those who go are of whoever holds
-most in all, and nobody may have more than three quarters. The budget's owner decides which of somebody's
-holders goes first. This knows no sockets and no messages.
+after another gives up until the rest fits. Those who go are of whoever holds most in all, and nobody may have
+more than three quarters. The budget's owner decides which of somebody's holders goes first.
 """
 
 from __future__ import annotations
@@ -109,9 +108,9 @@ class ByteBudget:
 class ReceiveBudget(ByteBudget):
     """For kernel messages that the gateway holds and can't use yet; one for the whole gateway.
 
-    A kernel may announce a large message and never complete it. The part that has arrived must be kept in the
-    meantime, so every socket's decoder counts it here, and so do complete messages that wait to be read. Of
-    whoever holds most the oldest is given up first, so a message that fits into one's part always arrives.
+    A kernel may announce a large message and never complete it. What has arrived must be kept meanwhile, so
+    every decoder counts it here, as it does complete messages that wait to be read. Of whoever holds most the
+    oldest is given up first, so a message that fits into one's part always arrives.
     """
 
     def __init__(self, total: int = MOST_HELD) -> None:

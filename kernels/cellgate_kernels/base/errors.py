@@ -131,8 +131,7 @@ _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ?", re.IGNORECASE)
 def in_words(error: BaseException, *, file: bool = True) -> str:
     """Return an error in words: without the system's number, and with the file unless that is named.
 
-    For the system's errors, and whatever is caught beside them; ``tests/house.py`` sees to it that none of
-    these is told otherwise.
+    For the system's errors, and whatever is caught beside them; ``tests/house.py`` allows no other way.
     """
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__

@@ -1,11 +1,9 @@
 """Removes folders that are no longer needed: now, or later if that fails.
 
-Shutting down must not get stuck, so a kernel, a session or a failed start does not wait for a folder that
-can't be removed at the moment, because no file can be opened or code still writes to it. It hands the folder
-to this module, the one place that tries again: at growing intervals, once when the gateway stops, and at its
-next start. A folder is first renamed to a name that marks it for removal. That takes no open file, and from
-then on nothing mistakes the folder for one in use, or for user files at the next start. This module does not
-know what folders there are; ``trees`` empties them.
+A kernel, a session or a failed start must not wait for a folder that can't be removed at the moment, because
+no file can be opened or code still writes to it. This is the one place that tries again: at growing
+intervals, once when the gateway stops, and at its next start. A folder is first renamed to a name that marks
+it for removal, which takes no open file: nothing mistakes it for one in use, or for user files.
 """
 
 from __future__ import annotations

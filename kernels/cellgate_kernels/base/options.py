@@ -2,7 +2,6 @@
 
 `option` declares such a field. ``cellgate.cli.serve.options`` makes the command line's option and the
 reference's line of it, and reads its value. A field of settings that is declared without it is a constant.
-Nothing here knows where values come from.
 """
 
 from __future__ import annotations

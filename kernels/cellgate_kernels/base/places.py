@@ -1,10 +1,9 @@
 """Places in the turns of the loop, for work of which a single read can bring thousands of pieces.
 
-A peer that sends its bytes in the smallest pieces that a protocol has, frames of one byte or chunks of one,
-has all that one read brought handled without a turn of the loop in between, and all others wait. So whoever
-handles such pieces asks for a place before each. The gateway's listener, programs in kernels' sandboxes, the
-answers of their ports, and sessions' proxies have places of their own each; kernels' channels have none,
-because ``sockets`` counts for itself. It knows no connection and no protocol.
+Pieces as small as a protocol allows, frames or chunks of one byte, would all be handled that one read brought
+before the loop turns, and all others wait. So whoever handles such pieces asks for a place before each. The
+gateway's listener, programs in sandboxes, their ports, and sessions' proxies have places of their own each;
+kernels' channels have none, because ``sockets`` counts for itself.
 """
 
 from __future__ import annotations

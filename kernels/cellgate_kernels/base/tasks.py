@@ -26,8 +26,7 @@ class Supervisor:
 
     `ids` are logged with each failure (``{"session": key, "kernel": id}``); it is a function because a
     session's kernel changes. `failed` is called with the task's name and error after the log line. It must
-    end whatever waited for the task and leave the owner usable; an error that it raises itself is only
-    logged.
+    end whatever waited for the task and leave the owner usable; its own errors are only logged.
     """
 
     def __init__(
@@ -223,7 +222,7 @@ async def outcome(task: asyncio.Task[T], cancelled: Callable[[], CellgateError])
     """Return the result of a shared task; cancelling the wait does not cancel the task.
 
     Raises the task's CellgateError, `cancelled()` if its owner cancelled it, and GatewayFault for an internal
-    error, which its owner has logged.
+    one.
     """
     await asyncio.wait([task])
     if task.cancelled():

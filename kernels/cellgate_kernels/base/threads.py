@@ -35,12 +35,9 @@ def work_for(name: str) -> None:
 
 
 class Lane:
-    """A pool of at most `workers` threads. Calls beyond that wait; those for whom they are made take turns.
+    """A pool of at most `workers` threads, or of `executor`'s; those for whom calls wait take turns.
 
-    `executor`: threads that somebody else owns, so many of them.
-
-    Its queue has no limit of its own: every caller waits for its result, so there are at most as many calls
-    as requests and kernels, and both are limited.
+    Its queue has no limit: every caller waits for its result, and requests and kernels are limited.
     """
 
     def __init__(self, name: str, workers: int, executor: ThreadPoolExecutor | None = None) -> None:
@@ -117,14 +114,12 @@ class Lane:
 
 
 class ThreadLanes:
-    """The lanes of one gateway.
+    """The lanes of one gateway; ``channels.frame_log`` has one more.
 
-    `cells`: kernels, workspaces and results of cells; there is a thread for each of the `kernels` that may
-    exist, so that none waits for another's. `record`: encoding and hashing of large events. `texts`: decoding
-    and encoding of large texts from and for clients. `files`: clients' uploads and downloads. `bulk`: hashing
-    for listings. `lookups`: names of hosts that sessions connect to; the system's resolver may take its time.
-    `sleep`: kernels that fall asleep, which may wait for a disk; two at a time.
-    Messages queued on disk for slow WebSockets have a separate lane (``channels.frame_log``).
+    `cells`: kernels, workspaces and results of cells, a thread for each of the `kernels` that may exist.
+    `record`: encoding and hashing of large events. `texts`: decoding and encoding of clients' large texts.
+    `files`: uploads and downloads. `bulk`: hashing for listings. `lookups`: names of hosts that sessions
+    connect to. `sleep`: kernels that fall asleep, which may wait for a disk; two at a time.
     """
 
     def __init__(self, kernels: int) -> None:

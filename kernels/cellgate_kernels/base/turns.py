@@ -1,16 +1,11 @@
 """Whose turn it is: a fair order among claimants that wait for the same thing. Pure.
 
-Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with one turn as the unit of service. There is
-a virtual time, which the turns move forward, and each claimant's next turn is due at a moment of it. The
-claimant whose turn is due first is next; its following turn is due later by 1 divided by its weight. What one
-claimant waits for is served in order of arrival.
-
-- A claimant that was absent is due now, not earlier: being absent earns nothing. So whoever comes new is
-  served after at most one turn of each of the others, however much those wait for.
-- A claimant that has just had a turn is due later even if it left in between: leaving forgives nothing.
-
-Each operation takes O(log n) steps for n claimants; `order` takes O(n) before its first item. It does not
-know what is waited for: ``pool`` uses it for kernels.
+Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with one turn as the unit of service. The
+claimant whose turn is due first, in a virtual time that the turns move forward, is next; its following turn
+is due later by 1 divided by its weight. What one claimant waits for is served in order of arrival. A claimant
+that was absent is due now, not earlier: being absent earns nothing, and whoever comes new is served after at
+most one turn of each other. One that has just had a turn is due later even if it left in between. Each
+operation takes O(log n) steps for n claimants; `order` takes O(n) before its first item.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 It signs what it sends, checks what it receives, and delivers every message, in order, to the listeners and to
 the follower of the request that it answers. A message over its limit is delivered without its content. A
-large one is read in a thread of ``reception``, and the kernel's other messages wait for it; those of other
-kernels do not. If a listener fails, that is logged and the other listeners still get the message. This is not
-a client of the protocol: ``execution`` and the gateway know what a request means. It talks to ``messages``
-and to ``sockets``; ``kernel`` owns it.
+large one is read in a thread of ``reception``, and the kernel's other messages wait for it. This is no client
+of the protocol: ``execution`` and the gateway know what a request means. ``kernel`` owns it.
 """
 
 from __future__ import annotations
@@ -15,9 +13,8 @@ import logging
 import sys
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -27,9 +24,7 @@ from msgspec import structs
 
 from cellgate_kernels.base.budget import Owner
 from cellgate_kernels.base.errors import KernelDied
-from cellgate_kernels.base.places import Places
-from cellgate_kernels.base.tasks import guarded
-from cellgate_kernels.channels.reception import Reception, Share
+from cellgate_kernels.channels.reception import LargeMessages, LargeReading, Reception
 from cellgate_kernels.channels.sockets import ChannelSocket, Receiver, as_bytes, open_socket
 from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy
 from cellgate_kernels.protocol.masking import MessageMasker
@@ -43,7 +38,7 @@ from cellgate_kernels.protocol.messages import (
     read_header,
 )
 from cellgate_kernels.protocol.overtaking import WaitingQuestions
-from cellgate_kernels.protocol.policy import SMALL_BYTES, SMALL_FRAMES
+from cellgate_kernels.protocol.policy import SMALL_BYTES, SMALL_FRAMES, MessagePolicy
 from cellgate_kernels.protocol.unsent import LastText
 
 logger = logging.getLogger(__name__)
@@ -71,128 +66,19 @@ class _Attendant:
     types: frozenset[str] | None = None
 
 
-class _Reading:
-    """A large message being read in a thread, as a holder in the budget that all kernels share."""
+class Fan:
+    """Delivers one kernel's messages to those who listen, without the values that `masker` replaces, if any.
 
-    def __init__(self, channel: Channel, frames: Sequence[bytes], size: int) -> None:
-        self.channel = channel
-        self.frames = frames
-        self.size = size
-        self.is_masked = False
-        """Whether values of secrets are replaced in that thread."""
-        self.future: Future[Message | None] | None = None
-
-    def give_up(self) -> None:
-        """Don't read it, unless it is being read already."""
-        if self.future is not None:
-            self.future.cancel()
-
-
-class KernelConnection:
-    """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`.
-
-    Counters: `malformed` messages, those `passed_over` because they exceed a limit, and `failures` of
-    listeners. `kernel_id` is for the log.
+    `listeners` are replaced on every change: a message goes to those that were listening when it arrived. If
+    one fails, that is logged and counted as one of `failures`, and the others still get the message.
     """
 
-    def __init__(
-        self,
-        info: Mapping[str, Any],
-        *,
-        session: str = "",
-        kernel_id: str = "",
-        reception: Reception | None = None,
-    ) -> None:
-        # A kernel answers the identity that asked, so taking over another gateway's cell requires the same.
-        self.session = session or uuid.uuid4().hex
-        self.malformed = 0
-        self.passed_over = 0
+    def __init__(self, kernel_id: str) -> None:
         self.failures = 0
-        self.received_at = -inf
-        """When the kernel last sent something, by the loop's clock."""
-        self._kernel_id = kernel_id
-        self._reception, self._owned = (Reception(), True) if reception is None else (reception, False)
-        self._share, self._share_of = Share(), ""
-        self.owner = Owner()
-        """Whose code the kernel runs: what its messages hold in memory is that principal's part."""
-        self._budget = self._reception.budget.part(self.owner)
-        self._loop = asyncio.get_running_loop()
-        self._reading: _Reading | None = None
-        self._all_is_read = asyncio.Event()
-        self._all_is_read.set()
-        self._waiting: deque[tuple[Channel, list[bytes], int]] = deque()
-        self._held_back = False
-        self._resumed_at = -inf
-        self._info = dict(info)
-        self._signer = Signer(as_bytes(info["key"]))
-        self._sockets: dict[Channel, ChannelSocket] = {}
-        # A tuple, replaced on every change: a message goes to those that were listening when it arrived.
-        self._listeners: tuple[_Attendant, ...] = ()
+        self.listeners: tuple[_Attendant, ...] = ()
+        self.masker: MessageMasker | None = None
         self._followers: dict[str, _Attendant] = {}
-        self._masker: MessageMasker | None = None
-        self._rest_is_due = False
-        # By the process that made them, as ipykernel numbers messages: a cell's forks send text, too.
-        self._latest_texts: dict[str, str] = {}
-        self._recent: deque[str] = deque(maxlen=MOST_RECENT)
-        self._questions = WaitingQuestions(self._tell, self._quiet)
-
-    @property
-    def prefix(self) -> str | None:
-        """The prefix of the paths of the kernel's sockets; None if it has none."""
-        return self._info.get("ip")
-
-    @property
-    def key(self) -> bytes:
-        """The key that its messages are signed with."""
-        return as_bytes(self._info["key"])
-
-    @property
-    def places(self) -> Places:
-        """The loop's places for what all kernels' programs say, and for the last words of dead kernels."""
-        return self._reception.places
-
-    @property
-    def closed(self) -> bool:
-        """Whether the sockets are gone (or not made yet)."""
-        return not self._sockets
-
-    def open(self) -> None:
-        """Connect all channels; the kernel may bind its side later."""
-        try:
-            for channel in Channel:
-                self._sockets[channel] = self.open_channel(channel, partial(self._receive, channel))
-        except BaseException:
-            self.close()
-            raise
-
-    def open_channel(self, channel: Channel, receive: Receiver) -> ChannelSocket:
-        """Return a socket to the kernel's side of a channel; ``testing`` overrides this for fake kernels."""
-        return open_socket(
-            self._info,
-            channel,
-            self.session,
-            receive,
-            self._reception.policy.most_bytes(channel),
-            self._budget,
-            partial(self._reception.policy.most_next, channel),
-        )
-
-    def close(self) -> None:
-        """Close the sockets and forget the listeners. Idempotent."""
-        for socket in self._sockets.values():
-            socket.close()
-        self._sockets.clear()
-        self._listeners = ()
-        self._followers.clear()
-        self._waiting.clear()
-        self._questions.close()
-        if self._reading is not None:
-            self._budget.release(self._reading)
-            self._reading.give_up()
-            self._reading = None
-        self._all_is_read.set()
-        if self._owned:
-            self._reception.close()
+        self._kernel_id = kernel_id
 
     def listen(
         self,
@@ -203,18 +89,17 @@ class KernelConnection:
         types: frozenset[str] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `received` with each message from the kernel, or those of these `types`; `sent` with each one
-        sent to it.
+        """Call `received` with the kernel's messages, those of these `types`; `sent` with those to it.
 
         Listeners run on the loop, must be quick and should not raise; `failed` is called if one does. `room`
         is asked before a large message is decoded, with its headers only; without it a large message comes
         with its content unread. Returns a function that stops listening.
         """
         attendant = _Attendant(received, sent, room, failed, types)
-        self._listeners = (*self._listeners, attendant)
+        self.listeners = (*self.listeners, attendant)
 
         def stop() -> None:
-            self._listeners = tuple(each for each in self._listeners if each is not attendant)
+            self.listeners = tuple(each for each in self.listeners if each is not attendant)
 
         return stop
 
@@ -226,10 +111,7 @@ class KernelConnection:
         room: Room | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Pass messages that answer the request of this id to `received`, after the listeners.
-
-        A request has one follower; a later one replaces it.
-        """
+        """Pass answers to the request of this id to `received`, after the listeners; it has one follower."""
         follower: _Attendant | None
         self._followers[msg_id] = follower = _Attendant(received, None, room, failed)
 
@@ -243,51 +125,344 @@ class KernelConnection:
 
         return stop
 
-    @property
-    def masks(self) -> bool:
-        """Whether values of secrets are replaced in what the kernel sends."""
-        return self._masker is not None
+    def room(self, message: Message) -> int:
+        """Return how many bytes of a large message's content somebody would read."""
+        follower = self._followers.get(message.parent.msg_id)
+        asked = self.listeners if follower is None else (*self.listeners, follower)
+        fitting = (each for each in asked if each.types is None or message.header.msg_type in each.types)
+        most = max((each.room(message) for each in fitting if each.room is not None), default=0)
+        # A secret's value may be anywhere in a text, also where nobody would read it.
+        return sys.maxsize if self.masker is not None and message.msg_type == "stream" else most
 
-    def mask(self, masker: MessageMasker) -> None:
-        """Replace values of secrets in all messages from now on, before anybody receives them."""
-        self._masker = masker
+    def tell(self, message: Message | None, *, is_masked: bool = False) -> None:
+        """Deliver a message, and before it what it ends the waiting of; None: nothing of it is shown yet.
+
+        `is_masked`: what had to be replaced in it was replaced when it was read.
+        """
+        if self.masker is not None and message is not None:
+            for earlier in self.masker.before(message):
+                self.deliver(earlier)
+            if not is_masked:
+                message = self.masker.mask(message)
+        if message is not None:
+            self.deliver(message)
+
+    def deliver(self, message: Message) -> None:
+        """Deliver a message to all who are to receive it; an error in one does not affect the others."""
+        follower = self._followers.get(message.parent.msg_id)
+        for listener in self.listeners if follower is None else (*self.listeners, follower):
+            if listener.types is not None and message.header.msg_type not in listener.types:
+                continue
+            try:
+                listener.received(message)
+            except Exception as error:  # noqa: BLE001 - it is logged, and the others get the message
+                self.note_failure(listener, message, error)
+
+    def note_failure(self, listener: _Attendant, message: Message, error: Exception) -> None:
+        """Tell a listener of its failure; the first that nobody is told is logged."""
+        self.failures += 1
+        if listener.failed is not None:
+            listener.failed(error)
+        elif self.failures == 1:
+            logger.error(
+                "A listener of kernel %s failed at a %.80s of %s; further failures are only counted",
+                self._kernel_id,
+                message.msg_type,
+                message.channel,
+                exc_info=error,
+                extra={"kernel": self._kernel_id, "msg_id": message.header.msg_id[:80]},
+            )
+
+    def close(self) -> None:
+        """Forget the listeners and followers."""
+        self.listeners = ()
+        self._followers.clear()
+
+
+class LastSent:
+    """The ids of the latest messages with output, should the kernel die: what it kept comes after these.
+
+    `recent`: those on iopub. `texts`: by process, as ipykernel numbers messages: a cell's forks send some.
+    """
+
+    def __init__(self) -> None:
+        self.recent: deque[str] = deque(maxlen=MOST_RECENT)
+        self.texts: dict[str, str] = {}
+
+    def note(self, message: Message) -> None:
+        """Remember a message that has come."""
+        msg_id = message.header.msg_id
+        if message.channel is not Channel.IOPUB or len(msg_id) > _LONGEST_ID:
+            return
+        self.recent.append(msg_id)
+        if message.header.msg_type == "stream":
+            process = msg_id.rpartition("_")[0]
+            if process not in self.texts and len(self.texts) >= _MOST_PROCESSES:
+                del self.texts[next(iter(self.texts))]
+            self.texts[process] = msg_id
+
+    def note_kept(self, messages: Iterable[Message]) -> None:
+        """Remember messages that the kernel had kept, and that were received in another way."""
+        for message in messages:
+            process, _, number = message.header.msg_id.rpartition("_")
+            latest = self.texts.get(process, "").rpartition("_")[2]
+            if message.msg_type != "stream" or (len(number), number) > (len(latest), latest):
+                self.note(message)
+
+
+class Intake:
+    """Takes what one kernel sends, in order, each message checked and within its limit.
+
+    A large one is read in a thread, and the others wait for it. `received_at`: when something last came, by
+    the loop's clock. Counters: `malformed` messages, and those `passed_over` because they exceed a limit.
+    `all_is_read`: set while no message is being read or waits for that.
+    """
+
+    def __init__(
+        self,
+        large: LargeMessages,
+        policy: MessagePolicy,
+        sockets: Mapping[Channel, ChannelSocket],
+        fan: Fan,
+        last_sent: LastSent,
+        kernel_id: str,
+    ) -> None:
+        self.received_at = -inf
+        self.malformed = 0
+        self.passed_over = 0
+        self.large = large
+        self.all_is_read = asyncio.Event()
+        self.all_is_read.set()
+        self._time = asyncio.get_running_loop().time
+        self._signer = large.signer
+        self._policy = policy
+        self._sockets = sockets
+        self._fan = fan
+        self._last_sent = last_sent
+        self._kernel_id = kernel_id
+        self._waiting: deque[tuple[Channel, list[bytes], int]] = deque()
+        self._questions = WaitingQuestions(fan.tell, self._quiet)
+        self._held_back = self._rest_is_due = False
+        self._resumed_at = -inf
+
+    def receive(self, channel: Channel, frames: list[bytes], left_out: int = 0) -> None:
+        """Take a message as it came from a channel's socket."""
+        self.received_at = self._time()
+        if self.large.current is None and (channel is Channel.SHELL or channel is Channel.STDIN):
+            # Output that was sent before a reply or a question is received before it.
+            self._sockets[Channel.IOPUB].wake()
+        if self.large.current is not None:
+            self._waiting.append((channel, frames, left_out))
+            return
+        try:
+            size = sum(map(len, frames))
+            if size <= SMALL_BYTES and len(frames) <= SMALL_FRAMES and not left_out:
+                message: Message | None = self._signer.parse(channel, frames)
+            else:
+                message = self._larger(channel, frames, size, left_out)
+        except MalformedMessage as error:
+            self._note_malformed(error)
+            return
+        if message is None:
+            return
+        self._last_sent.note(message)
+        if channel is Channel.STDIN and self._questions.takes(message, self._last_sent.recent):
+            return
+        if self._fan.masker is None:
+            self._fan.deliver(message)
+        else:
+            self._fan.tell(message)
+        if self._questions.waiting:
+            self._questions.go_on(self._last_sent.recent)
+
+    def _quiet(self) -> float:
+        """Return the seconds for which nothing has come; 0 while something is unread or being read."""
+        if self._held_back or self.large.current is not None:
+            return 0.0
+        return self._time() - max(self.received_at, self._resumed_at)
+
+    def _note_malformed(self, error: MalformedMessage) -> None:
+        self.malformed += 1
+        if self.malformed == 1:
+            logger.warning("Dropped a malformed message of kernel %s: %s", self._kernel_id, error.message)
+
+    def _larger(self, channel: Channel, frames: list[bytes], size: int, left_out: int) -> Message | None:
+        """Return a message that may exceed its limit; None when it is large and will be delivered later."""
+        routed = self._signer.route(channel, frames, size + left_out)
+        parts = frames[frames.index(DELIMITER) + 2 :]
+        if left_out or len(parts) < 4 or not self._policy.allows(channel, routed.header.msg_type, parts):
+            return self._pass_over(routed)
+        content = parts[3]
+        if size <= INLINE_BYTES and not is_heavy(content):
+            return self._signer.parse(channel, frames)
+        self._last_sent.note(routed)
+        room = self._fan.room(routed)
+        # Until it is read no other message of this kernel is, to keep their order.
+        self.all_is_read.clear()
+        for socket in self._sockets.values():
+            socket.pause()
+        # And so the masker is used by one thread at a time.
+        mask = None if self._fan.masker is None else self._fan.masker.mask
+        self.large.begin(LargeReading(channel, frames, size, mask is not None), room, mask, self._read)
+        return None
+
+    def _pass_over(self, message: Message) -> Message:
+        self.passed_over += 1
+        if self.passed_over == 1:
+            logger.warning(
+                "Passed over a message of kernel %s: a %.80s of %d bytes is too large",
+                self._kernel_id,
+                message.msg_type,
+                message.left_out,
+            )
+        return message
+
+    def _read(self, reading: LargeReading, future: Future[Message | None]) -> None:
+        """Deliver a large message that has been read, and those that waited for it."""
+        try:
+            if future.cancelled() or isinstance(future.exception(), MemoryError):
+                routed = self._signer.route(reading.channel, reading.frames, reading.size)
+                self._fan.tell(self._pass_over(routed))
+            else:
+                self._fan.tell(future.result(), is_masked=reading.is_masked)
+            if self._questions.waiting:
+                self._questions.go_on(self._last_sent.recent)
+        except MalformedMessage as error:
+            self._note_malformed(error)
+        finally:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and self.large.current is None:
+            self.receive(*self._waiting.popleft())
+        if self.large.current is None:
+            self.all_is_read.set()
+            if self._rest_is_due:
+                self._rest_is_due = False
+                self.show_rest()
+            for channel, socket in tuple(self._sockets.items()):
+                if channel is not Channel.IOPUB or not self._held_back:
+                    socket.resume()
 
     def show_rest(self) -> None:
         """Deliver the text that was held back to be masked: the kernel has ended."""
-        if self._masker is None:
+        if self._fan.masker is None:
             return
-        if self._reading is not None:
+        if self.large.current is not None:
             # A thread is using the masker.
             self._rest_is_due = True
             return
-        for message in self._masker.rest():
-            self._deliver(message)
+        for message in self._fan.masker.rest():
+            self._fan.deliver(message)
+
+    def pause(self) -> None:
+        """Stop reading iopub, so that the kernel's output waits in the kernel's own memory."""
+        self._held_back = True
+        if socket := self._sockets.get(Channel.IOPUB):
+            socket.pause()
+
+    def resume(self) -> None:
+        """Read iopub again after `pause`."""
+        self._held_back = False
+        self._resumed_at = self._time()
+        if self.large.current is None and (socket := self._sockets.get(Channel.IOPUB)):
+            socket.resume()
+
+    def close(self) -> None:
+        """Drop what waits, and what is being read."""
+        self._waiting.clear()
+        self._questions.close()
+        self.large.close()
+        self.all_is_read.set()
+
+
+class KernelConnection:
+    """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`.
+
+    `session`: its identity; a kernel answers the one that asked, also after another gateway has taken over.
+    `owner`: whose code the kernel runs, and whose part of memory its messages take. `prefix`: of the kernel's
+    sockets' paths, if any. `places`: the loop's, for what kernels' programs say, and last words.
+    """
+
+    def __init__(
+        self,
+        info: Mapping[str, Any],
+        *,
+        session: str = "",
+        kernel_id: str = "",
+        reception: Reception | None = None,
+    ) -> None:
+        self.session = session or uuid.uuid4().hex
+        self.owner = Owner()
+        self.prefix: str | None = info.get("ip")
+        self.key = as_bytes(info["key"])
+        self._info = dict(info)
+        self._signer = Signer(self.key)
+        self._sockets: dict[Channel, ChannelSocket] = {}
+        self._reception, self._owned = (Reception(), True) if reception is None else (reception, False)
+        self.places = self._reception.places
+        self.fan = Fan(kernel_id)
+        self.last_sent = LastSent()
+        large = LargeMessages(self._reception, self._signer, self.owner, kernel_id)
+        self.intake = Intake(
+            large, self._reception.policy, self._sockets, self.fan, self.last_sent, kernel_id
+        )
+        # What these do is the connection's to others.
+        self.listen, self.follow = self.fan.listen, self.fan.follow
+        self.pause, self.resume = self.intake.pause, self.intake.resume
+        self.show_rest, self.note_received = self.intake.show_rest, self.last_sent.note_kept
 
     @property
-    def latest_texts(self) -> frozenset[str]:
-        """The ids of the latest messages with text, one for each process of the kernel's that sent some."""
-        return frozenset(self._latest_texts.values())
+    def closed(self) -> bool:
+        """Whether the sockets are gone (or not made yet)."""
+        return not self._sockets
 
     @property
-    def recent(self) -> tuple[str, ...]:
-        """The ids of the latest messages on iopub, `MOST_RECENT` at the most."""
-        return tuple(self._recent)
+    def received_at(self) -> float:
+        """The time, by the loop's clock, at which the kernel last sent something."""
+        return self.intake.received_at
 
-    def note_received(self, messages: Iterable[Message]) -> None:
-        """Note messages that were received in another way: the kernel had kept them."""
-        for message in messages:
-            process, _, number = message.header.msg_id.rpartition("_")
-            latest = self._latest_texts.get(process, "").rpartition("_")[2]
-            if message.msg_type != "stream" or (len(number), number) > (len(latest), latest):
-                self._note(message)
+    def open(self) -> None:
+        """Connect all channels; the kernel may bind its side later."""
+        try:
+            for channel in Channel:
+                self._sockets[channel] = self.open_channel(channel, partial(self.intake.receive, channel))
+        except BaseException:
+            self.close()
+            raise
+
+    def open_channel(self, channel: Channel, receive: Receiver) -> ChannelSocket:
+        """Return a socket to the kernel's side of a channel; ``testing`` overrides this for fake kernels."""
+        policy, budget = self._reception.policy, self.intake.large.budget
+        most, most_next = policy.most_bytes(channel), partial(policy.most_next, channel)
+        return open_socket(self._info, channel, self.session, receive, most, budget, most_next)
+
+    def close(self) -> None:
+        """Close the sockets and forget the listeners. Idempotent."""
+        for socket in self._sockets.values():
+            socket.close()
+        self._sockets.clear()
+        self.fan.close()
+        self.intake.close()
+        if self._owned:
+            self._reception.close()
+
+    @property
+    def masks(self) -> bool:
+        """Whether values of secrets are replaced in what the kernel sends."""
+        return self.fan.masker is not None
+
+    def mask(self, masker: MessageMasker) -> None:
+        """Replace values of secrets in all messages from now on, before anybody receives them."""
+        self.fan.masker = masker
 
     async def tell_undelivered(self, messages: Iterable[Message]) -> None:
         """Deliver messages that the kernel had kept, after all that did arrive; in turns with others."""
-        await self._all_is_read.wait()
+        await self.intake.all_is_read.wait()
         for message in messages:
             if (place := self.places.take()) is not None:
                 await place
-            self._tell(message)
+            self.fan.tell(message)
 
     async def tell_unsent(self, unsent: Iterable[LastText]) -> None:
         """Deliver text that the kernel could not send any more, as if it had, after all that it did send."""
@@ -305,12 +480,12 @@ class KernelConnection:
         if socket is None:
             raise KernelDied("The kernel is gone; the session's next execution gets a fresh one.")
         socket.send(self._signer.serialize(message))
-        for listener in self._listeners:
+        for listener in self.fan.listeners:
             if listener.sent is not None:
                 try:
                     listener.sent(message)
                 except Exception as error:  # noqa: BLE001 - it is logged, and the others get the message
-                    self._note_failure(listener, message, error)
+                    self.fan.note_failure(listener, message, error)
 
     def request(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> str:
         """Send a new message of our own; returns its msg_id."""
@@ -340,204 +515,3 @@ class KernelConnection:
         """Receive everything that has arrived, now."""
         for socket in tuple(self._sockets.values()):
             socket.wake()
-
-    def pause(self) -> None:
-        """Stop reading iopub, so that the kernel's output waits in the kernel's own memory."""
-        self._held_back = True
-        if socket := self._sockets.get(Channel.IOPUB):
-            socket.pause()
-
-    def resume(self) -> None:
-        """Read iopub again after `pause`."""
-        self._held_back = False
-        self._resumed_at = self._loop.time()
-        if self._reading is None and (socket := self._sockets.get(Channel.IOPUB)):
-            socket.resume()
-
-    def _receive(self, channel: Channel, frames: list[bytes], left_out: int = 0) -> None:
-        self.received_at = self._loop.time()
-        if self._reading is None and (channel is Channel.SHELL or channel is Channel.STDIN):
-            # Output that was sent before a reply or a question is received before it.
-            self._sockets[Channel.IOPUB].wake()
-        if self._reading is not None:
-            self._waiting.append((channel, frames, left_out))
-            return
-        try:
-            size = sum(map(len, frames))
-            if size <= SMALL_BYTES and len(frames) <= SMALL_FRAMES and not left_out:
-                message: Message | None = self._signer.parse(channel, frames)
-            else:
-                message = self._larger(channel, frames, size, left_out)
-        except MalformedMessage as error:
-            self._note_malformed(error)
-            return
-        if message is None:
-            return
-        self._note(message)
-        if channel is Channel.STDIN and self._questions.takes(message, self._recent):
-            return
-        if self._masker is None:
-            self._deliver(message)
-        else:
-            self._tell(message)
-        if self._questions.waiting:
-            self._questions.go_on(self._recent)
-
-    def _quiet(self) -> float:
-        """Return the seconds for which nothing has come; 0 while something is unread or being read."""
-        if self._held_back or self._reading is not None:
-            return 0.0
-        return self._loop.time() - max(self.received_at, self._resumed_at)
-
-    def _note(self, message: Message) -> None:
-        """Remember which messages with output have come, should the kernel die."""
-        msg_id = message.header.msg_id
-        if message.channel is not Channel.IOPUB or len(msg_id) > _LONGEST_ID:
-            return
-        self._recent.append(msg_id)
-        if message.header.msg_type == "stream":
-            process = msg_id.rpartition("_")[0]
-            if process not in self._latest_texts and len(self._latest_texts) >= _MOST_PROCESSES:
-                del self._latest_texts[next(iter(self._latest_texts))]
-            self._latest_texts[process] = msg_id
-
-    def _note_malformed(self, error: MalformedMessage) -> None:
-        self.malformed += 1
-        if self.malformed == 1:
-            logger.warning("Dropped a malformed message of kernel %s: %s", self._kernel_id, error.message)
-
-    def _larger(self, channel: Channel, frames: list[bytes], size: int, left_out: int) -> Message | None:
-        """Return a message that may exceed its limit; None when it is large and will be delivered later."""
-        routed = self._signer.route(channel, frames, size + left_out)
-        parts = frames[frames.index(DELIMITER) + 2 :]
-        policy, msg_type = self._reception.policy, routed.header.msg_type
-        if left_out or len(parts) < 4 or not policy.allows(channel, msg_type, parts):
-            return self._pass_over(routed)
-        content = parts[3]
-        if size <= INLINE_BYTES and not is_heavy(content):
-            return self._signer.parse(channel, frames)
-        self._note(routed)
-        rooms = [each.room(routed) for each in self._attendants(routed) if each.room is not None]
-        room = max(rooms, default=0)
-        if self._masker is not None and routed.msg_type == "stream":
-            # A value may be anywhere in the text, also where nobody would read it.
-            room = sys.maxsize
-        self._begin_reading(_Reading(channel, frames, size), room)
-        return None
-
-    def _pass_over(self, message: Message) -> Message:
-        self.passed_over += 1
-        if self.passed_over == 1:
-            logger.warning(
-                "Passed over a message of kernel %s: a %.80s of %d bytes is too large",
-                self._kernel_id,
-                message.msg_type,
-                message.left_out,
-            )
-        return message
-
-    def _begin_reading(self, reading: _Reading, room: int) -> None:
-        """Read it in a thread. Until then no other message of this kernel is read, to keep their order."""
-        self._reading = reading
-        self._all_is_read.clear()
-        for socket in self._sockets.values():
-            socket.pause()
-        # Nothing else of this kernel is read in the meantime, so the masker is used by one thread at a time.
-        mask = None if self._masker is None else self._masker.mask
-        reading.is_masked = mask is not None
-        if self._share_of != self.owner.name:
-            self._share_of = self.owner.name
-            self._share = self._reception.share(self._share_of)
-        reading.future = self._reception.read(
-            self._share, self._signer, reading.channel, reading.frames, room, mask
-        )
-        self._budget.hold(reading, reading.size)
-        reading.future.add_done_callback(partial(self._read, reading))
-
-    def _read(self, reading: _Reading, _: Future[Message | None]) -> None:
-        """Called in the thread when it has been read."""
-        with suppress(RuntimeError):  # the loop is closed
-            guarded_end = guarded(self._end_reading, "large message", kernel=self._kernel_id)
-            self._loop.call_soon_threadsafe(guarded_end, reading)
-
-    def _end_reading(self, reading: _Reading) -> None:
-        self._budget.release(reading)
-        # The future references the reading through its callback. Without this they would form a cycle, and
-        # the whole message would stay in memory until the garbage collector runs, which counts objects and
-        # not their bytes.
-        future, reading.future = reading.future, None
-        if self._reading is not reading or future is None:
-            return  # closed in the meantime
-        self._reading = None
-        try:
-            if future.cancelled() or isinstance(future.exception(), MemoryError):
-                routed = self._signer.route(reading.channel, reading.frames, reading.size)
-                message = self._pass_over(routed)
-                self._tell(message)
-            else:
-                self._tell(future.result(), is_masked=reading.is_masked)
-            if self._questions.waiting:
-                self._questions.go_on(self._recent)
-        except MalformedMessage as error:
-            self._note_malformed(error)
-        finally:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Deliver the messages that waited for a large one."""
-        while self._waiting and self._reading is None:
-            self._receive(*self._waiting.popleft())
-        if self._reading is None:
-            self._all_is_read.set()
-            if self._rest_is_due:
-                self._rest_is_due = False
-                self.show_rest()
-            for channel, socket in tuple(self._sockets.items()):
-                if channel is not Channel.IOPUB or not self._held_back:
-                    socket.resume()
-
-    def _attendants(self, message: Message) -> Iterator[_Attendant]:
-        """Yield the listeners and the follower that a message is for."""
-        for listener in self._listeners:
-            if listener.types is None or message.header.msg_type in listener.types:
-                yield listener
-        if (follower := self._followers.get(message.parent.msg_id)) is not None:
-            yield follower
-
-    def _tell(self, message: Message | None, *, is_masked: bool = False) -> None:
-        """Deliver a message, and before it what it ends the waiting of; None: nothing of it is shown yet.
-
-        `is_masked`: what had to be replaced in it was replaced when it was read.
-        """
-        if self._masker is not None and message is not None:
-            for earlier in self._masker.before(message):
-                self._deliver(earlier)
-            if not is_masked:
-                message = self._masker.mask(message)
-        if message is not None:
-            self._deliver(message)
-
-    def _deliver(self, message: Message) -> None:
-        """Deliver a message to all who are to receive it; an error in one does not affect the others."""
-        follower = self._followers.get(message.parent.msg_id)
-        for listener in self._listeners if follower is None else (*self._listeners, follower):
-            if listener.types is not None and message.header.msg_type not in listener.types:
-                continue
-            try:
-                listener.received(message)
-            except Exception as error:  # noqa: BLE001 - it is logged, and the others get the message
-                self._note_failure(listener, message, error)
-
-    def _note_failure(self, listener: _Attendant, message: Message, error: Exception) -> None:
-        self.failures += 1
-        if listener.failed is not None:
-            listener.failed(error)
-        elif self.failures == 1:
-            logger.error(
-                "A listener of kernel %s failed at a %.80s of %s; further failures are only counted",
-                self._kernel_id,
-                message.msg_type,
-                message.channel,
-                exc_info=error,
-                extra={"kernel": self._kernel_id, "msg_id": message.header.msg_id[:80]},
-            )

@@ -1,20 +1,20 @@
 """What the connections of all kernels share: limits, a budget of bytes, threads for large messages.
 
 A gateway has one. A large message is checked and decoded in a thread of a small separate pool, so that
-neither the event loop nor the threads for other work wait for it. A decoding thread holds the interpreter, so
-``structure`` limits how large a message can be. ``connection`` decides which messages are large and in which
-order a kernel's messages are delivered.
+neither the loop nor other threads' work waits for it. A decoding thread holds the interpreter, so
+``structure`` limits how large a message can be. ``connection`` decides which are large.
 
-The worst message takes a thread seconds, so kernels share the threads by two rules. Only one message above
-`LONG_BYTES` is read at a time: the other thread is left to the shorter ones. And the kernel that has had the
-least time is next, so that a kernel that rarely sends waits for one message, not for one of every other
-kernel (start-time fair queueing: Goyal, Vin and Cheng, 1996).
+The worst message takes a thread seconds. So only one message above `LONG_BYTES` is read at a time: the other
+thread is left to the shorter ones. And the kernel that has had the least time is next, so that one that
+rarely sends waits for one message (start-time fair queueing: Goyal, Vin and Cheng, 1996).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -24,9 +24,10 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import structs
 
-from cellgate_kernels.base.budget import ReceiveBudget
+from cellgate_kernels.base.budget import Owner, ReceiveBudget
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places
 from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import weigh
 from cellgate_kernels.protocol.contents import with_plain_text
 from cellgate_kernels.protocol.messages import (
@@ -108,9 +109,7 @@ class Reception:
         room: int,
         mask: Callable[[Message], Message | None] | None = None,
     ) -> Future[Message | None]:
-        """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage.
-
-        `mask`: makes of it what may be shown.
+        """Read a large message in a thread, as `read_large`, and show what `mask` makes of it.
 
         A kernel has at most one under way. Cancel the future to abandon one that is not being read yet.
         """
@@ -182,6 +181,76 @@ class Reception:
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
 
+class LargeReading:
+    """A large message being read in a thread, where it `is_masked` too; a holder in the budget of all."""
+
+    def __init__(self, channel: Channel, frames: Sequence[bytes], size: int, is_masked: bool) -> None:
+        self.channel = channel
+        self.frames = frames
+        self.size = size
+        self.is_masked = is_masked
+        self.future: Future[Message | None] | None = None
+
+    def give_up(self) -> None:
+        """Don't read it, unless it is being read already."""
+        if self.future is not None:
+            self.future.cancel()
+
+
+Mask = Callable[[Message], Message | None]
+"""Makes of a message what may be shown."""
+ReadingEnd = Callable[[LargeReading, Future[Message | None]], None]
+
+
+class LargeMessages:
+    """The large messages of one kernel, of which one (`current`) is read at a time."""
+
+    def __init__(self, reception: Reception, signer: Signer, owner: Owner, kernel_id: str) -> None:
+        self.current: LargeReading | None = None
+        self.signer = signer
+        self.budget = reception.budget.part(owner)
+        self._reception = reception
+        self._owner = owner
+        self._kernel_id = kernel_id
+        self._share, self._share_of = Share(), ""
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self, reading: LargeReading, room: int, mask: Mask | None, end: ReadingEnd) -> None:
+        """Read a message; `end` gets it on the loop, unless this is closed before."""
+        self.current = reading
+        if self._share_of != self._owner.name:
+            self._share_of = self._owner.name
+            self._share = self._reception.share(self._share_of)
+        reading.future = self._reception.read(
+            self._share, self.signer, reading.channel, reading.frames, room, mask
+        )
+        self.budget.hold(reading, reading.size)
+        reading.future.add_done_callback(partial(self._read, reading, end))
+
+    def _read(self, reading: LargeReading, end: ReadingEnd, _: Future[Message | None]) -> None:
+        """Called in the thread when it has been read."""
+        with suppress(RuntimeError):  # the loop is closed
+            guarded_end = guarded(self._end, "large message", kernel=self._kernel_id)
+            self._loop.call_soon_threadsafe(guarded_end, reading, end)
+
+    def _end(self, reading: LargeReading, end: ReadingEnd) -> None:
+        self.budget.release(reading)
+        # The future references the reading through its callback. Without this they would form a cycle, and
+        # the whole message would stay in memory until the garbage collector runs, which counts objects and
+        # not their bytes.
+        future, reading.future = reading.future, None
+        if self.current is reading and future is not None:
+            self.current = None
+            end(reading, future)
+
+    def close(self) -> None:
+        """Give up what is being read."""
+        if self.current is not None:
+            self.budget.release(self.current)
+            self.current.give_up()
+            self.current = None
+
+
 def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Message | None]) -> Message | None:
     message = read()
     return None if message is None else mask(message)
@@ -190,9 +259,7 @@ def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Messag
 def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:
     """Return the message with its content decoded; unread when it needs more than `room`, or is too complex.
 
-    Only a stream's text is cut at `room` instead, because the part that fits is shown.
-
-    Raises MalformedMessage as `Signer.parse` does.
+    A stream's text is cut at `room` instead. Raises MalformedMessage as `Signer.parse` does.
     """
     message = signer.parse(channel, frames)
     message = structs.replace(message, is_text=is_utf8(message.content_frame))

@@ -1,11 +1,8 @@
 """One channel's socket to a kernel: a Unix socket, by asyncio itself.
 
-It moves frames and knows nothing of their content. ``connection`` signs, checks and delivers messages;
-``zmtp`` encodes and decodes the bytes of a local socket.
-
-Why it doesn't use libzmq: that can't limit frames by their kind, or limit what all kernels leave unfinished,
-before they are received, and its own thread wakes for every packet and then wakes ours
-(docs/explanation/architecture.md).
+It moves frames and knows nothing of their content: ``connection`` does, and ``zmtp`` of their bytes. libzmq
+can't limit frames by their kind, or what all kernels leave unfinished, before they are received, and its
+thread wakes for every packet and then wakes ours (docs/explanation/architecture.md).
 """
 
 from __future__ import annotations
@@ -323,12 +320,10 @@ def open_socket(
     budget: PartOfBudget | None = None,
     most_next: Callable[[Sequence[bytes]], int] | None = None,
 ) -> ChannelSocket:
-    """Return a socket that connects to a kernel's channel. `identity`: the one that the kernel answers.
+    """Return a socket that connects to a kernel's channel as `identity`, to which input_requests come.
 
     `most_bytes`: of a message. `budget`: for what all sockets hold of messages that are not complete yet.
     `most_next`: how long the next frame may be, given those before it; see `Decoder`.
-
-    The kernel sends an input_request to the stdin socket with the identity of the requester.
     """
     path, decoder = socket_path(info, channel), partial(Decoder, most_bytes, budget, most_next)
     if channel is Channel.IOPUB:

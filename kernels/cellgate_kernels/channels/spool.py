@@ -1,10 +1,8 @@
-"""Reads a kernel's spool: the messages of its cells, kept in its own folder for a gateway that was away, and
-for what was on its way when the kernel died.
+"""Reads a kernel's spool: its cells' messages, in its own folder for a gateway that was away.
 
-``kernels/cellgate_kernels/inside/bootstrap.py`` writes it if CELLGATE_SPOOL names a folder: a ring of files,
-each entry the five signed frames of one message. Code in the kernel can write there too, so no link is
-followed, only regular files are opened, and no more is read than a ring holds. Signatures are checked as for
-messages from a socket: they only show that the kernel's process made the message. Blocking.
+``inside/bootstrap.py`` writes it if CELLGATE_SPOOL names a folder: a ring of files, each entry the five
+signed frames of one message. Code in the kernel can write there too, so no link is followed, only regular
+files are opened, and no more is read than a ring holds. Its process alone signs. Blocking.
 """
 
 from __future__ import annotations

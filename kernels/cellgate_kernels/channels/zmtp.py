@@ -1,8 +1,7 @@
 """ZeroMQ's wire protocol for a client of one local socket: bytes in, messages out, and back.
 
-Pure: no sockets and no clock; ``sockets`` reads and writes. Only what a kernel's own sockets need is here:
-the NULL mechanism and the socket types DEALER and SUB. ``messages`` knows what frames mean.
-Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
+Pure: ``sockets`` reads and writes. Only what a kernel's own sockets need is here: the NULL mechanism and the
+socket types DEALER and SUB. Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
 """
 
 from __future__ import annotations
@@ -86,15 +85,13 @@ class Decoder:
     """Splits received data into messages. `feed` it, then take messages until there are none.
 
     A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over as soon as that is known:
-    a frame's length is announced before its bytes. `most_next` says, given the frames of a message so far,
-    how long a large one after them may be. A message is also passed over when the `budget` for unfinished
-    bytes has no room left for it. Frames of such messages and commands are ProtocolErrors when there are more
-    than MOST_IDLE_FRAMES before a message ends.
+    a frame's length is announced before its bytes. So is one with a frame longer than `most_next` says, given
+    those before it, and one for which the `budget` for unfinished bytes has no room. Frames of such messages
+    and commands are ProtocolErrors when there are more than MOST_IDLE_FRAMES before a message ends.
 
-    `ready`: whether the other side is ready and takes messages. `received`: how many bytes the message had
-    that `next` has just returned; `left_out`: how many of them are missing, because it was passed over.
-    `more`: whether `next` returned
-    None before looking at all the data, to let others have their turn.
+    `ready`: whether the other side takes messages. `received`: how many bytes the message had that `next` has
+    just returned; `left_out`: how many of them were passed over. `more`: whether `next` returned None before
+    looking at all the data, to let others have their turn.
     """
 
     def __init__(

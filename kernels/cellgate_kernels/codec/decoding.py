@@ -1,10 +1,9 @@
 """Decoders of JSON that others wrote, into plain values, at a cost limited by its size.
 
 Turning digits into a float can cost a hundred times what reading them costs: msgspec takes a slow path close
-to the ends of the range (thirty microseconds for ``1e-310``), and it holds the interpreter until the whole
-text is read. So Python's own conversion makes the floats here, which takes a microsecond at worst, in a
-Python function, so that other threads have their turn between its calls.
-What a text may contain, and how much, is decided elsewhere.
+to the ends of the range (thirty microseconds for ``1e-310``) and holds the interpreter until the whole text
+is read. So Python's own conversion makes the floats here, a microsecond each, in a Python function, so that
+other threads have their turn between its calls.
 """
 
 from __future__ import annotations

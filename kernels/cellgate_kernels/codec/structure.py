@@ -1,9 +1,8 @@
 """What can be learned about JSON without decoding it: how many containers and elements it has, and how deep.
 
 Decoded text takes about as much memory as its bytes, but the three bytes of an empty list become fifty, and
-the garbage collector visits each list. So the number of elements is limited before anything is decoded. Pure;
-the limits of whole messages are in ``policy``. Commas and brackets inside strings do not count, but strings
-are only recognised where there are suspiciously many of these.
+the garbage collector visits each list. So the number of elements is limited before anything is decoded.
+Commas and brackets inside strings do not count, but strings are only recognised where these are very many.
 """
 
 from __future__ import annotations

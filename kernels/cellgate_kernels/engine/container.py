@@ -66,12 +66,10 @@ def container_config(
     read_only_proc: bool = True,
     names: bool = False,
 ) -> dict[str, Any]:
-    """Return the body of a create request. `processors`: the engine's host's; it refuses a larger quota.
+    """Return the body of a create request. Raises InvalidInput for a mount that can't be read.
 
-    `read_only_proc`: False where the engine's runtime must write to /proc to start a program (SELinux).
-    `names`: whether branches there may enter mounts that are made for them.
-
-    Raises InvalidInput for a mount that can't be read.
+    `processors`: the engine's host's; it refuses a larger quota. `read_only_proc`: False where the runtime
+    must write to /proc (SELinux). `names`: whether branches there may enter mounts that are made for them.
     """
     host: dict[str, Any] = {
         "NetworkMode": settings.network_mode,

@@ -1,12 +1,9 @@
 """One Docker engine as the event loop sees it: calls that do not block, containers whose end is a future.
 
-The SDK is synchronous. Its calls run in a few threads that an `Engine` owns, and one more thread reads the
-engine's events: nothing polls. Containers carry the label of one gateway (`instance`); those of others are
-never touched, and unknown ones with our label are removed. ``container`` decides on their configuration;
-``docker`` is the provisioner that uses this.
-
-When the engine goes away its containers may live on (live-restore). The events thread keeps reconnecting,
-every 5 seconds at the longest, and the containers that exist are then compared with those that should.
+The SDK's calls run in a few threads that an `Engine` owns, and one more reads the engine's events: nothing
+polls. Containers carry the label of one gateway (`instance`); those of others are never touched, and unknown
+ones with our label are removed. When the engine goes away its containers may live on (live-restore): the
+events thread reconnects, and the containers that exist are then compared with those that should.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ from cellgate_kernels.specs.environments import OWN, environment_of, start_up_fi
 
 RECIPE = "Dockerfile.kernel"
 MATERIAL = ("inside/uv.txt", "specs/uv_command.py", "specs/compile_packages.py")
-"""The files that the recipe copies, below the package's folder, besides the list of packages and the start-up
-files."""
+"""The files that the recipe copies, but for the list of packages and the start-up files."""
 
 _LABEL = "org.cellgate.environment"
 
@@ -40,8 +39,7 @@ def build_image(
 ) -> str:
     """Build the kernel image of the packages in `requirements` and name it `tag`; returns its id.
 
-    `base_image` replaces the recipe's own. `progress` gets a line now and then. Raises BackendUnavailable
-    with the end of the builder's output.
+    `base_image` replaces the recipe's own. `progress` gets lines. Raises BackendUnavailable.
     """
     client = _client(url)
     try:

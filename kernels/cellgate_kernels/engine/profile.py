@@ -1,17 +1,15 @@
 """The seccomp profile of kernels in containers, in the engine's own JSON.
 
 It is the default profile of Docker's engine (moby 24, for a process without capabilities) with the rules of
-``seccomp`` about arguments, and without io_uring and the older asynchronous I/O. Programs of other ABIs
-(i386, x32, 32-bit ARM) don't run, so that there are no calls by other numbers. The engine leaves out names
-that an architecture does not have.
+``seccomp`` about arguments, and without io_uring, the older asynchronous I/O and programs of other ABIs
+(i386, x32, 32-bit ARM), whose calls have other numbers. The engine omits names that an architecture lacks.
 
 Processes in containers whose branches get names of their own (``names``) may enter user namespaces and
 mounts. Linux lets them into each that was made as their user below their own, and that is the machine's: also
 those of other containers' branches, and of the machine's own user of that number. What they need for it is a
 descriptor. Their /proc has those of their container; requests of ioctl(2) that lead to others are refused.
-
-gVisor answers system calls itself, so it has a profile of its own: what would give a kernel gigabytes of disk
-in a moment is refused, all else is allowed. It reads it if its runtime has ``--oci-seccomp``.
+gVisor answers system calls itself, so its profile only refuses what would give a kernel gigabytes of disk in
+a moment. It reads it if its runtime has ``--oci-seccomp``.
 """
 
 from __future__ import annotations

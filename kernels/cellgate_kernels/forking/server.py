@@ -2,16 +2,11 @@
 
 A zygote (``inside/zygote.py``) is an interpreter in a sandbox of its own that has loaded what kernels need.
 There is one for each `ZygoteLineage`: a kernelspec with what all its kernels have in common. It is replaced
-after a number of forks, after some time, and at the first doubt; then it ends with its last kernel. Kernels
-end with their zygote.
+after a number of forks, after some time, and at the first doubt; then it ends with its last kernel.
 
-What can't be forked faithfully is not forked: `ForkServer.fork` raises NotForked, which says why, and the
-caller starts the kernel cold: as a program of its own. That is so for variables that the interpreter or the
-loaded modules have read already, for libraries that start threads when they are loaded, and for folders that
-the zygote's sandbox does not have.
-
-Nothing here blocks the loop: cgroups are made in threads, sockets don't block, processes are watched by
-pidfds.
+What can't be forked faithfully is not forked: `ForkServer.fork` raises NotForked, and the caller starts the
+kernel cold: for variables that the interpreter or the loaded modules have read already, for libraries that
+start threads when loaded, for folders that the zygote's sandbox lacks. Nothing here blocks the loop.
 """
 
 from __future__ import annotations
@@ -99,8 +94,7 @@ class ForkSettings:
 @dataclass(frozen=True, slots=True)
 class ZygoteLineage:
     """What a zygote is made for: the command and the environment that all its kernels have, and what they may
-    read of the host. `packages`: whether they have a folder of packages, which may have other versions of
-    what a zygote loads.
+    read of the host. `packages`: whether they have a folder of packages, maybe with other versions.
     """
 
     argv: tuple[str, ...]
@@ -137,8 +131,7 @@ def can_fork(argv: Sequence[str]) -> bool:
 
 class ForkServer:
     """The zygotes of one gateway. `sessions`: the folders in which kernels' folders are, and whether kernels
-    may write there. Without `cgroups` kernels have none, without `uids` they have the gateway's. `close` it
-    when no kernel is left.
+    may write there. Without `cgroups` kernels have none, without `uids` they have the gateway's.
     """
 
     def __init__(

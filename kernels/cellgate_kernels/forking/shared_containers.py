@@ -3,12 +3,9 @@
 There is one for each `Sharers`: a principal, a kernelspec and limits. Its first process loads modules
 (``inside/container_zygote.py``) and forks a kernel for each `Seat`, with folders, variables, a keeper and,
 where we may divide the container's cgroup, a cgroup of its own. It is replaced after a number of forks, some
-time, or at a doubt, and ends with its last kernel. Nobody else's kernel ever enters it.
-
-The kernels' folders lie side by side in folders that are mounted when the container starts, as no others can
-be mounted later. Only root owns those, so no kernel can exchange a neighbour's folder for a link: the gateway
-must be root. What can't be forked raises NotForked, and the caller starts the kernel in a container of its
-own.
+time, or at a doubt, and ends with its last kernel. The kernels' folders lie side by side in folders that are
+mounted when the container starts, as no others can be mounted later. Only root owns those, so no kernel can
+exchange a neighbour's folder for a link: the gateway must be root. What can't be forked raises NotForked.
 """
 
 from __future__ import annotations
@@ -184,8 +181,7 @@ class SharedContainers:
     def forks(self, kernelspec: str, limits: ResourceLimits | None = None) -> bool:
         """Return whether kernels of this kernelspec are forked, as far as is known.
 
-        With these limits: a client may have chosen some with which no zygote works. With none given, whether
-        any are.
+        With these limits: a client may have chosen some with which no zygote works. Without: any.
         """
         if limits is not None:
             return not self._why_not((kernelspec, limits))

@@ -1,14 +1,13 @@
 """Several kernels in one sandbox or container: a kernel, its branches and theirs.
 
 A `SharedSandbox` knows who is in a sandbox and ends it with the last of them; until then a kernel ends alone,
-by its keeper. A kernel that dies does not end a sandbox with held forks, because a kernel can be made of
-those. Folders that several of them use are removed with the last one that does. A `BranchProvisioner` is the
-provisioner of a kernel that was not launched but branched off: whatever belongs to the sandbox is the first
-kernel's (`root`), whose provisioner works on after that kernel's own end.
+by its keeper, and one that dies does not end a sandbox with held forks. Folders that several use are removed
+with the last one that does. A `BranchProvisioner` is that of a kernel that was branched off: what belongs to
+the sandbox is the first kernel's (`root`), whose provisioner works on after that kernel's own end.
 
-How a single kernel of the sandbox ended is told by its keeper (``kept``). Code in the
-sandbox can end the keeper, and with it the sandbox; it could also forge what is told, and would deceive its
-owner about its own kernels. The end of the whole sandbox is seen from outside, and believed in any case.
+How a single kernel ended is told by its keeper (``kept``). Code in the sandbox can end the keeper, and with
+it the sandbox, or forge what is told, and would deceive its owner about its own kernels. The end of the whole
+sandbox is seen from outside, and believed in any case.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ class BranchPlace:
 @dataclass(slots=True, eq=False)
 class _Tenant:
     """One kernel of the sandbox. `workspace` and `packages`: the folders that it uses besides the sandbox's
-    own. `kept`: known of all once there are several. `killed`: by us. `vacated`: it has ended, and uses the
-    sandbox no more.
+    own. `kept`: known of all once there are several. `killed`: by us. `vacated`: it has left.
     """
 
     exited: asyncio.Future[KernelExit]

@@ -1,5 +1,4 @@
-"""Starts bash_kernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bash_cells.py
--f FILE``.
+"""Starts bash_kernel as a Cellgate kernel; run by the kernel environment's own interpreter.
 
 One bash, on its own terminal, runs all cells; ``bootstrap`` does the rest. Differences from the original
 bash_kernel: a cell is sourced from a file instead of being typed, so that tabs, ``!`` and long lines are just

@@ -1,12 +1,11 @@
-"""Starts ipykernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bootstrap.py -f
-FILE``.
+"""Starts ipykernel as a Cellgate kernel; run by the kernel environment's own interpreter.
 
-It does not use the gateway's code and needs nothing but ipykernel. ``bash_cells.py`` and ``deno_cells.py``
-start kernels of other languages through it. It is invisible to user code: ``sys.argv``, ``sys.path``,
-``__main__`` and matplotlib's inline backend are as ``python -m ipykernel_launcher`` leaves them. Differences:
-output in the middle of a cell is sent immediately, no history is written, the kernel itself keeps messages
-that its readers have not fetched yet, the debugger is loaded with its first request, ``exit()`` ends the
-kernel within its cell, an interrupt of a command ends its cell, and some errors are said more plainly.
+It needs nothing but ipykernel. ``bash_cells.py`` and ``deno_cells.py`` start kernels of other languages
+through it. It is invisible to user code: ``sys.argv``, ``sys.path``, ``__main__`` and matplotlib's inline
+backend are as ``python -m ipykernel_launcher`` leaves them. Differences: output in the middle of a cell is
+sent immediately, no history is written, the kernel itself keeps messages that its readers have not fetched
+yet, the debugger is loaded with its first request, ``exit()`` ends the kernel within its cell, an interrupt
+of a command ends its cell, and some errors are said more plainly.
 """
 
 if __name__ == "__main__":
@@ -144,10 +143,7 @@ def main(kernel_class=None):
 
 
 def fork_kernels(zygote, orders, here):
-    """Be a zygote; returns in each kernel whether it has still to make its shell.
-
-    `orders`: where they come from, as the gateway says.
-    """
+    """Be a zygote for these `orders`; returns in each kernel whether it has still to make its shell."""
     if orders.isdigit():
         zygote.serve(int(orders), partial(load, here), partial(prepare, zygote))
         return False

@@ -747,10 +747,7 @@ class Branch:
             os.environ["PWD"] = os.getcwd()  # noqa: PTH109
 
     def set_generators(self):
-        """Let the generators of random numbers go on as the parent's do, or seed them.
-
-        The last of all, because some of the other steps draw numbers.
-        """
+        """Let random generators go on as the parent's do, or seed them; the last step: others draw some."""
         seed = self.wanted["seed"]
         random.setstate(self.randomness)
         if seed is not None:

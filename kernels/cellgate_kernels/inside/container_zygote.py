@@ -100,10 +100,7 @@ def zygote_in_container(zygote):
 
 
 def enter(zygote, door, enter_names):
-    """Read what the kernel is to be, and become it; returns its description.
-
-    On any failure the gateway is told, and this ends.
-    """
+    """Become the kernel that is ordered; returns its description. A failure is told and ends this."""
     step = "its start"
     try:
         request, (log, *further) = zygote.received(door)

@@ -1,5 +1,4 @@
-"""Starts Deno's Jupyter kernel as a Cellgate kernel; run by the kernel environment's own interpreter:
-``deno_cells.py -f FILE``.
+"""Starts Deno's Jupyter kernel as a Cellgate kernel; run by the kernel environment's own interpreter.
 
 ``deno jupyter`` only speaks TCP (denoland/deno#35201), sends ``idle`` before all of a cell's output, and ends
 cells that don't parse without an explanation. So it runs as a child on loopback, and a kernel that

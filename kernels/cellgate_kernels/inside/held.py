@@ -220,10 +220,7 @@ def received(connection):
 
 
 def first_word(pipe, between):
-    """Return a starting kernel's pid and word; a silent one is killed, and its word is empty.
-
-    `between`: the process that forks it.
-    """
+    """Return the pid and word of a kernel that `between` forks; a silent one is killed, its word empty."""
     data = b""
     ends_at = time.monotonic() + SILENT_AFTER
     poll = select.poll()

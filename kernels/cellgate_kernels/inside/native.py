@@ -5,9 +5,8 @@ does not: each of its databases has threads of its own, and whoever closes one i
 that are not there. But a database can be told to have none, so its threads are sent home before the fork and
 called back after it, here and in the child. Those of a database that can't be told so stay, and are named.
 
-A thread does not say whose it is. What it will return to does: addresses on its stack, which are in the
-library's file. Where the system does not tell where a thread's stack is (gVisor), nothing is found; a thread
-that never waits is named as itself.
+A thread does not say whose it is, but addresses on its stack do, which are in the library's file. Where the
+system does not tell where that is (gVisor), nothing is found; a thread that never waits is named as itself.
 """
 
 import gc

@@ -4,10 +4,8 @@ After a fork each page is copied when the kernel writes to it for the first time
 microsecond. A cell as small as ``1+1`` writes to two thousand pages, mostly counts of references, so after
 each checkpoint a cell would take some milliseconds longer. These pages are nearly the same from cell to cell.
 So this finds out which ones were written to between two forks, and has the system copy them after those that
-follow, while nobody waits. A held fork would keep them anyway as soon as a cell has run.
-
-Which pages they are changes as cells do, and what was copied in advance can't be told from what was written
-to. So now and then nothing is copied, and they are found out anew: often at first, later seldom.
+follow, while nobody waits. What was copied in advance can't be told from what was written to, so now and then
+nothing is copied, and they are found out anew: often at first, later seldom.
 
 The system tells and copies by itself (pagemap of proc(5), MADV_POPULATE_WRITE of madvise(2), since Linux
 5.14); where it does not, this does nothing. All of it runs in the thread that answers requests for forks.

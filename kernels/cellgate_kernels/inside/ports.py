@@ -1,11 +1,9 @@
 """A port inside the sandbox, for the gateway: bytes between it and whatever program listens there.
 
-``programs`` imports this with the first connection of the gateway that begins with `CONNECT` instead of
-`START`. The answer is `CONNECTED` or `FAILED`; after `CONNECTED` both sides send bytes as they are, and the
-end of each direction is passed on. The gateway's half is ``cellgate_kernels/keeper/ports.py``.
-
-The connected descriptor is not passed to the gateway, which would cost less: a sandbox could keep a copy and
-make it a blocking one at any time, for both.
+``programs`` imports this with the first connection of the gateway that begins with `CONNECT`. The answer is
+`CONNECTED` or `FAILED`; after `CONNECTED` both sides send bytes as they are, and the end of each direction is
+passed on. The gateway's half is ``cellgate_kernels/keeper/ports.py``. The connected descriptor is not passed
+to the gateway: a sandbox could keep a copy and make it a blocking one at any time, for both.
 """
 
 import errno

@@ -5,18 +5,16 @@
 is one program's: a `START` comes in, then input, its end, and signals; `STARTED` or `FAILED` go out, then
 output, and at last `EXITED`. While the gateway does not read, the program's output is not read either, and
 stays in its pipes. A connection that is cut ends the program; after the end it is the gateway that closes it.
-The gateway's half is ``cellgate_kernels/keeper/programs.py``.
-
-A `JOIN` comes before a `START` and names a process of a kernel that has mounts of its own: the program is
-started in them. What can't be entered is told by `FAILED`.
+A `JOIN` before a `START` names a process of a kernel that has mounts of its own: the program is started in
+them. What can't be entered is told by `FAILED`. The gateway's half is
+``cellgate_kernels/keeper/programs.py``.
 
 A `KEEP` names one of the keeper's kernels by its pid: `STARTED` or `FAILED` go out, signals come in, and at
-last `EXITED` or `SIGNALLED` goes out. A branch is a kernel from then on. When
-the connection is cut it is killed, because only its gateway knows of it; the sandbox's first kernel is not,
-because the next gateway may adopt it. That one says `ALONE`: the keeper answers with `STARTED`, kills all
-kernels but the first and all forks that are held, and says `EXITED` when they have ended. A `HOLD` is a
-`KEEP` for such a fork, for which alone the keeper does not stay. The gateway's half is
-``cellgate_kernels/kernel/kept.py``.
+last `EXITED` or `SIGNALLED` goes out. A branch is a kernel from then on. When the connection is cut it is
+killed, because only its gateway knows of it; the sandbox's first kernel is not, because the next gateway may
+adopt it. That one says `ALONE`: the keeper answers with `STARTED`, kills all kernels but the first and all
+forks that are held, and says `EXITED` when they have ended. A `HOLD` is a `KEEP` for such a fork, for which
+alone the keeper does not stay. The gateway's half is ``cellgate_kernels/forking/kept.py``.
 
 Everything in a sandbox may connect here; it gets nothing that it could not start by itself.
 """

@@ -1,11 +1,10 @@
 """Forks a process whose parent is this one's own parent, in one step: for a process with a single thread.
 
-An orphan's way to the keeper is to be forked twice, by a process in between that ends at once. Each of the
-two forks copies the tables of all the memory, and the end of the one in between takes them down again. The
-system can give the new process the caller's parent itself (CLONE_PARENT of clone(2)), but no function of the
-C library asks for that. So the call is made here, and what the library's own fork() does around it: it keeps
-the thread's number and its list of robust locks right. What it does about other threads, such as taking the
-allocator's locks, is not done, so this is wrong in a process that has any.
+An orphan's way to the keeper is to be forked twice, by a process in between that ends at once, and each fork
+copies the tables of all the memory. The system can give the new process the caller's parent itself
+(CLONE_PARENT of clone(2)), but no function of the C library asks for that. So the call is made here, and what
+the library's own fork() does around it: it keeps the thread's number and its list of robust locks right. What
+it does about other threads, such as taking the allocator's locks, is not done.
 
 `fork` returns None where it does not work: on an architecture whose numbers are not here, where the system
 does not say where the library keeps the thread's number or refuses the call, and beside other threads.

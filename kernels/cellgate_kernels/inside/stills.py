@@ -6,8 +6,7 @@ has Deno: one process for plotly's and one for Vega's charts of a cell, started 
 cell's end, so that between cells the kernel has no child; one for a chart that is shown between cells is gone
 with it. Without a still there is a sentence that says why. Threads may show charts at the same time, which
 are drawn one after the other. Altair's charts are data too, unless a cell has chosen another renderer.
-
-A still is never worth a failure: whatever goes wrong, the chart is shown without it.
+Whatever goes wrong, the chart is shown without its still.
 """
 
 import json

@@ -1,13 +1,12 @@
 """pandas' tables as data: what ``bootstrap.py`` adds to what a cell shows, if its request asks for it.
 
-The form is pandas' Table Schema, as ``to_json(orient="table")`` writes it, for tables that this writes
-exactly. It is not made by it: that cuts floats after ten decimals and times after milliseconds, writes two
-columns of one name over each other, and has no form for many values. ``docs/reference/api.md`` states what is
-different, and ``gateway/cellgate/client/tables.py`` makes the table again.
+The form is pandas' Table Schema, as ``to_json(orient="table")`` writes it, but not made by it: that cuts
+floats after ten decimals and times after milliseconds, writes two columns of one name over each other, and
+has no form for many values. ``docs/reference/api.md`` states what is different, and
+``gateway/cellgate/client/tables.py`` makes the table again.
 
 A value for which JSON has no form is an object with one key that begins with ``$``. In a column whose values
-are all of one such kind only their content is written, and the field says which kind (`values`). Nothing here
-imports pandas before there is a table.
+are all of one such kind only their content is written, and the field says which kind (`values`).
 """
 
 import json

@@ -3,9 +3,7 @@
 Both are outside of a process's own memory, and nobody else can bring them back: a temporary file that has no
 name, one that was removed while it was open, a memfd, memory that `mmap` or multiprocessing shares. So a held
 fork keeps what was in them (`Unnamed.note`), and each kernel that is made of it gets new ones with the same
-content in their places (`Unnamed.come_back`), below the same numbers and at the same addresses.
-
-Files that have a name are the workspace's, or stay as they are; ``held.py`` opens them anew.
+content (`Unnamed.come_back`), below the same numbers and at the same addresses.
 """
 
 import ctypes

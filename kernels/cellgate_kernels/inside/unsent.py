@@ -3,12 +3,10 @@
 ipykernel sends text from a thread, a hundredth of a second later, and libzmq from another one. A kernel that
 is killed in between takes with it what would say why. So each text is also put into a file that is mapped
 into memory, which costs a fraction of a print and outlives the process, and so is which message sent it.
-``kernels/cellgate_kernels/protocol/unsent.py`` reads the file once the kernel has ended, with the same
-values.
+``kernels/cellgate_kernels/protocol/unsent.py`` reads the file once the kernel has ended.
 
 The file has two halves, written in turn, so that the latest text is always there. Behind them it says how
-many requests came: forks of a cell see there whether it is still the latest. A kernel does without the file
-where it can't be made.
+many requests came: forks of a cell see there whether it is still the latest.
 """
 
 import errno

@@ -3,8 +3,7 @@
 They are asked for by a message of our own on the shell channel, so the answer comes between two cells and is
 itself none: nothing is executed, counted or remembered. Of a value is told what its type says at once. Types
 that are not known here may be anybody's: of their values only the type's name is told, and no method of
-theirs is called. Nothing is imported for it: types of libraries are looked up among the modules that are
-there.
+theirs is called. Nothing is imported: types of libraries are looked up among the modules that are there.
 """
 
 import sys

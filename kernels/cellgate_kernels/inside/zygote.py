@@ -7,11 +7,8 @@ it receives a number and one end of a connection, which it does not read: its ch
 session enters the zygote: no key, no variable, no path.
 
 The child builds its walls from what it reads there (`Walls`), in the order in which each step needs the
-rights that a later one drops; ``walls/mounts.py`` has the description of its files. `serve` returns in
-it, and it goes on as a kernel does that was started cold. What it inherits from the zygote and can't
-change: the addresses at which modules are loaded.
-
-Like everything in this folder it imports nothing of the gateway. Linux 5.12 or newer.
+rights that a later one drops; ``walls/mounts.py`` describes its files. `serve` returns in it, and it goes on
+as a kernel that was started cold, but for the addresses at which modules are loaded. Linux 5.12 or newer.
 """
 
 import array
@@ -79,7 +76,7 @@ def serve(descriptor, load, prepare):
     """Fork kernels for the gateway at the other end of this socket, and exit when it goes.
 
     `load` imports what every kernel needs, and `prepare` makes it, when all modules are loaded. Returns in
-    each kernel, with its walls up.
+    each kernel.
     """
     control = socket.socket(fileno=descriptor)
     orders = json.loads(control.recv(MOST_BYTES))

@@ -1,7 +1,6 @@
 """The frames between the gateway and the keeper of a kernel's sandbox, shared by ``programs`` and ``ports``.
 
-A frame is its kind, the size of what follows, and that. ``inside/programs.py`` is the keeper's half and tells
-the protocol. No input or output here.
+A frame is its kind, the size of what follows, and that. ``inside/programs.py`` tells the protocol.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A connection to a program that listens on a port inside a kernel's sandbox, relayed by the kernel's keeper.
 
 The keeper's half is ``inside/ports.py``. What comes from there is from a sandbox, where anybody may have
-taken the keeper's place: it gets a port's number and whatever the caller writes, and the caller reads bytes
-that nothing vouches for.
+taken the keeper's place: it gets a port's number and whatever the caller writes, and the caller reads bytes.
 """
 
 from __future__ import annotations

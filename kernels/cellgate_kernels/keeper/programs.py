@@ -1,11 +1,10 @@
 """A program beside a kernel, in its sandbox: started by the kernel's keeper, one connection for each.
 
-The keeper's half is ``inside/programs.py``, which tells the protocol. What comes from there is from a
-sandbox, where anybody may have taken the keeper's place: a frame's size and kind are checked before it is
-read, and it becomes a typed value. Each frame brings something, output or the news of input that was taken;
-whoever sends one that does not is left. A program may write byte by byte, so all programs together have few
-frames in a turn of the loop (``places``). While nobody calls `next`, nothing is read, and the program waits
-at its full pipes.
+The keeper's half is ``inside/programs.py``, which tells the protocol. In a sandbox anybody may have taken the
+keeper's place: a frame's size and kind are checked before it is read, and it becomes a typed value. Each
+frame brings something, output or the news of input that was taken; whoever sends one that does not is left. A
+program may write byte by byte, so all programs together have few frames in a turn of the loop (``places``).
+While nobody calls `next`, nothing is read, and the program waits.
 """
 
 from __future__ import annotations
@@ -252,8 +251,7 @@ async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
 
     A branch becomes one of the keeper's kernels by this; a `held` fork is none, so the keeper does not stay
     for it. Closing the connection kills a kernel that still runs, unless it is the sandbox's first. `pid` is
-    its number in its own namespace. Raises InvalidInput if there is no such kernel, KernelDied if nobody
-    answers.
+    its number in its own namespace. Raises InvalidInput for an unknown kernel, KernelDied without an answer.
     """
     try:
         return await _begin(path, frame(Ask.HOLD if held else Ask.KEEP, NUMBER.pack(pid)))
@@ -262,8 +260,7 @@ async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
 
 
 async def end_other_kernels(path: str) -> None:
-    """End all kernels of the keeper whose socket is at `path` but its first, and all forks that are held;
-    return when they have ended.
+    """End all kernels of the keeper whose socket is at `path` but its first, and all held forks; return then.
 
     Raises KernelDied if nobody says that they have.
     """

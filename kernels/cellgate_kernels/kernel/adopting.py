@@ -40,10 +40,9 @@ async def adopt(
     """Take over a kernel that an earlier gateway started, with its running cell.
 
     `secrets`: those of the stored names, with their values as they are now. `attend` is called before the
-    connection opens, to listen from the first message on. Once this has returned, it receives everything
-    that is sent on iopub, and all branches in its sandbox have ended. Raises KernelStartFailed or
-    KernelDied when the kernel or its keeper is not alive or does not answer, BackendUnavailable,
-    KernelspecNotFound; then the kernel is ended, but its workspace is left.
+    connection opens, to listen from the first message on. Once this has returned, all branches in its sandbox
+    have ended. Raises KernelStartFailed, KernelDied, BackendUnavailable or KernelspecNotFound when the kernel
+    or its keeper does not answer; then the kernel is ended, but its workspace is left.
     """
     manager = workshop.manager(stored.kernelspec, Path(stored.runtime), stored.id)
     spec = workshop.catalog.get_kernel_spec(stored.kernelspec)

@@ -1,8 +1,7 @@
 """A kernel's sleep: frozen, its memory given back to the system, and woken by the next message to it.
 
-A frozen kernel keeps everything: variables, threads, connections, open files. Whatever is sent to it waits
-in its sockets until it is thawed, so waking loses nothing and need not come first. It is not told that it
-slept: clocks went on. Without swap a kernel is frozen only. ``sessions.sleep`` decides who sleeps.
+A frozen kernel keeps everything. Whatever is sent to it waits in its sockets until it is thawed, so waking
+loses nothing and need not come first. Without swap it is frozen only. ``sessions.sleep`` decides who sleeps.
 """
 
 from __future__ import annotations

@@ -72,10 +72,7 @@ class BranchOrder(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A branch that runs. `pid` and `parent` are the processes' numbers in their own namespace.
-
-    `named`: it has taken the names that it was offered.
-    """
+    """A branch that runs, with processes as numbered there. `named`: it has the names that it was offered."""
 
     pid: int
     parent: int
@@ -103,8 +100,7 @@ async def ask_for_branch(
 ) -> Made:
     """Let a kernel fork, and return when its branch runs.
 
-    Raises KernelBusy, CannotBranch, KernelStartFailed if the branch did not come up, and KernelDied if the
-    kernel ended or can't be reached.
+    Raises KernelBusy, CannotBranch, KernelStartFailed if the branch did not come up, and KernelDied.
     """
     answer = connection.ask(Channel.CONTROL, REQUEST, msgspec.to_builtins(order))
     try:

@@ -1,9 +1,8 @@
 """A Python kernel's environment: its Python version and packages, as reported by a kernel itself.
 
-A kernel is asked, whatever the backend, because the interpreter may be in an image that only the kernel sees.
-It must have no variables from a client and must not have run anybody's code; ``launcher`` chooses it. The
-answer is still data from a kernel: it comes as JSON, its size is checked before it is decoded, and it becomes
-an `Environment`, whose fields have passed their grammars. Anything else never leaves this module.
+A kernel is asked because the interpreter may be in an image that only the kernel sees. It must have no
+variables from a client and must not have run anybody's code; ``launcher`` chooses it. The answer is still
+data from a kernel: its size is checked before it is decoded, and it becomes an `Environment`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Checkpoints: everything that a kernel has in memory, kept as it was at a moment by a fork of its process.
 
-A held fork is a process in its kernel's sandbox or container that waits, and runs nothing. It belongs to the
-same principal and counts towards the same limits: where memory is limited for a whole sandbox, the system may
-end a kernel for what held forks keep, so whoever takes checkpoints must keep well within the limit. It ends
-with the last kernel of its sandbox and with the gateway that asked for it: the next one does not find it. The
-files of the workspace are no part of it.
+A held fork is a process in its kernel's sandbox or container that waits, and runs nothing. It counts towards
+the same limits: where memory is limited for a whole sandbox, the system may end a kernel for what held forks
+keep, so whoever takes checkpoints must keep well within the limit. It ends with the last kernel of its
+sandbox and with the gateway that asked for it. The files of the workspace are no part of it.
 
-Here is a connection to its process, and the keeper's word on its end. ``forks`` makes it, and live kernels of
-it, as often as is wanted; ``inside/branch.py`` forks, and ``inside/held.py`` is the process. What it answers
-is from a sandbox, where anybody may have taken its place: its size is limited, and it becomes a typed value.
-A false answer deceives nobody but its own user.
+Here is a connection to its process, and the keeper's word on its end; ``inside/held.py`` is the process. What
+it answers is from a sandbox, where anybody may have taken its place: its size is limited, and it becomes a
+typed value. A false answer deceives nobody but its own user.
 """
 
 from __future__ import annotations

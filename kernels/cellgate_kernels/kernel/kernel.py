@@ -1,8 +1,8 @@
 """One running kernel: ready when handed out, ended for good.
 
-A kernel is never restarted in place: a new one comes from ``pool``. This module knows nothing of sessions or
-records, and starts none: ``launcher`` does, ``forks`` makes kernels of kernels, ``adopting`` takes over those
-of a former gateway. A kernel has a ``connection`` and jupyter_client's ``manager``, which ends it.
+A kernel is never restarted in place: a new one comes from ``pool``. ``launcher`` starts kernels, ``forks``
+makes kernels of kernels, ``adopting`` takes over those of a former gateway. A kernel has a ``connection``,
+and jupyter_client's ``manager``, which ends it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ class KernelProfile:
     principal: str = ""
     """Whose other kernels it may share a container with; empty where each has one of its own."""
     workspace: Path | None = None
-    """The folder of another kernel that it works in; None where it gets one of its own. Its sandbox or
-    container is its own in any case.
-    """
+    """The folder of another kernel that it works in, in a sandbox of its own; None: one of its own."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -64,8 +62,7 @@ class KernelProfile:
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """What is known of a kernel from its start: its reply to kernel_info_request, the kernelspec's name for
-    people, its ``PYTHONHASHSEED`` (if known), whether it said that it can be branched, and that it tells of
-    its variables (see ``questions``).
+    people, its ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``).
     """
 
     info: Mapping[str, Any]
@@ -246,16 +243,14 @@ class Kernel:
     async def branch(self, spec: BranchSpec) -> Kernel:
         """Return a second live kernel with everything that this one has in memory, by a fork of its process.
 
-        For this one, the kernel's user calls ``KernelPool.branch``, which counts the new one too. It runs in
-        this one's sandbox or container, so it must belong to the same principal; `shares_sandbox_with`. It
-        has an id, a connection, a profile and a workspace as every other kernel, and ends by itself, in any
-        order. `packages` and `egress` are the same folders as this one's. Connections, `listen` and secrets'
-        masks are not inherited.
+        The kernel's user calls ``KernelPool.branch`` instead, which counts the new one too. It runs in this
+        one's sandbox or container, so it must belong to the same principal; `shares_sandbox_with`. It has an
+        id, a connection, a profile and a workspace as every other kernel, and ends by itself, in any order.
+        `packages` and `egress` are this one's folders. Listeners and masks are not inherited.
 
-        Don't let a cell begin until this has returned: one that runs is not disturbed, and KernelBusy is
-        raised. Raises CannotBranch with what stands in the way; KernelStartFailed when the branch did not
-        become ready, KernelDied when this kernel has ended. Then nothing is left of the branch, and this
-        kernel goes on as before.
+        No cell may begin until this has returned: one that runs is not disturbed, and KernelBusy is raised.
+        Raises CannotBranch with what stands in the way; KernelStartFailed when the branch did not become
+        ready, KernelDied when this kernel has ended. Then no branch is left, and this kernel goes on.
         """
         return await self._forks.branch(self, spec)
 
@@ -271,8 +266,7 @@ class Kernel:
     async def start_program(self, spec: ProgramSpec) -> Program:
         """Start a program beside the kernel, in its sandbox; it ends with the kernel at the latest.
 
-        Raises InvalidInput for one that can't be started, KernelDied when the kernel is gone or has no
-        keeper.
+        Raises InvalidInput for one that can't start, KernelDied when kernel or keeper is gone.
         """
         path = self._awake_keeper()
         joins: int | None = None
@@ -301,8 +295,7 @@ class Kernel:
     async def shutdown(self) -> None:
         """Kill the kernel and remove everything but its workspace folder. Concurrent calls share one end.
 
-        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel holds nothing that an
-        orderly shutdown would save.
+        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel has nothing to save.
         """
         if self._shutdown is None:
             self._shutdown = self._tasks.share(self._end(), f"shutdown {self.id}")
@@ -336,13 +329,14 @@ class Kernel:
         if self._unsent_is_told:
             return True
         self._unsent_is_told = True
+        last = connection.last_sent
         # Also of displays, if it kept a spool.
         spooled = await asyncio.to_thread(
-            undelivered, Path(prefix).parent, connection.key, connection.recent, MOST_RECENT
+            undelivered, Path(prefix).parent, connection.key, tuple(last.recent), MOST_RECENT
         )
         await connection.tell_undelivered(spooled.messages)
         connection.note_received(spooled.messages)
-        words = await asyncio.to_thread(read_last_words, prefix, connection.latest_texts)
+        words = await asyncio.to_thread(read_last_words, prefix, frozenset(last.texts.values()))
         await connection.tell_unsent(words.unsent)
         return words.complete and spooled.complete
 

@@ -162,11 +162,9 @@ class KernelLauncher:
     async def start(self, profile: KernelProfile) -> Kernel:
         """Return a ready kernel: it has answered kernel_info_request and its iopub messages arrive.
 
-        Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind.
-
-        A client's variables can run code in a kernel before it is asked anything. So a kernel with variables
-        is never asked for its environment. One without them was asked earlier, or is started first in the
-        same place, asked and ended.
+        Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind. A
+        client's variables can run code in a kernel before it is asked anything. So a kernel with variables is
+        never asked for its environment: another one is, once, and ended.
         """
         self.catalog.get_kernel_spec(profile.kernelspec)
         if not profile.variables:

@@ -1,7 +1,6 @@
 """jupyter_client's manager of one kernel, and the workshop: what a start, a fork and a takeover share.
 
-``launcher``, ``forks`` and ``adopting`` make kernels with it; ``kernel`` ends itself by its manager. Neither
-knows what a kernel is used for.
+``launcher``, ``forks`` and ``adopting`` make kernels with it; ``kernel`` ends itself by its manager.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 They go over the shell channel, where a kernel answers one request after the other, so nobody may be asked who
 runs a cell. Nothing is executed as a cell, counted or recorded. ``inside/variables.py`` tells of variables;
-the others are Jupyter's own (jupyter-client's "Messaging in Jupyter", sections "Completion" and
-"Introspection").
-
-What comes back is from a kernel, whose cells can say anything in its place: its size is limited before it is
-read, and it becomes a typed value. A false answer deceives nobody but the kernel's own user; what is no
-answer counts as an empty one.
+the others are Jupyter's own ("Messaging in Jupyter", sections "Completion" and "Introspection"). Cells can
+say anything in a kernel's place: an answer's size is limited before it is read, and it becomes a typed value.
+A false one deceives nobody but the kernel's user; what is none counts as empty.
 """
 
 from __future__ import annotations
@@ -60,8 +57,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=200)]
 class KernelCompletion(msgspec.Struct, frozen=True):
     """What may stand from `start` to `end` of the code, in Unicode code points.
 
-    `types`: of each match, what it is, such as ``function``; empty if the kernel does not say. `truncated`:
-    whether matches were left out.
+    `types`: of each match, such as ``function``; empty if unknown. `truncated`: whether some are missing.
     """
 
     matches: list[str]

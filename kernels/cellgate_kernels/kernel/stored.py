@@ -1,9 +1,8 @@
 """Stored data of kernels that outlive the gateway: one private file each, in the data folder.
 
-A file holds everything that the next gateway needs to take over a kernel: its connection info with the key,
-where it runs, what it was made of. The files are as secret as the keys in them (mode 0600). ``launcher``
-writes one when a kernel is ready, which goes with the kernel, so a file found at a start comes from a crash
-or was left on purpose. Blocking; nothing here talks to a kernel.
+A file has what the next gateway needs to take over a kernel: its connection info with the key, where it runs,
+what it was made of. It is as secret as the key (mode 0600). ``launcher`` writes it when a kernel is ready,
+and it goes with the kernel, so one found at a start was left behind. Blocking.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """What all isolation backends share: the contract of jupyter_client's provisioners, implemented once.
 
-A backend defines how a kernel is started and ended and where the kernel finds its files (`_view`, `_start`,
-`_end`, `_signal`). This class does the rest: the launch's folders, connection info, environment, undoing
-failed launches, and a `poll` that reads a future. It starts no process itself; ``child`` does for the local
-backends.
+A backend defines how a kernel is started and ended and where it finds its files. This class does the rest:
+folders, connection info, environment, undoing failed launches, and a `poll` that reads a future.
 
 The oddities of jupyter_client 8 that are handled here: `connection_info` is a class attribute of the base
 class; its `pre_launch` copies the whole environment; it cleans up neither failed nor cancelled launches; it
-calls kill, terminate and cleanup repeatedly, with a `restart` flag that is not always right
-(jupyter_client#1061); it polls ten times a second during a shutdown.
+calls kill, terminate and cleanup repeatedly, with a `restart` flag that may be wrong (jupyter_client#1061).
 """
 
 from __future__ import annotations
@@ -79,9 +76,7 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class KernelExit:
-    """How a kernel ended. `cause` is a stable word, `message` a public sentence; one of `code`, `signal` is
-    None.
-    """
+    """How a kernel ended: `cause` is a stable word, `message` a public sentence, `code` or `signal` None."""
 
     cause: str
     code: int | None
@@ -144,9 +139,7 @@ class Sharing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything a backend needs to start one kernel. Paths in `folders` are the host's, those in `argv` and
-    `env` the kernel's.
-    """
+    """What a backend needs to start a kernel: `folders` by the host's paths, `argv` and `env` by its own."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -157,15 +150,19 @@ class Launch:
 class CellgateProvisioner(KernelProvisionerBase):
     """Base of the isolation backends. Use it with AsyncKernelManager, in one event loop.
 
-    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
-    `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
-    folder that the kernel imports modules from and can't write to, never removed here), `branches` (an
-    existing folder for the workspaces of its branches, never removed here), `runtime_dir` (a folder only for
-    this kernel, for its sockets; made if missing, and removed in `cleanup`), `egress` (whether the kernel
-    gets a way to the socket that its owner makes in the folder of that name), `sockets` (where its sockets
-    go, if not into `runtime_dir`; made if missing, and removed in `cleanup`). Folders that are not given are
-    made in the temporary folder and removed, except that of branches. The `env` that Jupyter programs pass is
-    ignored: it is their own environment.
+    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict);
+    folders that exist and are never removed here: `workspace` (also `cwd`), `packages` (modules that the
+    kernel imports and can't write to), `branches` (for workspaces of its branches); folders that are made if
+    missing and removed in `cleanup`: `runtime_dir` (only for this kernel), `sockets` (for its sockets, if not
+    that); `egress` (whether the kernel gets a way to the socket that its owner makes in the folder of that
+    name). Folders that are not given are made in the temporary folder and removed, except that of branches.
+    The `env` that Jupyter programs pass is ignored: it is their own environment.
+
+    A backend is asked in this order: `check`; for each launch `_view`, `_check_program`, `_start`; then at
+    any time `_signal`, `_end`, `log_tail`, `image_used`, `process`; `files_given` before the first cell; for
+    each fork in the sandbox `branch_files_given`, then `make_names`; `explain_kill` after an end; `cleanup`
+    or `detach` at last. All on the loop's thread, where only what is a coroutine may wait. What concerns the
+    whole sandbox is asked of its first kernel's provisioner, also after that kernel's own end.
     """
 
     isolation: str = "none"
@@ -217,10 +214,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @property
     def keeper_socket(self) -> str | None:
-        """The path here of the keeper's socket for programs; None before a launch and after the end.
-
-        A kernel may put anything there.
-        """
+        """The path here of the keeper's socket, or of what the kernel put there; None when not running."""
         return None if self._folders is None else f"{self._folders.socket_prefix}-{KEEPER_PORT}"
 
     # To be implemented by a backend.
@@ -228,51 +222,78 @@ class CellgateProvisioner(KernelProvisionerBase):
     @classmethod
     @abstractmethod
     async def check(cls) -> None:
-        """Try the backend for real. Raises BackendUnavailable, saying what to install, when it can't run
-        here.
-        """
+        """Try the backend for real, before any launch. Raises BackendUnavailable, saying what to install."""
 
     @abstractmethod
     def _view(self, folders: LaunchFolders) -> KernelView:
-        """Return the paths at which a kernel of this backend sees `folders`."""
+        """Return the paths at which a kernel of this backend sees `folders`.
+
+        Called before `_start` too, and often: it makes nothing, and says the same of the same folders.
+        """
 
     @abstractmethod
     async def _start(self, launch: Launch) -> None:
-        """Start the kernel. Calls `_follow` as soon as there is something to end; may be cancelled then."""
+        """Start the kernel; returns when its process runs, which is long before it is ready.
+
+        Called once for each launch, when its folders and its connection file are there. Calls `_follow` as
+        soon as there is something to end: from then on this may be cancelled, and `_end` be called. A failure
+        before that leaves no process. Raises KernelStartFailed, BackendUnavailable.
+        """
 
     @abstractmethod
     def _end(self) -> None:
-        """Start ending the kernel; `_exited` completes when all its processes are gone. Idempotent."""
+        """Start ending the kernel, and return at once; `_exited` completes when all its processes are gone.
+
+        Called after `_follow`, also while `_start` waits, as often as somebody wants the end.
+        """
 
     @abstractmethod
     def _signal(self, signum: int) -> None:
-        """Send a signal to the running kernel. Raises InvalidInput for one the backend can't deliver."""
+        """Send a signal to the kernel. Called only after `_follow` and before the end.
+
+        SIGKILL and SIGTERM end it at least. Raises InvalidInput for a signal that the backend can't deliver.
+        """
 
     @abstractmethod
     async def log_tail(self) -> str:
-        """Return the end of the stderr of the kernel's process itself, at most 8 KiB."""
+        """Return the end of the stderr of the kernel's process itself, at most 8 KiB; "" where there is none.
+
+        Called when a start has failed, before `_end`, which may remove it. User code may have written it.
+        """
 
     async def explain_kill(self) -> KernelExit | None:
-        """Why the system has just killed a kernel whose sandbox goes on; None if that isn't known."""
+        """Return why a kernel or held fork was killed whose sandbox goes on; None if that isn't known.
+
+        Called right after the keeper has told of a SIGKILL that we did not send.
+        """
         return None
 
     def detach(self) -> None:
-        """Stop managing the kernel and let it outlive this program, if the backend can."""
+        """Stop managing the kernel and let it outlive this program, if it is `adoptable`; called last of all.
+
+        One that can't be adopted ends: now, or with this program.
+        """
 
     async def files_given(self) -> None:
-        """Called after files were put into the workspace of a kernel that has not run anything yet."""
+        """Let the kernel have files that were put into its workspace, and don't count them as its own use.
+
+        Called at most once, after the start and before any code of a client has run.
+        """
 
     async def make_names(self, folder: str, forked: int) -> Names | None:
-        """Names of its own for the workspace of a kernel that is about to be forked off in its sandbox; None
-        where it can have none, and then the workspace's name there is that of the kernel that is forked.
+        """Return names for the workspace of a kernel that is about to be forked in its sandbox; None without.
 
-        `folder`: that workspace, as the sandbox's first kernel sees it. `forked`: the process that is forked,
-        numbered as there.
+        Then the workspace's name there is that of the kernel that is forked. The caller closes the names when
+        the fork has entered them, or failed. `folder`: that workspace, as the sandbox's first kernel sees it.
+        `forked`: the process that is forked, numbered as there.
         """
         return None
 
     async def branch_files_given(self) -> None:
-        """Called after files were put into the workspace of a branch that is to be made in its sandbox."""
+        """Let kernels of the sandbox have the files in its workspaces: those of a branch were just put there.
+
+        Called before each fork that has a workspace of its own.
+        """
 
     @property
     def workspaces(self) -> int:
@@ -461,8 +482,7 @@ def connection_info(socket_prefix: str) -> KernelConnectionInfo:
 def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> tuple[str, ...]:
     """Return the kernelspec's argv with its placeholders filled in.
 
-    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` would be
-    whichever is first on a PATH.
+    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` may be any.
     """
     known = {"connection_file": connection_file, "resource_dir": resource_dir}
     argv = tuple(re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), word) for word in cmd)

@@ -1,9 +1,7 @@
-"""Kernels that are children of this process: started on the loop's thread, watched by pidfds, ended with all
-their processes.
+"""Kernels that are children of this process: started on the loop's thread, watched by pidfds, and ended.
 
 `Child` supervises one process and knows nothing of kernels; `ChildProvisioner` makes a provisioner of it.
-There is no thread, no SIGCHLD handler and no polling: the loop watches the process's pidfd (Linux >= 5.3)
-and its stderr. See pidfd_open(2).
+There is no thread, no SIGCHLD handler and no polling: the loop watches the process's pidfd and its stderr.
 """
 
 from __future__ import annotations
@@ -128,13 +126,11 @@ class Child:
 
     `status_fd` is the reading end of bubblewrap's ``--info-fd``; the child then counts as started when that
     has named the first process of its pid namespace (`inner_pid`), and as ended when that namespace is gone
-    too. `release_fd` is the writing end of its ``--block-fd``: nothing runs in the sandbox before we have
-    prepared its first process and closed this. `lifetime_fd` is only held open until the end. The child owns
-    all three. It must be made in the thread of the running loop, because the death signal of a parent is sent
-    when that thread ends (prctl(2)). Raises OSError when the program can't be started.
+    too. `release_fd` is the writing end of its ``--block-fd``: nothing runs in the sandbox before this is
+    closed. `lifetime_fd` is only held open. The child owns all three. It must be made in the loop's thread,
+    because the death signal of a parent is sent when that thread ends (prctl(2)). Raises OSError.
 
-    The system's OOM killer takes the child and its descendants before other processes (proc(5),
-    oom_score_adj). `oom_score_refused`: whether the system refused that, as it does for setuid programs.
+    `oom_score_refused`: whether the system refused to let its OOM killer take the child first.
     """
 
     expendable: ClassVar[bool] = True
@@ -239,8 +235,7 @@ class Child:
                 os.killpg(self._process.pid, signum)
 
     def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
-        """End the process, its group and its pid namespace; `exited` completes when they are gone, with
-        `fate` if it is given.
+        """End the process, its group and its pid namespace; `exited` then completes, with any `fate`.
 
         `first`: a signal by which a process outside of a pid namespace ends what it started, and itself;
         SIGKILL follows when it is still there a moment later.
@@ -403,11 +398,10 @@ def rlimits(
     """Return a kernel's limits by the names of prlimit(1).
 
     `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count address
-    space that BLAS only reserves. Memory that V8 reserves for code counts, so `reserved` is added. Shared
-    memory and the sum of several processes are not limited by it. `disk` is the largest size of one file.
-    `processes` limits the tasks to `pids`: useful only in a separate user namespace, because elsewhere it
-    counts all tasks of the user; it has no effect for root. `own_user`: the child will be in a separate user
-    namespace, where signals and timers are counted for it alone.
+    space that BLAS only reserves. V8's memory for code counts, so `reserved` is added. Shared memory and the
+    sum of several processes are not limited by it. `disk` is the largest size of one file. `processes` limits
+    tasks to `pids`, which elsewhere than in a user namespace of their own (`own_user`) are all those of the
+    user; it has no effect for root.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)

@@ -39,10 +39,9 @@ T = TypeVar("T")
 class LaunchFolders:
     """Host folders of one kernel. We remove `runtime`, and `workspace` only if we made it.
 
-    `packages`: a folder of modules that the kernel may read and others fill; None when there is none.
-    `branches`: an existing folder in which branches of the kernel get their workspaces; None likewise.
-    `egress`: a folder in which others may make a socket for the kernel to connect to; None likewise.
-    `elsewhere`: the folder of its sockets, if that is not in `runtime`; we remove it too.
+    These exist, or are None: `packages`, of modules that the kernel may read and others fill; `branches`, for
+    workspaces of its branches; `egress`, for a socket of others that the kernel connects to. `elsewhere`:
+    that of its sockets, if not `runtime`; we remove it too.
     """
 
     runtime: Path

@@ -2,15 +2,13 @@
 
 ``names`` runs it, outside of the sandbox or container, with the gateway's rights and for one branch. It makes
 a mount namespace like the sandbox's, in which another folder is at the workspace's name, and a user namespace
-that owns it. The branch's process enters both (``inside/names.py``), which takes two things: the user
-namespace is below the one that the forked process is in, and was made as that process's user.
+that owns it, below the forked process's and made as its user, so that the branch may enter both
+(``inside/names.py``).
 
 It runs in the sandbox's mounts for a moment, where nothing can see it: it is in another namespace of
-processes. There it loads nothing, as the files are another's, and it follows no link to the folder, which
-code in the sandbox may have put there. What it prints is the number of the process that is in the namespaces,
-and waits there until its standard input ends.
-
-Like what is in ``image`` it imports nothing of ours: it starts anew for each branch.
+processes. There it loads nothing, as the files are another's, and it follows no link to the folder. What it
+prints is the number of the process that is in the namespaces, and waits there until its standard input ends.
+It imports nothing of ours: it starts anew for each branch.
 """
 
 import ctypes
@@ -56,9 +54,8 @@ def checked(result: int) -> int:
 def make(first: int, forked: int, folder: str, name: str, user: int, group: int) -> None:
     """Make the namespaces, say that this process is in them, and wait. Raises OSError.
 
-    `first`: a process of the sandbox that is in its own mounts, numbered as here. `forked`: the one that is
-    forked, numbered as there. `folder`: where the first finds what is to be mounted at `name`. `user` and
-    `group`: the numbers, there, of those that the kernel is.
+    `first` finds `folder`, which is to be mounted at `name`; `forked` and the kernels' own `user` and `group`
+    are numbered as there.
     """
     mounts = os.open(f"/proc/{first}/ns/mnt", os.O_RDONLY)
     users = os.open(f"/proc/{first}/root/proc/{forked}/ns/user", os.O_RDONLY)
@@ -125,8 +122,7 @@ def allow_another() -> int:
     """Let one more user namespace be made below this one, also where bwrap has forbidden it for good.
 
     Returns a descriptor for the number of the process that is in it. Where it is forbidden, this goes on in a
-    child: then it is forbidden again, before the number is passed on, and whatever goes wrong: whoever waits
-    no longer closes our standard input, also by its own end.
+    child, before whose number is passed on it is forbidden again, whatever goes wrong.
     """
     with open(NAMESPACES) as file:  # noqa: PTH123
         most = file.read()

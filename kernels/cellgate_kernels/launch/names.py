@@ -1,12 +1,9 @@
 """The names of a workspace in a branch, as the gateway makes them: ``/workspace`` and the links to it.
 
-A branch is a fork in the sandbox or container of the kernel that was forked, where these names are that
-kernel's folder. So it gets a mount namespace of its own, in which they are the branch's. Nothing in a sandbox
-may make one. A program outside does (``name_maker``), and the branch enters it by descriptors
-(``inside/names.py``), which it receives from us by a socket beside its others.
-
-Where this can't be done there are no `Names`, and a branch's absolute names stay those of the kernel that it
-was forked from.
+A branch is a fork in a sandbox where these names are the forked kernel's folder. So it gets a mount namespace
+of its own, in which they are the branch's. Nothing in a sandbox may make one: a program outside does
+(``name_maker``), and the branch enters it (``inside/names.py``) by descriptors that come through a socket.
+Where this can't be done there are no `Names`, and a branch's absolute names stay its parent's.
 """
 
 from __future__ import annotations
@@ -33,9 +30,7 @@ from cellgate_kernels.launch.folders import check_socket_path
 logger = logging.getLogger(__name__)
 
 MOST_DEPTH: Final = 24
-"""How often a process of a sandbox and its forks may enter user namespaces, each in the one before. Linux
-allows 32 in all.
-"""
+"""How deep user namespaces of a sandbox and its forks may be nested. Linux allows 32 in all."""
 
 _PROGRAM: Final = Path(__file__).with_name("name_maker.py")
 _TIMEOUT: Final = 10.0
@@ -48,9 +43,8 @@ _MOST_SAID: Final = 500
 class NamesRequest:
     """What is to have which name. `first`: a process of the sandbox in its own mounts, numbered as here.
 
-    `forked`: the process that is forked, numbered as there. `folder`: where the first process finds what is
-    to be at `name`. `user` and `group`: the numbers, there, of the kernels' own; `is_machines_user`: they are
-    the same here.
+    `forked`: the process that is forked, `user` and `group`: its kernels' own, all numbered as there.
+    `folder`: where `first` finds what is to be at `name`. `is_machines_user`: whether they are the same here.
     """
 
     first: int

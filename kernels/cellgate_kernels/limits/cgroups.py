@@ -1,18 +1,17 @@
 """A cgroup for each forked kernel: what all its processes together may use of memory, tasks and processors.
 
 They are made below the cgroup that this process is in, so that whatever limits the gateway limits its kernels
-too, and their sum. Both versions of cgroups are known. With version 1 a controller has a hierarchy of its
-own. With version 2 there is one, in which only groups without processes may pass controllers on: if this
-process and its descendants are alone in their group, they are moved to one below it, which is what systemd's
-``Delegate=yes`` and most containers allow. See cgroups(7).
+too, and their sum. With version 1 of cgroups a controller has a hierarchy of its own. With version 2 there is
+one, in which only groups without processes may pass controllers on: if this process and its descendants are
+alone in their group, they are moved to one below it, which is what systemd's ``Delegate=yes`` and most
+containers allow. See cgroups(7).
 
 Where version 1 has all controllers and there is version 2 as well, kernels that may be frozen have a group
-there too. It limits nothing, but can be frozen, and its frozen processes can be killed. Those that version 1
-froze could not be, and would survive a gateway that crashes. Entering it takes some ten milliseconds, because
-the system stops all forks for that; entering those of version 1 takes none.
+there too, because what version 1 froze could not be killed, and would survive a gateway that crashes.
+Entering it takes some ten milliseconds, because the system stops all forks for that.
 
-All calls block; the loop makes them in a thread. A kernel enters its cgroup itself, by descriptors that are
-opened here with this process's rights, before it runs anybody's code.
+All calls block. A kernel enters its cgroup by descriptors that are opened here with this process's rights,
+before it runs anybody's code.
 """
 
 from __future__ import annotations
@@ -161,8 +160,7 @@ class Cgroups:
 
         `process` is the container's first, and `limits` are for all that are there now. With version 2 a
         group that has processes passes no controllers on, so they must be in one below. Raises
-        BackendUnavailable, saying why, where it can't be done for any container, and OSError where it failed
-        for this one.
+        BackendUnavailable, saying why, where it can't be done for any container, and OSError.
         """
         try:
             theirs = hierarchies(

@@ -1,9 +1,8 @@
 """The control group that a kernel has to itself: freezing it, and giving its memory back to the system.
 
 It works on groups that somebody else made, such as a container engine, and limits nothing. A kernel whose
-processes are in a group with others has none: they would be frozen too. Both versions of control groups are
-known (cgroups(7); the kernel's cgroup-v1/freezer-subsystem, cgroup-v1/memory and cgroup-v2). Writes to these
-files need root, or the owner of a delegated group.
+processes are in a group with others has none: they would be frozen too. See cgroups(7) and the kernel's
+cgroup-v1/freezer-subsystem, cgroup-v1/memory and cgroup-v2. Writes need root, or a delegated group's owner.
 """
 
 from __future__ import annotations

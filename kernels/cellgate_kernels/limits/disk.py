@@ -1,10 +1,10 @@
 """How much disk a kernel uses: the files in its writable folders, and deleted files that it keeps open.
 
 A bind-mounted folder has no quota, so its use must be measured; ``disk_watch`` does so repeatedly, in a
-thread. User code wrote what is read here: only folders are opened, no link is followed, and anything made so
-that it can't be measured counts as too much. A deleted file or folder is kept by a descriptor, by a mapping,
-by a process that runs from it or is in it, or by a message that waits in a socket; what else would keep one,
-such as a rule of Landlock, the filters of system calls refuse. See proc(5) and unix(7).
+thread. User code wrote what is read here: only folders are opened, no link is followed, and what can't be
+measured counts as too much. A deleted file or folder is kept by a descriptor, by a mapping, by a process that
+runs from it or is in it, or by a message that waits in a socket; what else would keep one, such as a rule of
+Landlock, the filters of system calls refuse. See proc(5) and unix(7).
 """
 
 from __future__ import annotations

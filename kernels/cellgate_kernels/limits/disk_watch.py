@@ -1,8 +1,7 @@
 """Checks the disk use of all kernels regularly, and ends those that use more than they may.
 
 A gateway has one watch, so that checking takes a limited share of one processor however many kernels there
-are. ``disk`` measures; the provisioners say what to check and how to end a kernel. It runs while there is
-something to watch.
+are. ``disk`` measures; the provisioners say what to check and how to end a kernel. It runs only while needed.
 """
 
 from __future__ import annotations
@@ -45,19 +44,17 @@ SHARE = 0.05
 next check: one with many files does not keep the watch away from the others."""
 
 MOST_ON_THE_WAY = 5
-"""Checks in a row that may find files on their way through a socket. Programs pass files all the time, but
-none needs to leave them there."""
+"""Checks in a row that may find files on their way through a socket, where no program needs to leave them."""
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
     """One kernel. `process` is its first one, None where we may not look into it; `end` ends the kernel.
 
-    `passes_files`: whether descriptors in its sockets are the kernel's doing. gVisor's own processes use them
-    too, and keep what its kernels pass in their own tables. `given`: bytes that its session brought along,
-    None while they have not been counted; `given_to_one`: what of them was in one workspace. `workspaces`:
-    how many there are in its sandbox at the moment, its own and those of branches; for each of them a session
-    has reserved the limit, and gives that back with its end. So no workspace may have what another reserved.
+    `passes_files`: whether descriptors in its sockets are its doing: gVisor's own processes use them too.
+    `given`: bytes that its session brought along, None while they have not been counted; `given_to_one`: what
+    of them was in one workspace. `workspaces`: how many there are in its sandbox now; for each a session has
+    reserved the limit, so no workspace may have what another reserved.
     """
 
     limits: ResourceLimits

@@ -1,11 +1,9 @@
 """The claims that wait for a kernel: whose turn it is, and how long each has waited.
 
-They wait in the fair order of ``turns``: whenever a kernel can be started, ``pool`` starts it for the claim
-whose turn it is, whatever its profile, and it belongs to that claim. If there is no place, the claims after
-it wait too, so a rare profile is not overtaken by common ones.
-
-A claim is told its position in line: at most once every `tell_interval` seconds, only if it has changed, and
-only while it is among the first `MOST_TOLD`. It is told at once when it leaves the line for a kernel.
+They wait in the fair order of ``turns``: ``pool`` starts a kernel for the claim whose turn it is, whatever
+its profile. If there is no place, the claims after it wait too, so a rare profile is not overtaken. A claim
+is told its position in line: at most once every `tell_interval` seconds, only if it has changed, and only
+among the first `MOST_TOLD`; and at once when it leaves the line for a kernel.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The life of one execute_request as a state machine: kernel messages in, events and an outcome out.
 
 Pure: no sockets, no clock, no tasks. The shell around it sends the request and the interrupt, watches the
-deadline and the kernel, and reports here what it did; ``connection`` delivers the messages, ``outputs`` turns
-the events into notebook outputs. Source: jupyter-client's "Messaging in Jupyter", sections "Execute",
-"Messages on the IOPub channel" and "Kernel status".
+deadline and the kernel, and reports here what it did. Source: jupyter-client's "Messaging in Jupyter",
+sections "Execute", "Messages on the IOPub channel" and "Kernel status".
 
-    queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
+queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
 """
 
 from __future__ import annotations
@@ -74,12 +73,10 @@ class Outcome:
 class Execution:
     """One execute_request from queue to outcome.
 
-    It is finished when both its reply (shell) and its idle status (iopub) have arrived. They race on two
-    sockets, so output may arrive after the reply.
-
+    It is finished when both its reply (shell) and its idle status (iopub) have arrived, in either order.
     `started`: whether the kernel has reported it. `replied`, `idle`: whether the two have arrived.
     `execution_count`: the kernel's prompt number, once it is known. `error`: `ename`, `evalue` and
-    `traceback` of the last error, cut to the caps like its event.
+    `traceback` of the last error, cut to the caps.
     """
 
     def __init__(self, msg_id: str, code: str, limiter: OutputLimiter, *, allow_stdin: bool = True) -> None:
@@ -116,9 +113,8 @@ class Execution:
     def receive(self, message: Message) -> Events:
         """Return the events that a kernel message makes for this execution; () for messages of others.
 
-        After the end only output counts: a thread that the cell left running still prints in its name.
-        Never raises: content that breaks the protocol is repaired where its meaning is clear, otherwise
-        ignored.
+        After the end only output counts: a thread that the cell left running still prints in its name. Never
+        raises: what breaks the protocol is repaired where its meaning is clear, or ignored.
         """
         if message.parent.msg_id != self.msg_id:
             return ()
@@ -185,8 +181,7 @@ class Execution:
 
         A cell that ended well is `ok` even if its deadline had passed or an interrupt was on its way. Any
         other end after a deadline is `timeout`, any error or abort after a requested interrupt is
-        `interrupted`: libraries turn a KeyboardInterrupt into their own errors, and some kernels answer it
-        with "abort".
+        `interrupted`: libraries turn a KeyboardInterrupt into their own errors.
         """
         assert self.finished, "no outcome before the end"
         assert self._end is not None

@@ -1,12 +1,10 @@
 """Replaces the values of secrets in what a kernel sends, before anybody else sees it.
 
 `Masker` works on text and knows values only: each, as it is and as Python, JSON and HTML write it, becomes
-``[secret NAME]``. `MessageMasker` applies it to the messages of one kernel: to every string of their content,
-whatever escapes the JSON uses. The text of a stream may be cut anywhere between two messages, so its end is
-held back while it could be the beginning of a value, until the next message of the cell. Pure. ``connection``
-calls it for the few kernels that have secrets. What it can't read and what may hold a value is left out.
-
-It finds whole values only. Code that is given a secret can always show it in a form that nobody looks for.
+``[secret NAME]``. `MessageMasker` applies it to every string in the messages of one kernel, whatever escapes
+the JSON uses. A stream's text may be cut anywhere between two messages, so its end is held back while it
+could be the beginning of a value, until the next message of the cell. Pure. What it can't read and what may
+hold a value is left out. Code that is given a secret can always show it in a form that nobody looks for.
 """
 
 from __future__ import annotations

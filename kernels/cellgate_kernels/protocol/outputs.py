@@ -1,9 +1,8 @@
 """Output events folded into nbformat outputs, read as text, and kept under caps.
 
-Pure: events in, values out. ``execution`` decides which messages become events and when an execution ends;
-``record.notebook`` makes whole notebooks. The rules are Jupyter's own (nbformat 4.5, JupyterLab's output
-area, nbclient): adjacent text of one stream is one output, a carriage return rewrites its line,
-``clear_output(wait=True)`` takes effect at the next output, a display id names outputs that change later.
+Pure: events in, values out. The rules are Jupyter's own (nbformat 4.5, JupyterLab's output area, nbclient):
+adjacent text of one stream is one output, a carriage return rewrites its line, ``clear_output(wait=True)``
+takes effect at the next output, a display id names outputs that change later.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Keeps questions of cells (`input_request`) from overtaking what the cell showed before it asked.
 
-The two come on sockets of their own, stdin and iopub. Our kernels say in a question's metadata which message
-on iopub was the last before it (``inside/bootstrap.py``). Until that one is here the question waits; it is
-delivered all the same once nothing has come for a while, because that message may be lost. Questions of other
-kernels do not wait. ``connection`` owns it, and says what has come.
+The two come on sockets of their own. Our kernels say in a question's metadata which message on iopub was the
+last before it (``inside/bootstrap.py``). Until that one is here the question waits; it is delivered all the
+same once nothing has come for a while, because that message may be lost. ``connection`` says what has come.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class WaitingQuestions:
 
     `deliver` takes a question whose turn has come. `quiet`: for how many seconds nothing has come from the
     kernel; 0 while its output is left unread. `waiting`: the questions, each behind the id that it waits for.
-    Use it on the loop's thread.
     """
 
     def __init__(self, deliver: Callable[[Message], None], quiet: Callable[[], float]) -> None:

@@ -1,9 +1,8 @@
 """How large a kernel's messages may be: one table, by channel and type, applied before anything is decoded.
 
-A kernel runs user code, and user code can sign messages, so neither a message nor its size can be trusted. A
-message over its limit is passed over and counted (``connection``); for outputs the result says that it was
-cut, as for those over the caps (``outputs``). ``structure`` limits how complex JSON may be, ``zmtp`` frames.
-Pure values. Source of the types: jupyter-client's "Messaging in Jupyter".
+User code can sign messages, so neither a message nor its size can be trusted. One over its limit is passed
+over and counted (``connection``); for outputs the result says that it was cut. ``structure`` limits how
+complex JSON may be, ``zmtp`` frames. Pure. Source of the types: jupyter-client's "Messaging in Jupyter".
 """
 
 from __future__ import annotations

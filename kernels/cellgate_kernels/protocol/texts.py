@@ -1,10 +1,8 @@
 """The text of a large stream message, read in small steps, and no more of it than there is room for.
 
-A JSON decoder holds the interpreter until it has read the whole text: a quarter of a second for 40 MB, during
-which no other request is answered. So the string is cut where no character and no escape is split, and its
-parts are decoded one by one. That requires content of the usual shape, with nothing but a name and a text;
-content of another shape must be small. Pure. ``connection`` decides what is large; ``execution`` uses the
-text.
+A JSON decoder holds the interpreter until it has read the whole text: a quarter of a second for 40 MB. So the
+string is cut where no character and no escape is split, and its parts are decoded one by one. That requires
+content of the usual shape, a name and a text; other content must be small. Pure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Reads the text that a kernel had written and not sent when it died: its last words.
 
-``inside/unsent.py`` writes the file of a kernel's own text beside its sockets, ``inside/keeper.py`` the file
-of what was left in the pipes of its children and C code. Code in the kernel can write there too, so no link
-is followed, only regular files are opened, no more is read than the files hold, and no more texts are made of
-them than a kernel may have. Whoever forges them says what he could have printed. Blocking; ``connection``
-delivers what is found.
+``inside/unsent.py`` writes the file of a kernel's own text beside its sockets, ``inside/keeper.py`` that of
+what was left in the pipes of its children and C code. Code in the kernel can write there too, so no link is
+followed, only regular files are opened, no more is read than the files hold, and no more texts are made of
+them than a kernel may have. Whoever forges them says what he could have printed. Blocking.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ _REST_BYTES = 64 * 1024
 FILES_BYTES = 2 * HALF + 2 * _REST_BYTES + 4096
 """What both files may use of a disk."""
 MOST_TEXTS = 2048
-"""Of a kernel that has died; earlier ones are left out. Letters for each stream in turn would fill the file
-with forty times as many."""
+"""Of a kernel that has died; earlier ones are left out. The file has room for forty times as many."""
 _TURN = struct.Struct(">IQ")
 _RECORD = struct.Struct(">BI")
 _SENT = struct.Struct(">QH")
@@ -124,8 +122,7 @@ class _Half:
 def read_last_words(prefix: str, received: frozenset[str]) -> LastWords:
     """Return the text that a dead kernel had written and not sent; none if it kept no files.
 
-    `prefix`: that of its sockets' paths. `received`: ids of messages from it, among them that of the latest
-    one with text that was received.
+    `prefix`: that of its sockets' paths. `received`: ids of its messages, among them the latest with text.
     """
     data = _read(Path(prefix + SUFFIX), 2 * HALF)
     halves = sorted((_Half(data[:HALF]), _Half(data[HALF:])), key=lambda half: half.turn)

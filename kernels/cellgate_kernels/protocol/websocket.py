@@ -1,13 +1,12 @@
 """Jupyter messages as a client's WebSocket carries them: JSON text, legacy binary and v1 binary frames.
 
-Pure: bytes in, `Message` out and back; the caller handles sockets, sizes and rates. Messages are relayed as
-frames: a kernel's message is joined, never decoded, and a client's is split after one pass that checks that
-it is JSON, so that nothing broken reaches a kernel. `messages.Signer` signs.
+Pure: bytes in, `Message` out and back. A kernel's message is joined, never decoded, and a client's is split
+after one pass that checks that it is JSON, so that nothing broken reaches a kernel. `messages.Signer` signs.
 
-Source: jupyter_server's "WebSocket kernel wire protocols". Without a subprotocol a message is one JSON
-object in a text frame, or, with buffers, a binary frame: a big-endian 32-bit count and offsets, then the
-JSON, then the buffers. With `v1` every frame is binary: little-endian 64-bit count and offsets (the last one
-is the end), then channel, header, parent_header, metadata, content and the buffers.
+Source: jupyter_server's "WebSocket kernel wire protocols". Without a subprotocol a message is one JSON object
+in a text frame, or, with buffers, a binary frame: a big-endian 32-bit count and offsets, then the JSON, then
+the buffers. With `v1` every frame is binary: little-endian 64-bit count and offsets (the last one is the
+end), then channel, header, parent_header, metadata, content and the buffers.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ def encode(message: Message, subprotocol: Subprotocol) -> tuple[Sequence[bytes],
     """Return a WebSocket frame's payload in parts, and whether the frame is binary rather than text.
 
     JSON parts are relayed as the kernel wrote them, and not copied. In the legacy framing invalid UTF-8 is
-    replaced, because a browser closes the socket at an invalid text frame; it is up to the client to refuse
-    a part that is not JSON.
+    replaced, because a browser closes the socket at an invalid text frame; clients refuse what is not JSON.
     """
     if subprotocol is Subprotocol.V1:
         return _encode_v1(message), True
@@ -154,10 +152,9 @@ def _encode_v1(message: Message) -> tuple[bytes, ...]:
 def decode(payload: bytes | bytearray | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:
     """Return the message in a client's WebSocket frame. Raises MalformedMessage with the fault.
 
-    Takes its time over a large one, in steps of a twentieth of a second at most: call it in a thread then.
-
-    Liberal where clients differ: a missing channel means the shell, missing or null parts are empty, unknown
-    fields stay. A header is rebuilt only when jupyter_client in the kernel would drop or misread it.
+    Steps of a large one take a twentieth of a second at most: call it in a thread then. A missing channel
+    means the shell, missing or null parts are empty, unknown fields stay. A header is rebuilt only when
+    jupyter_client in the kernel would drop or misread it.
     """
     try:
         data = payload.encode() if isinstance(payload, str) else payload
@@ -276,8 +273,7 @@ def _mended(frame: bytes, header: _ClientHeader) -> bytes:
 
     A kernel drops a message silently, so that its sender waits forever, when the version is missing, below 5
     or not a number (ipykernel 7 adapts old versions before it has unpacked the content), when the date is
-    impossible, and when it has no time zone once a cell has turned warnings into errors. A missing, null or
-    empty date does no harm.
+    impossible, and when it has no time zone once a cell has turned warnings into errors.
     """
     changes: dict[str, str] = {}
     if not isinstance(header.version, str) or not _USABLE_VERSION.match(header.version):

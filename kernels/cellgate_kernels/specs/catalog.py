@@ -1,9 +1,8 @@
 """The kernelspecs that Cellgate offers: those of its own folder, and no others that Jupyter may know.
 
 A kernelspec from elsewhere would start a kernel without isolation. Those for containers come with this
-package, because their interpreter is in the image; ``install`` makes the others. They are read once; `reload`
-reads them again. The catalog also names the isolation backend and gives it the operator's settings. It
-launches nothing; jupyter_client finds the provisioner named here through its entry point.
+package; ``install`` makes the others. They are read once; `reload` reads them again. The catalog also names
+the isolation backend and gives it the operator's settings; jupyter_client finds it by its entry point.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Compiles an environment's packages, except the tests that some of them bring along.
 
-A third of the code is tests, which nobody imports; uv and pip can't leave them out. It has to be done now:
-kernels can't write beside their packages. ``install`` runs this file as a script, by the environment's own
-interpreter, and so does ``uv_command`` for images; it needs nothing but the standard library::
-
-    python compile_packages.py
+A third of the code is tests, and uv and pip can't leave them out; kernels can't compile their packages later.
+``install`` runs this file as a script, by the environment's own interpreter, and so does ``uv_command`` for
+images; it needs nothing but the standard library: ``python compile_packages.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The kernel environments that Cellgate has lists of packages for, and which one a prefix has.
 
 The choice is kept beside the environment, so that a later ``cellgate setup`` that names none makes the same
-one again. ``install`` makes environments of these lists and of the start-up files, as does the recipe of the
-kernel image.
+one again. ``install`` makes environments of these lists and of the start-up files, as does the recipe.
 """
 
 from __future__ import annotations

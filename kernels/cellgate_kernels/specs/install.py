@@ -1,9 +1,8 @@
 """Makes the environment that kernels run in, separate from the gateway's, and the kernelspecs that start it.
 
-Used by ``cellgate setup``. It runs venv and uv as child processes and waits for them: not for the event
-loop. Everything is below ``<prefix>/share/cellgate``. The isolation backend is not chosen here: the
-kernelspecs name the sandbox, and the ``catalog`` may replace that. They are derived from those for
-containers, which come with this package: the same kernels, with different paths.
+Used by ``cellgate setup``. It runs venv and uv as child processes and waits for them: not for the event loop.
+Everything is below ``<prefix>/share/cellgate``. The kernelspecs name the sandbox, which the ``catalog`` may
+replace. They are those for containers, which come with this package, with different paths.
 """
 
 from __future__ import annotations
@@ -60,12 +59,10 @@ def create_environment(
     *,
     requirements: Path = Environment.STANDARD.lock,
 ) -> Path:
-    """Make the kernel environment with `requirements`, unless a finished one with the same is there; returns
-    its folder. The choice is kept, even if making it fails: see ``environments``.
+    """Make the kernel environment with `requirements`, unless a finished one has them; returns its folder.
 
-    `step` receives a description of each step, `detail` uv's output while it works. An environment that was
-    not finished, or was made from other requirements, is made again. Raises BackendUnavailable with the end
-    of uv's output; all of it is in ``setup.log``.
+    `step` receives a description of each step, `detail` uv's output while it works. The choice is kept even
+    if making it fails. Raises BackendUnavailable with the end of uv's output; all of it is in ``setup.log``.
     """
     root = data_folder(prefix.absolute())
     try:
@@ -249,8 +246,7 @@ class _Programs:
     """Runs programs one after the other, and logs their output.
 
     They run in `folder`, which is ours, so that they ignore uv settings and Python modules in the folder from
-    which the set-up was called. They inherit the lock: if the set-up is killed, the next one waits for the
-    programs that it has left running.
+    which the set-up was called. They inherit the lock: if the set-up is killed, the next waits for them.
     """
 
     def __init__(self, folder: Path, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:

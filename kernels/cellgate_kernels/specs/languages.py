@@ -1,7 +1,6 @@
 """Languages by their common names, and which kernel runs which.
 
-Pure. ``catalog`` uses it to find kernelspecs; ``execution.blocks`` makes cells of blocks in a language other
-than their kernel's.
+Pure. ``catalog`` uses it to find kernelspecs; ``execution.blocks`` makes cells of blocks in another language.
 """
 
 from __future__ import annotations

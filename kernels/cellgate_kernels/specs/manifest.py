@@ -1,8 +1,7 @@
 """What a kernel environment has, as it was written when the environment or its image was made.
 
 ``inside/manifest.py`` writes the file; no kernel has to be started to ask. Bounded and checked here, since
-models are told what is in it. An environment without a manifest, such as an operator's own, has none: nothing
-is guessed.
+models are told what is in it. An environment without a manifest, such as an operator's own, has none.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Runs uv as pip is configured on this machine: the same index, links, certificates, proxy and timeouts.
 
-uv reads neither ``pip.conf`` nor pip's variables, so a machine with its own index would have to be configured
-twice. This asks pip for its settings and passes them to uv as variables; settings for uv itself take
-precedence. Used by ``install`` for the kernel environment. ``make`` and ``Dockerfile.kernel`` run it as a
-script, before Cellgate is installed, so it needs nothing but the standard library, pip and uv::
-
-    python uv_command.py pip install --editable .        # any command of uv's
-    python uv_command.py install FOLDER REQUIREMENTS     # a kernel environment
+uv reads neither ``pip.conf`` nor pip's variables. This asks pip for its settings and passes them to uv as
+variables; settings for uv itself take precedence. Used by ``install`` for the kernel environment. ``make``
+and ``Dockerfile.kernel`` run it as a script, before Cellgate is installed, so it needs nothing but the
+standard library, pip and uv: ``uv_command.py pip install --editable .``, as any command of uv's, or
+``uv_command.py install FOLDER REQUIREMENTS`` for a kernel environment.
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ class UnreadableSettings(Exception):
 def uv_command(
     words: Sequence[str], environ: Mapping[str, str], pip: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """uv's whole command line for `words`, and its environment: `environ`, and pip's settings where `environ`
-    has none for uv.
+    """uv's whole command line for `words`, and its environment: `environ`, and pip's settings below that.
 
     If one of uv's files on this machine says where packages come from, pip's settings for that are ignored.
     Raises FileNotFoundError when uv is not installed beside this interpreter.
@@ -158,8 +155,7 @@ def venv_command(environment: Path, requirements: Path) -> list[str]:
 def install_words(environment: Path, requirements: Path) -> list[str]:
     """uv's words that install `requirements` in an environment.
 
-    With hashes nothing is built from source: a build would download packages without a known hash. Compiling
-    is left to `compile_command`.
+    With hashes nothing is built from source: a build would download packages without a known hash.
     """
     python = str(environment / "bin" / "python")
     words = ["pip", "install", "--python", python, "--no-compile-bytecode"]

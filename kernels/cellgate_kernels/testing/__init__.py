@@ -1,14 +1,11 @@
 """Kernels for tests: they start at once, behave as the test says, and need no process.
 
-For tests of code that uses Cellgate's kernels, as httpx ships its mock transport. A `FakeLauncher` replaces a
-``KernelLauncher``: give it to a real ``KernelPool``, and the pool to the code under test. A `Behaviour`
-decides what a kernel does with a cell; by default that is what the cell's code says (``slow 5``, ``never``,
-``dies``; see `understand`). A `Start` decides how kernels start. With `virtual_time` hours pass in
-milliseconds, and a test that waits for something that never comes fails immediately.
-
-A fake kernel talks to a real ``KernelConnection``: its messages are signed, framed and parsed like a real
-kernel's. There are no sockets, processes, folders of packages or isolation.
-docs/how-to/test-with-fakes.md shows how to use it.
+A `FakeLauncher` replaces a ``KernelLauncher``: give it to a real ``KernelPool``, and the pool to the code
+under test. A `Behaviour` decides what a kernel does with a cell; by default that is what the cell's code says
+(``slow 5``, ``never``, ``dies``; see `understand`). A `Start` decides how kernels start. With `virtual_time`
+hours pass in milliseconds, and a test that waits for something that never comes fails immediately. A fake
+kernel talks to a real ``KernelConnection``: its messages are signed, framed and parsed. There are no sockets,
+processes, folders of packages or isolation. docs/how-to/test-with-fakes.md shows how to use it.
 """
 
 from cellgate_kernels.testing.cells import (

@@ -1,11 +1,8 @@
 """An event loop whose time jumps to the next timer when nothing else is left to do.
 
-Deadlines of minutes pass in microseconds, always in the same order, whatever else the machine does. Work in
-threads takes no virtual time unless the test says so (`latency`): the loop waits for it in real time before
-anything else happens. So a test that uses files or SQLite is as repeatable as one that does not.
-
-It is for tests without real sockets: nothing outside the process is waited for. Code that uses
-``loop.time()`` sees virtual time; code that uses ``time.monotonic()`` does not.
+Deadlines of minutes pass in microseconds, always in the same order. Work in threads takes no virtual time
+unless the test says so (`latency`): the loop waits for it in real time first, so a test that uses files or
+SQLite is as repeatable. It is for tests without real sockets. Only ``loop.time()`` is virtual.
 """
 
 from __future__ import annotations
@@ -81,8 +78,7 @@ def _pass_on(done: Future[Any], late: Future[Any]) -> None:
 
 @contextmanager
 def virtual_time(latency: Callable[[], float] = lambda: 0.0) -> Iterator[VirtualTimeLoop]:
-    """A loop in virtual time; the caller runs it. Until the end, thread pools of this process run calls one
-    by one.
+    """A loop in virtual time; the caller runs it. Until the end, thread pools here run calls one by one.
 
     ``latency`` returns the virtual seconds that each call in a thread takes.
     """

@@ -210,11 +210,9 @@ class FakeKernel(Kernel):
 
     `group`: a control group that it is said to have. `discards`: how often it was discarded. `requests`: the
     types of all messages sent to it. `knows`: by their types, what it replies to requests that are no cells;
-    None for one that it works on until it is interrupted, and then does not reply to.
-
-    How it branches is set by a test: `facts`; `obstacles`, which refuse a branch or are overruled;
-    `children` that stay with it; `branch_error`, raised after the workspace was filled, as if the fork had
-    failed. All this applies to checkpoints too. A branch copies the obstacles and the count of cells.
+    None: it works on one until it is interrupted. How it is forked is set by a test: `facts`; `obstacles`,
+    which refuse or are overruled; `children` that stay with it; `branch_error`, raised after the workspace
+    was filled. A branch copies the obstacles and the count of cells.
     """
 
     def __init__(

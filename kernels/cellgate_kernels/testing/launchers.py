@@ -1,7 +1,6 @@
 """Where fake kernels come from: launchers whose starts are quick, slow, never-ending or bad.
 
-A `FakeLauncher` counts the kernels that exist, from the moment their start begins until they have ended, so
-that a test can check their maximum. It starts no process; ``kernels`` has the kernels.
+A `FakeLauncher` counts the kernels that exist, from the begin of their start to their end. No process starts.
 """
 
 from __future__ import annotations

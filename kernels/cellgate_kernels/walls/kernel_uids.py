@@ -1,17 +1,14 @@
 """A uid of its own for each forked kernel, where the gateway is root.
 
-Without one, a kernel's processes have root's uid outside of their user namespace: they can do nothing with it
-behind their walls, but what root owns would be theirs if a wall failed. With one they own nothing on this
-machine, cannot signal or trace another kernel's processes even if they could name them, and what the system
-counts for each user (processes, watches of files, pending signals) is counted for each kernel.
+Without one, a kernel's processes have root's uid outside of their user namespace: what root owns would be
+theirs if a wall failed. With one they own nothing on this machine, cannot signal or trace another kernel's
+processes, and what the system counts for each user (processes, watches of files, signals) is each kernel's.
 
-On disk the kernel's files stay root's, so the gateway, and the next kernel of the session, which has another
-uid, have them as before. The kernel sees them through mounts that show what root owns as its own
-(mount_setattr(2), MOUNT_ATTR_IDMAP). The file systems of its folders must know that: ext4, XFS and Btrfs do,
-overlayfs does not. `KernelUids.find` tries it.
-
-The uids are from 0x70000000 (1879048192) on, above those that distributions, container engines and
-systemd-nspawn give out, in blocks: the block of a gateway is chosen by the name of its data folder.
+On disk the kernel's files stay root's, so the gateway and the session's next kernel have them as before. The
+kernel sees them through mounts that show what root owns as its own (mount_setattr(2), MOUNT_ATTR_IDMAP).
+Their file systems must know that: ext4, XFS and Btrfs do, overlayfs does not. `KernelUids.find` tries it. The
+uids are from 0x70000000 (1879048192) on, above those that distributions, container engines and systemd-nspawn
+give out: a gateway's block is chosen by the name of its data folder.
 """
 
 from __future__ import annotations

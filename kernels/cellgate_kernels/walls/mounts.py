@@ -2,9 +2,8 @@
 
 `system_part` is the same for all kernels of a kernelspec; `session_part` comes after it and is one kernel's
 own. Both are steps in order: later ones may be inside earlier ones. `bwrap_words` says them in bubblewrap's
-words; ``forking.server`` sends the session's part to the child that ``inside/zygote.py`` forks.
-
-Pure, except that it looks which of the system's folders and files there are.
+words; ``forking.server`` sends the session's part to the child that ``inside/zygote.py`` forks. Pure, except
+that it looks which of the system's folders and files there are.
 """
 
 from __future__ import annotations
@@ -212,10 +211,7 @@ def zygote_words(
 
 
 def _above(steps: Iterable[Step]) -> list[str]:
-    """Return the folders above what is mounted.
-
-    bwrap would make them for root alone, and forked kernels may have uids of their own.
-    """
+    """Return the folders above all mounts: bwrap makes them for root alone, and forks have other uids."""
     folders: set[str] = set()
     for step in steps:
         is_there = not isinstance(step, Bind) or not step.optional or Path(step.source).exists()

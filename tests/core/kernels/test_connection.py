@@ -26,8 +26,8 @@ from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.places import FRAMES_A_TURN
 from cellgate_kernels.channels import reception as reading
 from cellgate_kernels.channels import zmtp
-from cellgate_kernels.channels.connection import KernelConnection, _Reading
-from cellgate_kernels.channels.reception import THREADS, Reception
+from cellgate_kernels.channels.connection import KernelConnection
+from cellgate_kernels.channels.reception import THREADS, LargeReading, Reception
 from cellgate_kernels.channels.sockets import LocalSocket, socket_path
 from cellgate_kernels.protocol import overtaking
 from cellgate_kernels.protocol.masking import Masker, MessageMasker
@@ -305,7 +305,7 @@ async def test_a_wrong_signature_is_dropped_counted_and_harms_nothing(
     peer.publish("after")
     await until(lambda: len(messages) == 2)
     assert texts(messages) == ["before", "after"]
-    assert connection.malformed == 5
+    assert connection.intake.malformed == 5
     told = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == 1, "a kernel that sends rubbish must not fill the log"
 
@@ -319,7 +319,7 @@ async def test_a_changed_message_is_dropped(connection: KernelConnection, peer: 
     peer.publish("after")
     await until(lambda: messages)
     assert texts(messages) == ["after"]
-    assert connection.malformed == 1
+    assert connection.intake.malformed == 1
 
 
 # ---- floods
@@ -716,7 +716,7 @@ async def test_a_message_beyond_the_bound_is_handed_out_without_its_content(
     for message in messages[1:4]:
         with pytest.raises(MalformedMessage, match="too large"):
             message.content()
-    assert (connection.passed_over, connection.malformed) == (3, 1)
+    assert (connection.intake.passed_over, connection.intake.malformed) == (3, 1)
     said = [record.getMessage() for record in caplog.records if "Passed over" in record.getMessage()]
     assert len(said) == 1, "one line, however many there are"
     assert "kernel k-1" in said[0]
@@ -748,7 +748,7 @@ async def test_a_large_message_is_read_in_a_thread_and_keeps_its_place(
     assert threads
     assert threading.get_ident() not in threads
     assert len(rooms) == 3, "asked for the large ones only"
-    assert connection._share.used > 0, "its time with the threads is counted for the kernel"
+    assert connection.intake.large._share.used > 0, "its time with the threads is counted for the kernel"
     assert [message.decoded is not None for message in messages].count(True) == 3
 
 
@@ -823,7 +823,7 @@ async def test_what_waits_to_be_read_too_long_is_given_up(
     connection.listen(messages.append, room=lambda _: 100_000_000)
     peer.publish("x" * 1_000_000)
     peer.publish("next")
-    await until(lambda: connection._reading is not None)
+    await until(lambda: connection.intake.large.current is not None)
 
     class Other:
         def give_up(self) -> None:
@@ -851,7 +851,7 @@ async def test_a_large_message_is_gone_as_soon_as_it_was_handed_out(
         messages += 1
 
     def readings() -> list[object]:
-        return [each for each in gc.get_objects() if type(each) is _Reading]
+        return [each for each in gc.get_objects() if type(each) is LargeReading]
 
     connection.listen(receive, room=lambda _: 100_000_000)
     gc.collect()
@@ -901,7 +901,7 @@ async def test_a_listener_that_fails_keeps_no_other_from_its_message(
         peer.publish(str(number))
     await until(lambda: len(answered) == 100)
     connection.request(Channel.SHELL, "some_request", {})
-    assert connection.failures == 101
+    assert connection.fan.failures == 101
     failures = [record for record in caplog.records if record.exc_info]
     assert len(failures) == 1, "one traceback, however often it fails"
     assert vars(failures[0])["kernel"] == "k-1"
@@ -1148,7 +1148,7 @@ async def test_a_kernels_end_waits_for_what_is_being_read(
     for _ in range(THREADS):
         connection._reception._threads.submit(ended.wait)
     peer.publish(f"{large}{SECRET[:4]}")
-    await until(lambda: connection._reading is not None)
+    await until(lambda: connection.intake.large.current is not None)
     connection.show_rest()
     assert masked == []
     ended.set()
@@ -1189,7 +1189,7 @@ async def test_a_large_message_that_was_being_read_is_masked_by_a_masker_that_ca
     for _ in range(THREADS):
         connection._reception._threads.submit(begun.wait)
     peer.publish(f"{large}{SECRET}\n")
-    await until(lambda: connection._reading is not None)
+    await until(lambda: connection.intake.large.current is not None)
     connection.mask(MessageMasker(Masker([("KEY", SECRET)])))
     begun.set()
     await until(lambda: received)

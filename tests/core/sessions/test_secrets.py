@@ -315,7 +315,7 @@ class TestAdoptedWithACell:
             kernel = await world.launcher.start(KernelProfile("python3", secrets=secrets))
             attend(kernel.connection)
             for text in arriving:
-                kernel.connection._tell(printed_as(text, text))
+                kernel.connection.fan.tell(printed_as(text, text))
             found.append(kernel)
             return kernel
 
@@ -328,9 +328,9 @@ class TestAdoptedWithACell:
     def ended(self, world: World, kernel: FakeKernel, *texts: str) -> str:
         """What the record has of the cell, once it has printed these too and ended."""
         for text in texts:
-            kernel.connection._tell(printed_as(text, text))
-        kernel.connection._tell(said("reply", "execute_reply", {"status": "ok", "execution_count": 1}))
-        kernel.connection._tell(said("idle", "status", {"execution_state": "idle"}))
+            kernel.connection.fan.tell(printed_as(text, text))
+        kernel.connection.fan.tell(said("reply", "execute_reply", {"status": "ok", "execution_count": 1}))
+        kernel.connection.fan.tell(said("idle", "status", {"execution_state": "idle"}))
         world.pass_time(5)
         session = world.manager.get("ada", "s")
         assert session is not None
@@ -407,7 +407,7 @@ class TestAdoptedWithACell:
             process(run, message)
             if coming and run._kernel is not None:
                 text = coming.pop(0)
-                run._kernel.connection._tell(printed_as(text, text))
+                run._kernel.connection.fan.tell(printed_as(text, text))
 
         async def count_turns() -> None:
             while sum(heard) < len(spooled) + len(meanwhile):

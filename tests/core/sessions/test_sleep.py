@@ -137,7 +137,7 @@ def test_a_kernel_that_says_something_is_left_alone(world: World) -> None:
     world.ask("s", "late 100")
     for _ in range(4):
         world.pass_time(AFTER - 15)
-        kernel.connection.received_at = world.loop.time()
+        kernel.connection.intake.received_at = world.loop.time()
     assert not is_frozen(kernel)
     world.pass_time(2 * AFTER)
     assert is_frozen(kernel)

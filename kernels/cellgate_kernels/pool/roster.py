@@ -1,0 +1,69 @@
+"""Who has a place in a pool: kernels that start, are forked, are warm, in use, or end.
+
+A place is taken before the first await of whatever needs it, and free again when its kernel is gone.
+``pool`` and ``forks`` decide who gets one; this counts them, and ends kernels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellgate_kernels.base.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from cellgate_kernels.kernel.kernel import Kernel
+    from cellgate_kernels.pool.claims import Start
+    from cellgate_kernels.pool.warm import WarmKernels
+
+
+class Roster:
+    """The places of one pool. `forking`: the forks being made; `closed`: nobody gets a place any more.
+
+    `replaced`: kernels that are claimed too, but another has or takes their place. `changed`: called when one
+    is free.
+    """
+
+    def __init__(self, most: int, warm: WarmKernels, tasks: Supervisor, changed: Callable[[], None]) -> None:
+        self.most = most
+        self.starting: dict[asyncio.Task[None], Start] = {}
+        self.forking = 0
+        self.in_use: set[Kernel] = set()
+        self.replaced: set[Kernel] = set()
+        self.ending: set[asyncio.Task[None]] = set()
+        self.closed = False
+        self.changed = changed
+        self._warm = warm
+        self._tasks = tasks
+
+    @property
+    def free(self) -> int:
+        """The number of places that nobody has."""
+        used = len(self.starting) + self.forking + len(self.in_use) + len(self.ending)
+        return self.most - used - len(self._warm)
+
+    def release(self, kernel: Kernel, spared: Collection[Path] = ()) -> None:
+        """End a claimed kernel; does nothing for any other."""
+        if kernel in self.in_use:
+            self.in_use.discard(kernel)
+            self.end(kernel, spared)
+        elif kernel in self.replaced:
+            self.replaced.discard(kernel)
+            self.end(kernel, spared, has_place=False)
+
+    def end(
+        self, kernel: Kernel, spared: Collection[Path] = (), *, has_place: bool = True
+    ) -> asyncio.Task[None]:
+        """End a kernel in the background; return that task, with which its place becomes free."""
+        ending = kernel.discard(spared=spared)
+        task = self._tasks.start(ending, f"end {kernel.id}", kernel=kernel.id)
+        if has_place:
+            self.ending.add(task)
+            task.add_done_callback(self._tasks.guard(self._ended, "count of kernels"))
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.ending.discard(task)
+        self.changed()
