@@ -450,6 +450,8 @@ class SessionManager:
         folder: str | None = None,
     ) -> _Opening:
         """Begin to open a session, whose room is reserved now. `folder`: its workspace, if that is known."""
+        if self.closing:
+            raise _shutting_down()
         self._check_admitted(owned[0])
         made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         key = owned[1]
