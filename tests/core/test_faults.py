@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.protocol.messages import Channel
-from tests.core.fakes import Fault, House
+from tests.core.fakes import House
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     assert house.pool.in_use == set()
 
 
-async def soon(work: Coroutine[Any, Any, T]) -> T:
+async def soon(work: Awaitable[T]) -> T:
     async with asyncio.timeout(DEADLINE):
         return await work
 
@@ -163,7 +163,7 @@ async def test_a_restart_that_fails_by_a_fault_is_told_to_who_waits(house: House
     (house.pool.kernels[0].folder / "file").write_text("kept")
     house.faults.arm(what)
     with pytest.raises(GatewayFault):
-        await soon(asyncio.wait_for(session.restart(), DEADLINE))
+        await soon(session.restart())
     assert await recorded_end(house, await ended(session)) == ("ok", None)
     assert (house.pool.kernels[-1].folder / "file").read_text() == "kept"
     assert len(house.pool.in_use) == 1
@@ -174,7 +174,7 @@ async def test_too_many_faults_in_a_row_end_the_session_with_the_cause(house: Ho
     house.faults.arm("rest", times=100)
     for _ in range(MOST_FAULTS + 1):
         await ended(session, "hang")
-    await soon(asyncio.wait_for(session.over, DEADLINE))
+    await soon(session.over)
     row = await house.journal.reads.session("ada", "s")
     assert row is not None
     assert (row.state, row.cause) == ("ended", "internal_error")
@@ -201,7 +201,7 @@ async def test_a_record_that_fails_for_good_ends_the_session_and_nobody_waits(ho
         run = session.submit(ExecuteRequest(code="ok"))
         with pytest.raises(GatewayFault):
             await soon(run.end.wait())
-    await soon(asyncio.wait_for(session.over, DEADLINE))
+    await soon(session.over)
     house.faults.arm("commit", times=0)
     assert house.pool.in_use == set()
 
@@ -230,12 +230,7 @@ async def test_a_session_ends_whatever_fails_at_its_end(
 async def test_an_open_that_fails_by_a_fault_is_told_to_all_who_wait(house: House) -> None:
     house.faults.arm("claim")
     results = await soon(
-        asyncio.wait_for(
-            asyncio.gather(
-                *(house.manager.get_or_create("ada", BODY) for _ in range(3)), return_exceptions=True
-            ),
-            DEADLINE,
-        )
+        asyncio.gather(*(house.manager.get_or_create("ada", BODY) for _ in range(3)), return_exceptions=True)
     )
     assert [type(result) for result in results] == [GatewayFault] * 3
     await ended(await opened(house))
@@ -260,6 +255,19 @@ async def test_a_gateway_that_stops_while_a_session_opens_leaves_no_kernel(house
     await soon(house.manager.close(0))
     with pytest.raises(ShuttingDown):
         await opening
+
+
+async def test_who_waited_for_an_end_opens_nothing_in_a_gateway_that_stops(house: House) -> None:
+    session = await opened(house)
+    async with session.slot.moving:
+        house.manager.end_later(session, "idle_timeout")
+        late = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
+        closing = asyncio.ensure_future(house.manager.close(0))
+        for _ in range(10):
+            await asyncio.sleep(0)
+    with pytest.raises(ShuttingDown):
+        await soon(late)
+    await soon(closing)
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
@@ -290,7 +298,7 @@ async def test_an_end_at_any_moment_of_a_restart(house: House, turns: int) -> No
     for _ in range(turns):
         await asyncio.sleep(0.0002)
     await soon(session.end("lifetime"))
-    result = await soon(asyncio.wait_for(asyncio.gather(restart, return_exceptions=True), DEADLINE))
+    result = await soon(asyncio.gather(restart, return_exceptions=True))
     assert [type(each) for each in result] in ([ShuttingDown], [type(None)])
     assert house.pool.in_use == set()
     (kept,) = house.kept()
@@ -305,7 +313,7 @@ async def test_an_end_does_not_wait_for_a_kernel_that_never_comes(house: House) 
     await soon(house.pool.asked.wait())
     await soon(house.manager.delete("ada", "s"))
     with pytest.raises(ShuttingDown):
-        await soon(asyncio.wait_for(restart, DEADLINE))
+        await soon(restart)
 
 
 async def test_a_deletion_removes_files_also_of_a_session_that_just_ended_by_itself(house: House) -> None:
@@ -339,7 +347,7 @@ async def test_a_cell_whose_end_is_being_recorded_at_the_end_is_recorded_once(ho
         while not worker.cancelling():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     gate.set()
-    await soon(asyncio.wait_for(ending, DEADLINE))
+    await soon(ending)
     assert await recorded_end(house, run) == ("ok", None)
 
 
@@ -364,21 +372,14 @@ async def test_what_a_cell_says_while_its_end_is_being_recorded_is_in_the_index_
 async def test_the_culler_outlives_what_it_can_t_judge(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Bad:
-        ending = False
-
-        @property
-        def started(self) -> float:
-            raise Fault("culler")
-
     house.manager.start()
-    house.manager.keys.use(("ada", "bad")).session = Bad()  # type: ignore[assignment]
+    house.manager.keys.use(("ada", "bad")).session = object()  # type: ignore[assignment]
     await asyncio.sleep(0.2)
     assert "Task 'culler' failed" in caplog.text
     house.manager.keys.use(("ada", "bad")).session = None
     session = await opened(house)
     session.record.started -= 10 * session.limits.lifetime
-    await soon(asyncio.wait_for(session.over, DEADLINE))
+    await soon(session.over)
     row = await house.journal.reads.session("ada", "s")
     assert row is not None
     assert row.cause == "lifetime"

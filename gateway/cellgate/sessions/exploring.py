@@ -173,7 +173,7 @@ class SessionExploration:
     async def _run(self) -> list[Explored]:
         with self._parent.holds.explored(self.stop):
             try:
-                await self._parent.rollbacks.keep_if_due()
+                await self._parent.rollbacks.keep()
                 await self._begin_more()
                 while self._running:
                     await self._one_ended()

@@ -56,13 +56,8 @@ class SessionRollbacks:
             self._core.record.log.last_seq, self._core.undo.cells, self._core.record.log.head.hex()
         )
 
-    async def keep_if_due(self) -> None:
-        """Make the checkpoint that follows a cell, unless that is done."""
-        if self._core.undo.due:
-            await self.keep()
-
     async def keep(self) -> None:
-        """Make the checkpoint that follows a cell, before another one begins."""
+        """Make the checkpoint that follows a cell before another one begins, unless that is done."""
         kernel = self._core.kernel
         if kernel is None or not kernel.alive or self._core.runs.busy_beside or self._core.slot.shares_files:
             self._core.undo.due = False

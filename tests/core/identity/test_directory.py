@@ -18,6 +18,7 @@ from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate.identity.store.user_file import PRINCIPALS, TICK_NS
 from cellgate.identity.tokens import digest
 from cellgate_kernels.base.errors import InvalidInput
+from tests.support.clock import Clock
 
 
 class Told:
@@ -32,13 +33,6 @@ class Told:
 
     def user_gone(self, name: str, cause: str) -> None:
         self.gone.append((name, cause))
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -199,8 +193,9 @@ async def test_what_can_not_be_read_is_tried_once(path: Path, directory: Princip
     assert directory.login(given) is not None
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_file_that_can_not_be_read_for_long_shuts_out_and_removes_nobody(
-    path: Path, directory: PrincipalDirectory, clock: Clock
+    path: Path, directory: PrincipalDirectory, clock: Clock, *, comes_back: bool
 ) -> None:
     given = await user_with_token(path, directory)
     whole = damage(path)
@@ -212,11 +207,29 @@ async def test_a_file_that_can_not_be_read_for_long_shuts_out_and_removes_nobody
     assert directory.login(given) is None
     assert (told.looks, told.gone) == (1, [])
     assert not directory.is_shut_out("ada")
-    # As it was before: its version is the one that was read last.
-    whole.replace(path)
+    if comes_back:
+        # As it was before: its version is the one that was read last.
+        whole.replace(path)
+    else:
+        await asyncio.to_thread(path.unlink)
     await directory._look(told)
-    assert directory.login(given) is not None
-    assert told.gone == []
+    assert (directory.login(given) is not None) == directory.has_users == comes_back
+    assert told.gone == ([] if comes_back else [("ada", "user_removed")])
+
+
+async def test_a_file_that_comes_back_changed_is_read_again(
+    path: Path, directory: PrincipalDirectory
+) -> None:
+    """Its version is told by a new connection, and is again the one that was read last."""
+    given = await user_with_token(path, directory)
+    whole, told = damage(path), Told()
+    await directory._look(told)
+    whole.replace(path)
+    with open_users(path.parent) as store:
+        store.set_disabled("ada", disabled=True)
+    await directory._look(told)
+    assert directory.login(given) is None
+    assert told.gone == [("ada", "user_disabled")]
 
 
 async def test_another_role_ends_the_logins_with_the_former(

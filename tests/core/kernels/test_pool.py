@@ -30,6 +30,7 @@ from cellgate_kernels.testing import (
     never_starts,
     virtual_time,
 )
+from tests.support.clock import Clock
 
 DEADLINE = 60.0
 PYTHON3 = KernelProfile("python3")
@@ -48,16 +49,10 @@ class QuickLauncher(FakeLauncher):
 
     def __init__(self) -> None:
         super().__init__(
-            start=self._start, ready=self.ready, ending=self._ending, kernelspecs=("python3", "other")
+            start=self.prepare, ready=self.ready, ending=self.wait_to_end, kernelspecs=("python3", "other")
         )
         self.may_end = asyncio.Event()
         self.may_end.set()
-
-    async def _start(self, attempt: Attempt) -> None:
-        await self.prepare(attempt)
-
-    async def _ending(self, kernel: FakeKernel) -> None:
-        await self.wait_to_end()
 
     async def prepare(self, attempt: Attempt) -> None:
         await at_once(attempt)
@@ -65,7 +60,7 @@ class QuickLauncher(FakeLauncher):
     def ready(self, kernel: FakeKernel) -> None:
         """A kernel is ready."""
 
-    async def wait_to_end(self) -> None:
+    async def wait_to_end(self, kernel: FakeKernel) -> None:
         await self.may_end.wait()
 
 
@@ -87,13 +82,6 @@ class SlowLauncher(QuickLauncher):
         """The oldest start succeeds."""
         async with asyncio.timeout(DEADLINE):
             await self.gate.detach()
-
-
-class NeverLauncher(QuickLauncher):
-    """A start that never ends."""
-
-    async def prepare(self, attempt: Attempt) -> None:
-        await never_starts(attempt)
 
 
 class FailingLauncher(QuickLauncher):
@@ -136,18 +124,8 @@ class RandomLauncher(QuickLauncher):
         if self.chance.random() < 0.1:
             asyncio.get_running_loop().call_soon(kernel.die)
 
-    async def wait_to_end(self) -> None:
+    async def wait_to_end(self, kernel: FakeKernel) -> None:
         await turns(self.chance.randrange(6))
-
-
-class Clock:
-    """Time that the test makes pass."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 # ---- helpers
@@ -168,7 +146,7 @@ async def turns(count: int = 50) -> None:
 
 
 def new_pool(
-    launcher: QuickLauncher,
+    launcher: FakeLauncher,
     *,
     warm: Sequence[KernelProfile] = (PYTHON3,),
     clock: Callable[[], float] = time.monotonic,
@@ -214,7 +192,7 @@ async def nothing_left() -> AsyncIterator[None]:
     await until(lambda: asyncio.all_tasks() - before <= {asyncio.current_task()}, "tasks are left")
 
 
-async def close(pool: KernelPool, launcher: QuickLauncher) -> None:
+async def close(pool: KernelPool, launcher: FakeLauncher) -> None:
     """Close, and check that nothing is left and that nothing was ended twice."""
     async with asyncio.timeout(DEADLINE):
         await pool.close()
@@ -981,7 +959,7 @@ async def test_close_at_any_moment_of_a_start_leaves_nothing(turn: int) -> None:
 
 
 async def test_close_ends_a_start_that_would_never_end() -> None:
-    launcher = NeverLauncher()
+    launcher = FakeLauncher(start=never_starts)
     pool = new_pool(launcher, size=2)
     pool.start()
     await until(lambda: launcher.existing == 2)
@@ -1005,7 +983,7 @@ async def test_a_kernel_whose_start_ignored_the_close_is_ended() -> None:
 
 async def test_an_end_that_fails_is_logged_and_gives_the_place_back(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(QuickLauncher):
-        async def wait_to_end(self) -> None:
+        async def wait_to_end(self, kernel: FakeKernel) -> None:
             raise OSError("the folder can't be removed")
 
     launcher = Broken()

@@ -31,6 +31,7 @@ from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.testing import Attempt, FakeLauncher
+from tests.support.clock import Clock
 
 HOSTILE = (
     "two\nlines",
@@ -48,17 +49,10 @@ HOSTILE = (
 )
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def written(*, as_json: bool, clock: Clock | None = None) -> tuple[logging.Logger, Callable[[], str], Any]:
     """A logger of its own, what it has written, and its handler."""
     stream = io.StringIO()
-    handler = PacedHandler(stream, Clock() if clock is None else clock)
+    handler = PacedHandler(stream, Clock(0.0) if clock is None else clock)
     handler.setFormatter(formatter(json=as_json))
     logger = logging.Logger("cellgate.access", logging.DEBUG)  # noqa: LOG001 - of this test alone
     logger.addHandler(handler)
@@ -115,7 +109,7 @@ def lines(text: str) -> list[str]:
 
 def test_a_flood_of_refusals_is_cut_and_counted() -> None:
     """So many lines of one reason a minute, then their number; other reasons are not affected."""
-    clock = Clock()
+    clock = Clock(0.0)
     logger, text, _ = written(as_json=True, clock=clock)
     for number in range(MOST_REQUESTS + 1000):
         logger.info("GET /%d", number, extra={"reason": "not_authenticated"})
@@ -130,7 +124,7 @@ def test_a_flood_of_refusals_is_cut_and_counted() -> None:
 
 
 def test_the_number_is_told_even_if_nothing_follows() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     logger, text, handler = written(as_json=True, clock=clock)
     for number in range(MOST_REQUESTS + 5):
         logger.info("GET /%d", number)

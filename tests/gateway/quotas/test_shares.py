@@ -89,11 +89,13 @@ async def test_clients_that_read_nothing_leave_the_others_the_disk(disk: Disk) -
         before = disk.free
         async with channels(gateway, kernel, headers={"Authorization": f"Bearer {ada}"}) as reader:
             with disk.watched():
-                code = "for n in range({}): print('y' * 1_000_000, end='', flush=True)"
-                assert len(text(await reader.run(code.format(10)))) == 10_000_000
+                code = "for n in range(10): print('y' * 1_000_000, end='', flush=True)"
+                assert len(text(await reader.run(code))) == 10_000_000
                 is_served(gateway, bea)
                 assert before - disk.least < 20 * MIB, "kept once, not by each"
-                assert len(text(await reader.run(code.format(50)))) == 50_000_000
+                # Not in one cell: it prints for a third of a second, and she may have no turn in that time.
+                for _ in range(5):
+                    assert len(text(await reader.run(code))) == 10_000_000
                 is_served(gateway, bea)
             assert before - disk.least < (before - RESERVE) // 2
             assert text(await reader.run("print('on')")) == "on\n"

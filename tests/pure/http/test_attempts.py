@@ -8,13 +8,7 @@ import pytest
 
 from cellgate.http import attempts as attempts_module
 from cellgate.http.attempts import EVERY_SECONDS, MOST_ADDRESSES, MOST_HELD, LoginAttempts
-
-
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 @pytest.fixture

@@ -17,16 +17,7 @@ from cellgate.quotas.quotas import Policy
 from cellgate.quotas.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Usage
 from cellgate_kernels.base.resources import GIB, MIB, ResourceLimits
 from cellgate_kernels.testing.clock import VirtualTimeLoop
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def usage(**quotas: object) -> Usage:

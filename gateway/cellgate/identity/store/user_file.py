@@ -275,6 +275,7 @@ class UserFileReader(UserReader):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: UserFile | None = None
+        self._unread = False
         self._seen: tuple[int, ...] | None = None
 
     def stamp(self, *, settled: bool = False) -> tuple[int, ...] | None:
@@ -288,28 +289,26 @@ class UserFileReader(UserReader):
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def read(self, *, anew: bool = False) -> Everybody | None:
-        if anew:
-            self._seen = None
         try:
             found = self._path.stat()
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 raise StorageError(f"{self._path} can't be read: {in_words(error, file=False)}") from error
             self.close()
-            gone = self._seen is not None
-            self._seen = None
+            gone, self._seen = self._seen is not None, None
             return Everybody() if gone else None
-        if self._file is None or self._seen is None or self._seen[:2] != (found.st_dev, found.st_ino):
+        if anew or self._file is None or self._seen is None or self._seen[:2] != (found.st_dev, found.st_ino):
+            self._unread = True  # its version may be that of the connection before, whatever has changed
             self.close()
             try:
                 self._file = UserFile(self._path, create=False)
             except NotFound:
                 return None  # removed in this moment: the next look sees it
         seen = (found.st_dev, found.st_ino, self._file.version(), *self._state_of_key())
-        if self._seen == seen:
+        if self._seen == seen and not self._unread:
             return None
         everybody = self._everybody(self._file)
-        self._seen = seen
+        self._seen, self._unread = seen, False
         return everybody
 
     def acts(self, after: int, limit: int) -> list[Act]:
