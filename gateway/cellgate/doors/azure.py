@@ -148,7 +148,6 @@ class CodeHandler(AzureRunHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a cell and answer its output and value; one that fails is a 200 too."""
-        self.check()
         session, run = await self.run_cell((await self.body(OldBody)).properties)
         if not self.disconnected:
             archive, row = self.services.archive, session.row
@@ -161,7 +160,6 @@ class AzureExecutionsHandler(AzureRunHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a cell or a command and answer its result; one that fails is a 200 too."""
-        self.check()
         work = await self.body(Work)
         if (work.code is None) == (work.shell_command is None):
             raise InvalidInput("Give either code or shellCommand")
@@ -234,7 +232,6 @@ class AzureFilesHandler(AzureFolderHandler):
     @requires(Permission.FILES)
     async def get(self) -> None:
         """All files, also those in folders; none of a session that there never was."""
-        self.check()
         key, folder, newer = self.key(), self.folder(), self.newer
         try:
             page = await self.page(key, limit=MOST_LISTED, after=f"{folder}/" if folder else "")
@@ -246,7 +243,6 @@ class AzureFilesHandler(AzureFolderHandler):
     @requires(Permission.FILES)
     async def post(self) -> None:
         """Put a file into the session; of several the first is told."""
-        self.check()
         if files := await self.uploaded():
             texts = self.services.lanes.texts
             await self.answer_parts(await texts.run(new_file, files[0], self._folder))
@@ -258,7 +254,6 @@ class AzureUploadHandler(AzureFolderHandler):
     @requires(Permission.FILES)
     async def post(self) -> None:
         """Put files into the session."""
-        self.check()
         if files := await self.uploaded():
             texts = self.services.lanes.texts
             await self.answer_parts(await texts.run(file_list, files, self._folder, newer=False))
@@ -270,7 +265,6 @@ class AzureContentHandler(AzureHandler, FileAnswers):
     @requires(Permission.FILES)
     async def get(self, path: str) -> None:
         """Answer a file's bytes."""
-        self.check()
         key = self.key()
         if path.startswith("content/") and not (self.newer and path.endswith("/content")):
             name = path.removeprefix("content/")
@@ -285,7 +279,6 @@ class AzureSessionHandler(AzureHandler):
     @requires(Permission.RUN)
     async def delete(self) -> None:
         """End it, and remove its files; 204 also if there is none."""
-        self.check()
         key = self.key()
         with suppress(NotFound):
             await self.services.manager.delete(self.owner, key)

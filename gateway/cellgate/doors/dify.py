@@ -47,7 +47,6 @@ class DifyRunHandler(DifyHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a script and answer its output and its error."""
-        self.check()
         body = await self.body(DifyBody)
         if body.language not in LANGUAGES:
             raise InvalidInput(
@@ -67,7 +66,6 @@ class DifyDependenciesHandler(DifyHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """The packages of the default kernel's environment."""
-        self.check()
         services = self.services
         manifest = services.catalog.manifests().get(services.manager.settings.default_kernel)
         packages = {} if manifest is None else manifest.packages

@@ -115,7 +115,6 @@ class ExecHandler(LibreChatAccess, DoorHandler):
     @requires(Permission.RUN, Permission.FILES)
     async def post(self, _: str | None) -> None:
         """Run a script and answer its output and the files that it made."""
-        self.check()
         body = await self.body(ExecBody)
         language = LANGUAGES.get(body.lang)
         if language is None:
@@ -147,7 +146,6 @@ class ProgrammaticHandler(LibreChatAccess):
     @requires(Permission.RUN)
     async def post(self, _: str | None) -> None:
         """Say that there are none."""
-        self.check()
         self.answer({"error": "not_implemented", "message": "Scripts can't call tools here"}, 501)
 
 
@@ -167,7 +165,6 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
     @requires(Permission.RUN, Permission.FILES)
     async def post(self, _: str | None) -> None:
         """Keep them, and say by which names they can be had."""
-        self.check()
         placed = await self.placed()
         if placed and self._session is not None:
             key = self._session.row.key
@@ -190,7 +187,6 @@ class LibreChatDownloadHandler(LibreChatAccess, FileAnswers):
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str, file: str) -> None:
         """Answer a file's bytes."""
-        self.check()
         await self.answer_file(self.reached(key), _parts(file))
 
 
@@ -200,7 +196,6 @@ class ObjectHandler(LibreChatAccess):
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str, file: str) -> None:
         """Answer the time of a file's last change."""
-        self.check()
         descriptor, state = await self.services.files.open(self.owner, self.reached(key), _parts(file))
         os.close(descriptor)
         self.answer({"lastModified": file_model(state, None).modified})
@@ -214,7 +209,6 @@ class ListHandler(LibreChatAccess, FolderHandler):
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str) -> None:
         """All of them."""
-        self.check()
         page = await self.page(self.reached(key), limit=MOST_LISTED, after="")
         await self.answer_parts(await self.services.lanes.texts.run(_listed, key, page.files))
 

@@ -41,7 +41,7 @@ from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE, ClientStream
 from cellgate.http.malformed import malformed, not_text
 from cellgate.http.near_path import near_path
-from cellgate.http.operation import Format, Operation, needs_of, operation_of
+from cellgate.http.operation import Format, Operation, needs_of, operation_of, requires
 from cellgate.http.queries import read_query
 from cellgate.http.tracing import RequestSpan
 from cellgate.http.unfit import shown, unfit
@@ -526,7 +526,7 @@ class BaseHandler(RequestHandler):
         return b"".join(self._body)
 
     def check(self) -> None:
-        """Raise the refusal of `prepare` or of the body, if any. Every method calls it first."""
+        """Raise the refusal of `prepare` or of the body, if any. `requires` calls it before the method."""
         if self._refused is not None:
             raise self._refused
         if not self._body or self.request.method != "POST":
@@ -771,8 +771,8 @@ class NotFoundHandler(BaseHandler):
             hint = f"{base_url}/docs has all there are"
         raise NotFound(f"There is nothing at this path; {hint}")
 
+    @requires()
     async def _nothing(self, *_: str) -> None:
-        self.check()
+        """Do nothing: every such request has been refused."""
 
-    _nothing.needs = frozenset()  # type: ignore[attr-defined]
     get = head = post = delete = patch = put = options = _nothing

@@ -142,7 +142,6 @@ class ConsoleFileHandler(AssetHandler):
     @requires()
     async def get(self, name: str) -> None:
         """A file of the table of those that there are; the page itself is at `/`."""
-        self.check()
         if name == PAGE:
             raise NotFound("The console has no such file: its page is one folder up")
         if name == FRAME and self.request.headers.get("Sec-Fetch-Dest", "iframe") != "iframe":
@@ -257,7 +256,6 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
     @requires()
     async def get(self) -> None:
         """The page; with a ticket or a token, sign in first."""
-        self.check()
         if not self._takes_html:
             raise NotFound("There is nothing at this path but a page")
         ticket = self.get_query_argument("ticket", None)
@@ -274,7 +272,6 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
     @requires()
     async def post(self) -> None:
         """Sign in: somebody has seen whom the address signs in, and agreed."""
-        self.check()
         if not is_own_page(self.request.headers, self.request.protocol, reads=False):
             raise Forbidden("Only the gateway's own page may ask for this", cause="origin")
         try:
@@ -358,7 +355,6 @@ class ProviderHandler(_VisitHandler):
     @requires()
     async def get(self) -> None:
         """Ask the provider, and give the browser what it will have to show with the answer."""
-        self.check()
         self.check_visit()
         self.check_link("none", "same-origin")
         begun = Begun.new()
@@ -373,7 +369,6 @@ class ProviderAnswerHandler(ProviderHandler):
     @requires()
     async def get(self) -> None:
         """Sign in the user whom the provider names, if this browser has asked for that."""
-        self.check()
         self.check_visit()
         try:
             login = await self._login()
@@ -426,13 +421,11 @@ class SignInHandler(_FormHandler):
     @requires()
     async def get(self) -> None:
         """Answer the ways to sign in, for the page before anybody has."""
-        self.check()
         self.answer({"provider": self.services.provider is not None})
 
     @requires()
     async def post(self) -> None:
         """Sign in with a token."""
-        self.check()
         given = await self.body(SignInBody)
         if not given.token.isascii() or not given.token.isprintable():
             raise InvalidInput("token must be printable ASCII")
@@ -450,7 +443,6 @@ class SignOutHandler(_FormHandler):
     @requires()
     async def post(self) -> None:
         """End the browser's sign-in, and whatever connections it has opened. 204 in any case."""
-        self.check()
         self.set_header("Set-Cookie", self.cookie_place.field(""))
         self.set_status(HTTPStatus.NO_CONTENT)
         await self.finish()

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from cellgate.errors import (
     Forbidden,
@@ -145,11 +146,19 @@ def operation(
 
 
 def requires(*permissions: Permission) -> Callable[[F], F]:
-    """Declare which permissions a handler's method needs; a method without this is refused to everybody."""
+    """Declare which permissions a handler's method needs; a method without this is refused to everybody.
+
+    It is called only if nothing of the request has been refused: its handler's `check` raises what was.
+    """
 
     def attach(method: F) -> F:
-        method.needs = frozenset(permissions)  # type: ignore[attr-defined]
-        return method
+        @wraps(method)
+        async def checked(handler: Any, *args: str) -> None:
+            handler.check()
+            await method(handler, *args)
+
+        checked.needs = frozenset(permissions)  # type: ignore[attr-defined]
+        return cast("F", checked)
 
     return attach
 

@@ -155,7 +155,6 @@ class StartHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Start a program and stream its events. It runs on if its client leaves."""
-        self.check()
         self.session()
         body = opened(self.raw_body())
         if is_heavy(body):
@@ -207,7 +206,6 @@ class E2bProcessHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self, name: str) -> None:
         """Make the call of this name."""
-        self.check()
         runs = [run for run in self.session().processes.all if run.running]
         call = CALLS.get(name)
         if call is None:

@@ -128,7 +128,6 @@ class ContextsHandler(SandboxHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """List them, the default one first."""
-        self.check()
         sandbox = self.session()
         found = further_contexts(self.services, sandbox)
         self.answer([each.told() for each in (default_of(sandbox), *found)])
@@ -136,7 +135,6 @@ class ContextsHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Make another one."""
-        self.check()
         sandbox = self.session()
         body = await self.body(ContextBody)
         language = parse_language(body.language or Language.PYTHON)
@@ -177,7 +175,6 @@ class ContextHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
         """End it; the files stay, which are the sandbox's."""
-        self.check()
         if identifier == DEFAULT:
             raise Unsupported("The default context can't be removed; restart it, or end the sandbox")
         found = find_context(self.services, self.session(), identifier)
@@ -191,7 +188,6 @@ class ContextRestartHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Replace the kernel; files stay."""
-        self.check()
         found = find_context(self.services, self.session(), identifier)
         await found.session.restart()
         await found.session.log.commit()

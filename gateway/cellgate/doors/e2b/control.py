@@ -142,7 +142,6 @@ class SandboxesHandler(ControlHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Make a sandbox."""
-        self.check()
         body = await self.body(CreateBody)
         body.check()
         env = dict(check_env(body.env))
@@ -176,7 +175,6 @@ class SandboxesHandler(ControlHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """List sandboxes, the newest first unless the query says otherwise."""
-        self.check()
         limit = self._number("limit", MOST_LISTED)
         if not 1 <= limit <= MOST_LISTED:
             raise InvalidInput(f"limit must be from 1 to {MOST_LISTED}")
@@ -217,13 +215,11 @@ class SandboxDetailHandler(ControlHandler):
     @requires(Permission.READ)
     async def get(self, identifier: str) -> None:
         """Tell of it."""
-        self.check()
         self.answer(_detail(self.sandbox(identifier), self.domain()))
 
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
         """End it, with its files."""
-        self.check()
         session = self.sandbox(identifier)
         for context in further_contexts(self.services, session):
             await self.services.manager.delete(self.owner, context.session.row.key)
@@ -237,7 +233,6 @@ class ConnectHandler(ControlHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Tell of it, with its tokens; its life gets longer, never shorter."""
-        self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
@@ -252,7 +247,6 @@ class TimeoutHandler(ControlHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Let it end so many seconds from now."""
-        self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         session.record.let_live(body.timeout, self.services.manager.ceilings(self.owner).lifetime)

@@ -107,7 +107,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     @requires(Permission.FILES)
     async def post(self) -> None:
         """Put files into the workspace, all or none; missing folders are made."""
-        self.check()
         if self._form is not None:
             self._form.end()
         elif not self._staged and self._parts is not None:
@@ -120,7 +119,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     @requires(Permission.FILES)
     async def get(self) -> None:
         """The file."""
-        self.check()
         session = self.session()
         parts = parse_home_path(self.get_query_argument("path", "", strip=False))
         if not parts:
@@ -150,7 +148,6 @@ class FilesystemHandler(SandboxHandler):
     @requires(Permission.FILES)
     async def post(self, name: str) -> None:
         """Make the call of this name."""
-        self.check()
         key = self.session().row.key
         call = CALLS.get(name)
         if call is None:

@@ -58,7 +58,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
 
     @requires(Permission.RUN, Permission.READ)
     async def get(self, wanted: str) -> None:
-        self.check()
         self._session = self.session_of(wanted)
         self._session_id = self.get_query_argument("session_id", None) or f"anonymous-{uuid.uuid4()}"
         if len(self._session_id) > MAX_ID:

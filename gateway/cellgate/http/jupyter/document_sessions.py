@@ -73,13 +73,11 @@ class NotebookSessionsHandler(NotebookSessionsBase):
     @requires(Permission.READ)
     async def get(self) -> None:
         """All sessions of the principal."""
-        self.check()
         self.answer(self.models(self.entries()))
 
     @requires(Permission.RUN)
     async def post(self) -> None:
         """The session of the path, created if there is none."""
-        self.check()
         fields = await self.fields()
         path = self.path(fields)
         if path is None:
@@ -109,13 +107,11 @@ class NotebookSessionHandler(NotebookSessionsBase):
     @requires(Permission.READ)
     async def get(self, wanted: str) -> None:
         """Answer the session's model."""
-        self.check()
         self.answer(self.model(self.entry(wanted)))
 
     @requires(Permission.RUN)
     async def patch(self, wanted: str) -> None:
         """Change its path, name, type or kernel; the former kernel keeps running."""
-        self.check()
         entry = self.entry(wanted)
         fields = await self.fields()
         path = self.path(fields) or entry.path
@@ -133,7 +129,6 @@ class NotebookSessionHandler(NotebookSessionsBase):
     @requires(Permission.RUN)
     async def delete(self, wanted: str) -> None:
         """End it and its kernel; the record stays."""
-        self.check()
         entry = self.entry(wanted)
         session = self.session_of(entry.kernel_id)
         self.services.notebook_sessions.remove(entry)

@@ -63,7 +63,6 @@ class KernelspecsHandler(KernelspecsBase):
     @requires()
     async def get(self) -> None:
         """The name of the default, and all models by name."""
-        self.check()
         names = self.services.catalog.find_kernel_specs()
         default = self.services.manager.settings.default_kernel
         self.answer({"default": default, "kernelspecs": {name: self.model(name) for name in names}})
@@ -75,7 +74,6 @@ class KernelspecHandler(KernelspecsBase):
     @requires()
     async def get(self, name: str) -> None:
         """Answer the kernelspec's model."""
-        self.check()
         self.answer(self.model(self.known(name)))
 
 
@@ -85,7 +83,6 @@ class KernelspecResourceHandler(KernelspecsBase):
     @requires()
     async def get(self, name: str, file: str) -> None:
         """The file's bytes, if its name is one that Jupyter knows."""
-        self.check()
         folder = Path(self.services.catalog.get_kernel_spec(self.known(name)).resource_dir)
         path = folder / file
         if file not in RESOURCES or not path.is_file():

@@ -34,7 +34,6 @@ class LoginHandler(Entrance, JupyterHandler):
     @requires()
     async def get(self) -> None:
         """A word to log in with; for people, the way to the console."""
-        self.check()
         if "text/html" in self.request.headers.get("Accept", "").lower():
             self._lead()
             return
@@ -49,7 +48,6 @@ class LoginHandler(Entrance, JupyterHandler):
     @requires()
     async def post(self) -> None:
         """Log in: a cookie for the requests to come, and Jupyter's redirect."""
-        self.check()
         form = self._form()
         word = form.get(WORD_COOKIE, "")
         shown = values_of(self.request.headers.get_list("Cookie"), WORD_COOKIE)

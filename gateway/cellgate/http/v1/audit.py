@@ -27,7 +27,6 @@ class AuditHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         await self.while_there(self._audit(key))
 
     async def _audit(self, key: str) -> None:
@@ -49,7 +48,6 @@ class AuditVerifyHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         await self.while_there(self._verify(key))
 
     async def _verify(self, key: str) -> None:

@@ -56,7 +56,6 @@ class BlocksHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         view = self.view()
         body = await self.body(BlocksBody)
         if len(self.raw_body()) > (INLINE_BYTES if body.markdown is None else INLINE_MARKDOWN):

@@ -41,7 +41,6 @@ class CheckpointsHandler(_SessionHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         self.answer(CheckpointList(checkpoints=self._session(key).undo.models()))
 
     @operation(
@@ -58,7 +57,6 @@ class CheckpointsHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(CheckpointBody)
         session = self._session(key)
         point = await session.rollbacks.checkpoint(body.name, anyway=body.anyway)
@@ -78,7 +76,6 @@ class CheckpointHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def delete(self, key: str, name: str) -> None:
-        self.check()
         await self._session(key).undo.end(name)
         self.set_status(204)
 
@@ -111,7 +108,6 @@ class RollbackHandler(_RollbackHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(RollbackBody)
         session = self._session(key)
         await self._answer(session, session.rollbacks.roll_back(body.checkpoint))
@@ -134,6 +130,5 @@ class UndoHandler(_RollbackHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         session = self._session(key)
         await self._answer(session, session.rollbacks.undo_last_cell())

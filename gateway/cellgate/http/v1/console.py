@@ -22,7 +22,6 @@ class ConsoleUrlHandler(BaseHandler):
         ),
     )
     async def post(self) -> None:
-        self.check()
         if self.signed_in is not None:
             # It would outlive the sign-in that asks, whose user could sign out and be none the wiser.
             raise Forbidden("A browser that is signed in signs in no other: send a token", cause="sign_in")

@@ -66,7 +66,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidInput("This path takes WebSockets; /events beside it gives the same as a stream")
         self._key = key

@@ -152,7 +152,6 @@ class ExecuteHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         form = self.accepted()
         view = self.view()
         body = await self.body(ExecuteBody)
@@ -204,7 +203,6 @@ class OneShotHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self) -> None:
-        self.check()
         form = self.accepted()
         view = self.view()
         body = await self.body(OneShotBody)
@@ -242,7 +240,6 @@ class ExecutionsHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         query = self.query(ExecutionsQuery)
         models, following = await self.services.archive.executions(
             self.owner, key, limit=query.limit, after=query.after, newest=query.newest
@@ -262,7 +259,6 @@ class ExecutionHandler(ExecutionAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str, execution: str) -> None:
-        self.check()
         view = self.view()
         archive = self.services.archive
         parts = await archive.result(self.owner, key, execution, encoded_result, view)
@@ -281,7 +277,6 @@ class CancelHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
-        self.check()
         session = self.services.manager.get(self.owner, check_session_key(key))
         if session is None or session.runs.find(execution) is None:
             await self.services.archive.find(self.owner, key, execution)
@@ -303,7 +298,6 @@ class InputHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
-        self.check()
         value = check_text((await self.body(InputBody)).value, "value", 1024 * 1024)
         self.services.manager.live(self.owner, key).runs.answer(execution, value)
         self.set_status(204)

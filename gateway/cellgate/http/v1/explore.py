@@ -62,7 +62,6 @@ class ExploreHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         view = self.view()
         body = await self.body(ExploreBody)
         plan = await self._plan(check_session_key(key), body)

@@ -204,7 +204,6 @@ class FilesHandler(FolderHandler):
         needs=Permission.FILES,
     )
     async def get(self, key: str) -> None:
-        self.check()
         query = self.query(FilesQuery)
         page = await self.page(key, limit=query.limit, after=query.after, folders=query.folders)
         self.answer(page)
@@ -220,7 +219,6 @@ class FilesHandler(FolderHandler):
         needs=Permission.FILES,
     )
     async def post(self, _: str) -> None:
-        self.check()
         models = await self.placed()
         if models is not None:
             self.answer(FileChanges(files=models), 201)
@@ -332,7 +330,6 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def put(self, *_: str) -> None:
-        self.check()
         models = await self.place([Staged(self._parts, self._upload or self.new_upload())])
         if models is not None:
             (model,) = models
@@ -351,7 +348,6 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def post(self, key: str, path: str) -> None:
-        self.check()
         query = self.query(FileActionQuery)
         if (query.mkdir is None) == (query.move_to is None):
             raise InvalidInput("Give either mkdir or move_to; PUT uploads a file")
@@ -372,7 +368,6 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:
-        self.check()
         await self.services.files.remove(self.owner, key, parse_path(path))
         self.set_status(204)
 
@@ -404,5 +399,4 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def get(self, key: str, path: str) -> None:
-        self.check()
         await self.answer_file(key, parse_path(path))

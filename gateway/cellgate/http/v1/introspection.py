@@ -52,7 +52,6 @@ class CompleteHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(CompleteBody)
         found = await completion(self._session(key), body)
         await self._answer_found(found, sum(map(len, found.matches)))
@@ -75,7 +74,6 @@ class InspectHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(InspectBody)
         found = await inspection(self._session(key), body)
         await self._answer_found(found, len(found.text) + sum(map(len, found.data.values())))
@@ -97,7 +95,6 @@ class VariablesHandler(_SessionHandler):
         needs=Permission.RUN,
     )
     async def get(self, key: str) -> None:
-        self.check()
         found = await variables(self._session(key))
         sizes = (len(each.name) + len(each.type) + len(each.summary) for each in found.variables)
         await self._answer_found(found, sum(sizes))

@@ -15,7 +15,6 @@ class MeHandler(BaseHandler):
         "get_me", "About you", Answer(200, "The principal, its role and its use of quotas.", {JSON: Me})
     )
     async def get(self) -> None:
-        self.check()
         self.answer(
             Me(
                 principal=self.principal.name,

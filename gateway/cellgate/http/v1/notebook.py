@@ -37,7 +37,6 @@ class NotebookHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         query = self.query(NotebookQuery)
         if query.format not in {"ipynb", "notebook"}:
             await self.while_there(answer_converted(self, key, query))
@@ -72,7 +71,6 @@ class BundleHandler(DownloadHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         await self.while_there(self._bundle(key))
 
     async def _bundle(self, key: str) -> None:

@@ -37,7 +37,6 @@ class OutputHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str, execution: str, index: str) -> None:
-        self.check()
         query = self.query(OutputQuery)
         if not (index.isascii() and index.isdecimal() and len(index) < 8):
             raise InvalidInput("The index of an output is a whole number, from 0")

@@ -50,7 +50,6 @@ class PackagesHandler(BaseHandler):
         needs=Permission.PACKAGES,
     )
     async def get(self, key: str) -> None:
-        self.check()
         session = self.services.manager.get(self.owner, check_session_key(key))
         if session is None:
             await self.services.archive.row(self.owner, key)
@@ -68,7 +67,6 @@ class PackagesHandler(BaseHandler):
         needs=Permission.PACKAGES,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(PackagesBody)
         change = await self.services.files.lane.run(
             parse_change, body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints

@@ -34,7 +34,6 @@ class PortHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str, port: str) -> None:
-        self.check()
         number = check_port(port)
         session = self.services.manager.live(self.owner, check_session_key(key))
         ports = self.services.ports

@@ -58,7 +58,6 @@ class ProcessesHandler(ProcessAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         session = self.services.manager.live(self.owner, check_session_key(key))
         runs = session.processes.all
         models = [run.model(self.services.base_url) for run in runs]
@@ -85,7 +84,6 @@ class ProcessesHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         form = self.accepted()
         body = await self.body(ProcessBody)
         request = check_process(body, waits=body.wait and form is Format.JSON)
@@ -118,7 +116,6 @@ class ProcessHandler(ProcessAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str, process: str) -> None:
-        self.check()
         form = self.accepted()
         run = self.find(key, process)
         if form is Format.JSON:
@@ -136,7 +133,6 @@ class ProcessHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def delete(self, key: str, process: str) -> None:
-        self.check()
         self.find(key, process).terminate()
         self.set_status(204)
 
@@ -154,7 +150,6 @@ class ProcessInputHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str, process: str) -> None:
-        self.check()
         body = await self.body(ProcessInputBody)
         self.find(key, process).give_input(check_input(body), close=body.close)
         self.set_status(204)
@@ -173,7 +168,6 @@ class ProcessSignalHandler(ProcessAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str, process: str) -> None:
-        self.check()
         body = await self.body(SignalBody)
         self.find(key, process).signal(check_signal(body.signal))
         self.set_status(204)

@@ -43,7 +43,6 @@ class ReplayHandler(StreamingHandler):
         needs=(Permission.RUN, Permission.READ),
     )
     async def post(self, key: str) -> None:
-        self.check()
         form = self.query(ReplayQuery).format
         if form not in {"json", "html"}:
             raise NotAcceptable(f"format {form[:40]!r} is not available here; choose json or html")

@@ -33,7 +33,6 @@ class SessionsHandler(StreamingHandler):
         needs=Permission.READ,
     )
     async def get(self) -> None:
-        self.check()
         query = self.query(SessionsQuery)
         models, following = await self.services.archive.models(
             None if self.owner == EVERYBODY else self.owner, self.login.reach, query
@@ -65,7 +64,6 @@ class SessionsHandler(StreamingHandler):
         needs=Permission.RUN,
     )
     async def post(self) -> None:
-        self.check()
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
         if self.login.reach.prefix:
@@ -97,7 +95,6 @@ class SessionHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         usage = self.query(ModelQuery).usage
         model = await self.services.archive.model(self.owner, key, usage=usage)
         self.answer(within(self.login.reach, model))
@@ -117,7 +114,6 @@ class SessionHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def delete(self, key: str) -> None:
-        self.check()
         if self.query(PurgeQuery).purge:
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
@@ -143,7 +139,6 @@ class InterruptHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         self.services.manager.live(self.owner, check_session_key(key)).interrupt()
         self.set_status(204)
 
@@ -165,7 +160,6 @@ class BranchHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(BranchBody)
         branch = self.login.reach.branch_key(body.session)
         spec = BranchSpec(BranchWorkspace(body.workspace), body.seed, body.anyway)
@@ -188,7 +182,6 @@ class TreeHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         self.answer(await self.services.archive.tree(self.owner, key, self.login.reach))
 
 
@@ -205,7 +198,6 @@ class RestartHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         session = self.services.manager.live(self.owner, check_session_key(key))
         await session.restart()
         await session.log.commit()

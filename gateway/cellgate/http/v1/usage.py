@@ -32,7 +32,6 @@ class UsageHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self) -> None:
-        self.check()
         self.login.check_for_all("the uses of quotas")
         query = self.query(UsageQuery)
         usage = self.services.usage
