@@ -67,7 +67,7 @@ class DifyDependenciesHandler(DifyHandler):
     async def get(self) -> None:
         """The packages of the default kernel's environment."""
         services = self.services
-        manifest = services.catalog.manifests().get(services.manager.settings.default_kernel)
+        manifest = services.kernels.catalog.manifests().get(services.sessions.manager.settings.default_kernel)
         packages = {} if manifest is None else manifest.packages
         found = [{"name": name, "version": version} for name, version in sorted(packages.items())]
         self.answer(_success({"dependencies": found}))

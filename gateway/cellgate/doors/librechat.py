@@ -89,11 +89,11 @@ class LibreChatAccess(DoorAccess):
         key = self.path_args[0]
         if not key or self._is_for_user():
             return super()._authenticate()
-        return self.services.access.authenticate(f"Bearer {key}", None)
+        return self.services.people.access.authenticate(f"Bearer {key}", None)
 
     def _is_for_user(self) -> bool:
         """Return whether LibreChat says whose request this is, at a gateway that can tell."""
-        if not self.services.access.authentication.has_users_of(PREFIX):
+        if not self.services.people.access.authentication.has_users_of(PREFIX):
             return False
         return issuer_of(token_of(self.request.headers.get("Authorization", ""), None)) == ISSUER
 
@@ -128,7 +128,8 @@ class ExecHandler(LibreChatAccess, DoorHandler):
         cells = [self.checked(Script(code)) for code in (*arguments, body.code)]
         async with self.own_session({}, language, keep_files=True) as session:
             for each in sources:
-                await self.services.files.copy(self.owner, each.key, each.parts, session, each.target)
+                files = self.services.sessions.files
+                await files.copy(self.owner, each.key, each.parts, session, each.target)
             for cell in cells:
                 result = await self.run_in(session, cell)
         if not self.disconnected:
@@ -157,7 +158,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         if reach.exact:
             raise Forbidden("This token is for one session, and each upload here is a session of its own")
         wanted = SessionBody(metadata={"door": self.door})
-        return await self.services.files.session(self.owner, reach.new_key(), wanted)
+        return await self.services.sessions.files.session(self.owner, reach.new_key(), wanted)
 
     def parts_of(self, name: str) -> Parts:
         return parse_path(in_workspace(name))
@@ -178,7 +179,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         """End the session as well: its kernel was only needed to have it."""
         super()._discard()
         if self._session is not None and not self._session.ending:
-            self.services.manager.end_later(self._session, "one_shot", keep_files=True)
+            self.services.sessions.manager.end_later(self._session, "one_shot", keep_files=True)
 
 
 class LibreChatDownloadHandler(LibreChatAccess, FileAnswers):
@@ -196,7 +197,8 @@ class ObjectHandler(LibreChatAccess):
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str, file: str) -> None:
         """Answer the time of a file's last change."""
-        descriptor, state = await self.services.files.open(self.owner, self.reached(key), _parts(file))
+        files = self.services.sessions.files
+        descriptor, state = await files.open(self.owner, self.reached(key), _parts(file))
         os.close(descriptor)
         self.answer({"lastModified": file_model(state, None).modified})
 
@@ -210,7 +212,7 @@ class ListHandler(LibreChatAccess, FolderHandler):
     async def get(self, _: str | None, key: str) -> None:
         """All of them."""
         page = await self.page(self.reached(key), limit=MOST_LISTED, after="")
-        await self.answer_parts(await self.services.lanes.texts.run(_listed, key, page.files))
+        await self.answer_parts(await self.services.storage.lanes.texts.run(_listed, key, page.files))
 
 
 def _answer(key: str, result: Result) -> list[bytes]:

@@ -35,7 +35,6 @@ from cellgate.errors import (
     status_of,
 )
 from cellgate.http.access import is_own_page, misplaced, token_of
-from cellgate.http.context import Services
 from cellgate.http.described import IsToken, described, masked, method_of, nothing_known
 from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import RETRY_SECONDS, TOO_MANY_OF_ONE, ClientStream
@@ -43,6 +42,7 @@ from cellgate.http.malformed import malformed, not_text
 from cellgate.http.near_path import near_path
 from cellgate.http.operation import Format, Operation, needs_of, operation_of, requires
 from cellgate.http.queries import read_query
+from cellgate.http.services import Services
 from cellgate.http.tracing import RequestSpan
 from cellgate.http.unfit import shown, unfit
 from cellgate.identity.principal import Ask, Login, Principal
@@ -184,7 +184,7 @@ class BaseHandler(RequestHandler):
         It must be awaited where a command has just changed who may do what, for a token that somebody else
         has to be asked about, and for a refusal that is held back.
         """
-        directory = self.services.access.authentication.directory
+        directory = self.services.people.access.authentication.directory
         return self._prepare_after(directory.catch_up()) if directory.is_behind() else self._prepare()
 
     async def _prepare_after(self, caught_up: Awaitable[None]) -> None:
@@ -217,7 +217,7 @@ class BaseHandler(RequestHandler):
             if login is not None:
                 return login
         try:
-            return self.services.access.authenticate(authorization, token)
+            return self.services.people.access.authenticate(authorization, token)
         except NotAuthenticated as error:
             where = misplaced(self.request.headers, self.request.query_arguments)
             if error.is_attempt or not where:
@@ -234,11 +234,11 @@ class BaseHandler(RequestHandler):
             return None
         if request.headers.get("Sec-Fetch-Dest", "") in RUN_BY_BROWSERS:
             return None
-        found = self.services.sign_ins.find(self.secrets())
+        found = self.services.people.sign_ins.find(self.secrets())
         if found is None:
             return None
         secret, login = found
-        self.signed_in = partial(self.services.sign_ins.is_good, secret)
+        self.signed_in = partial(self.services.people.sign_ins.is_good, secret)
         if (stream := self._stream()) is not None:
             stream.signed_in = self.signed_in
         self.set_header("Content-Security-Policy", FOR_PAGE)
@@ -249,7 +249,7 @@ class BaseHandler(RequestHandler):
     def cookie_place(self) -> CookiePlace:
         """The place of cookies for this gateway, as the browser sees it."""
         request = self.request
-        return CookiePlace(request.host, request.protocol == "https", self.services.base_url)
+        return CookiePlace(request.host, request.protocol == "https", self.services.front.base_url)
 
     def secrets(self) -> list[str]:
         """Return the secrets of sign-ins that the request brings in cookies, good or not."""
@@ -273,13 +273,13 @@ class BaseHandler(RequestHandler):
         if length.isdecimal() and int(length) > MAX_DRAINED_BODY:
             # Tornado closes the connection after an early answer.
             raise error
-        return self.services.attempts.hold() if isinstance(error, TooManyAttempts) else None
+        return self.services.people.attempts.hold() if isinstance(error, TooManyAttempts) else None
 
     def _counted(self, error: CellgateError) -> CellgateError:
         """Return the error or, for one wrong token too many of the same address, a refusal that says so."""
         if not isinstance(error, NotAuthenticated) or not error.is_attempt:
             return error
-        wait = self.services.attempts.failed(self.client_origin)
+        wait = self.services.people.attempts.failed(self.client_origin)
         if wait is None:
             return error
         return _too_many(wait, error)
@@ -292,13 +292,13 @@ class BaseHandler(RequestHandler):
         """
         if ask is not None and ask.known:
             return
-        wait = self.services.attempts.waiting(self.client_origin)
+        wait = self.services.people.attempts.waiting(self.client_origin)
         if wait is not None:
             raise _too_many(wait)
 
     def _check_sender(self) -> None:
         """Check where the request comes from. Raises Forbidden."""
-        policy = self.services.access
+        policy = self.services.people.access
         host = self.request.headers.get("Host", "")
         policy.check_host(host)
         origin = self.request.headers.get("Origin")
@@ -326,17 +326,17 @@ class BaseHandler(RequestHandler):
             return
         if not stream.let_in(login):
             raise TooManyConnections(TOO_MANY_OF_ONE, retry_after=RETRY_SECONDS)
-        stream.passed = partial(self.services.usage.pass_bytes, login.principal.name)
+        stream.passed = partial(self.services.people.usage.pass_bytes, login.principal.name)
 
     def _count_request(self) -> None:
         """Raise PrincipalQuotaExceeded if the principal may send no more now, or not so much."""
         length = self.request.headers.get("Content-Length", "0")
         known = int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0
-        self.services.usage.account(self.principal.name).begin_request(known)
+        self.services.people.usage.account(self.principal.name).begin_request(known)
 
     def _trace(self) -> None:
         """Begin the request's span; strangers and probes have none, so they can't choose what is traced."""
-        self._span = self.services.tracer.request(self.request, self.principal.name, self.is_token)
+        self._span = self.services.front.tracer.request(self.request, self.principal.name, self.is_token)
 
     def on_finish(self) -> None:
         """Tornado's hook: the answer has been sent, or a WebSocket was opened."""
@@ -359,7 +359,7 @@ class BaseHandler(RequestHandler):
     @property
     def _under_v1(self) -> bool:
         """Whether this is our own interface, in which the first part of a path that varies is a session."""
-        return self.request.path.startswith(f"{self.services.base_url}/v1/")
+        return self.request.path.startswith(f"{self.services.front.base_url}/v1/")
 
     def _check_owner(self) -> None:
         """Refuse a request that is meant for another gateway behind the same address. Raises NotOwner."""
@@ -379,7 +379,7 @@ class BaseHandler(RequestHandler):
         if self.path_args and self._under_v1:
             self.login.reach.check(self.path_args[0])
         if self.owner != self.principal.name:
-            self.services.trail.accessed(
+            self.services.storage.trail.accessed(
                 {
                     **self._who(),
                     **self._what(),
@@ -409,7 +409,7 @@ class BaseHandler(RequestHandler):
         note = self._who() | {"reason": error.reason, "cause": getattr(error, "cause", "")}
         if isinstance(error, (NotAuthenticated, TooManyAttempts)):
             note |= {"token": error.token, "principal": error.principal or note["principal"]}
-        self.services.trail.refused(note, first=self._what())
+        self.services.storage.trail.refused(note, first=self._what())
 
     @property
     def principal(self) -> Principal:
@@ -466,7 +466,7 @@ class BaseHandler(RequestHandler):
 
         Nothing allows credentials: cookies count for our own page alone, others send the token themselves.
         """
-        if self.services.access.allowed_origins:
+        if self.services.people.access.allowed_origins:
             self.set_header("Vary", "Origin")
         if self._allowed_origin is not None:
             self.set_header("Access-Control-Allow-Origin", self._allowed_origin)
@@ -510,7 +510,7 @@ class BaseHandler(RequestHandler):
         """Count bytes of the body, and refuse the request when there are more than its principal may send."""
         if self._refused is None and self._needs_token:
             try:
-                self.services.usage.account(self.principal.name).receive(size)
+                self.services.people.usage.account(self.principal.name).receive(size)
             except PrincipalQuotaExceeded as error:
                 self._refused = error
 
@@ -518,7 +518,7 @@ class BaseHandler(RequestHandler):
         """Return the request's JSON body. Raises InvalidInput."""
         body = self.raw_body()
         if is_heavy(body):
-            return await self.services.lanes.texts.run(decode_heavy, body, kind)
+            return await self.services.storage.lanes.texts.run(decode_heavy, body, kind)
         return decode(body, kind)
 
     def raw_body(self) -> bytes:
@@ -560,7 +560,7 @@ class BaseHandler(RequestHandler):
 
     def set_location(self, path: str) -> None:
         """Name a resource of this gateway in the answer's Location; `path` as in the table of paths."""
-        self.set_header("Location", self.services.base_url + path)
+        self.set_header("Location", self.services.front.base_url + path)
 
     def on_connection_close(self) -> None:
         """Remember that the client has gone, and stop waiting for the rest of its body."""
@@ -761,7 +761,7 @@ class NotFoundHandler(BaseHandler):
     def _check_body(self) -> None:
         """Refuse, but only after the access checks: a stranger can't probe for paths."""
         super()._check_body()
-        base_url = self.services.base_url
+        base_url = self.services.front.base_url
         beside = base_url and not self.request.path.startswith(f"{base_url}/")
         if beside:
             hint = f"this gateway serves below {base_url}/"

@@ -53,7 +53,7 @@ class ReadyHandler(BaseHandler):
             status="not_ready" if missing else "ready",
             missing=missing,
             # Reported, but not a reason for 503: these sessions need attention, all others work.
-            sessions_not_recorded=self.services.journal.not_recorded or UNSET,
+            sessions_not_recorded=self.services.storage.journal.not_recorded or UNSET,
         )
         self.answer(readiness, HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK)
 
@@ -69,7 +69,7 @@ class MetricsHandler(BaseHandler):
     )
     async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.finish(self.services.metrics.render())
+        self.finish(self.services.front.metrics.render())
 
 
 class InfoHandler(BaseHandler):
@@ -83,26 +83,24 @@ class InfoHandler(BaseHandler):
         ),
     )
     async def get(self) -> None:
-        services = self.services
-        specs = {
-            name: services.catalog.get_kernel_spec(name) for name in services.catalog.find_kernel_specs()
-        }
-        installer = services.installer
+        kernels, manager, front = self.services.kernels, self.services.sessions.manager, self.services.front
+        specs = {name: kernels.catalog.get_kernel_spec(name) for name in kernels.catalog.find_kernel_specs()}
+        installer, ports, user = kernels.installer, front.ports, self.principal.name
         reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         allowed = [] if installer is None else sorted(installer.settings.allowed)
-        pool = {**asdict(services.pool.statistics()), "max_kernels": services.pool.settings.max_kernels}
+        pool = {**asdict(kernels.pool.statistics()), "max_kernels": kernels.pool.settings.max_kernels}
         self.answer(
             GatewayInfo(
-                version=services.version,
-                backend=services.backend,
-                isolation=services.isolation,
-                default_kernel=services.manager.settings.default_kernel,
+                version=front.version,
+                backend=kernels.backend,
+                isolation=kernels.isolation,
+                default_kernel=manager.settings.default_kernel,
                 kernelspecs={
                     name: KernelspecModel(display_name=spec.display_name, language=spec.language)
                     for name, spec in specs.items()
                 },
-                limits=services.manager.default_limits(self.principal.name).to_wire(),
-                ceilings=Ceilings(**services.manager.ceilings(self.principal.name).to_wire()),
+                limits=manager.default_limits(user).to_wire(),
+                ceilings=Ceilings(**manager.ceilings(user).to_wire()),
                 environment={
                     name: EnvironmentModel(
                         name=manifest.environment,
@@ -110,19 +108,19 @@ class InfoHandler(BaseHandler):
                         packages=manifest.packages,
                         programs=manifest.programs,
                     )
-                    for name, manifest in services.catalog.manifests().items()
+                    for name, manifest in kernels.catalog.manifests().items()
                 },
                 packages=allowed,
                 packages_allowed=allowed,
-                open_network=services.open_network,
-                network=services.manager.reachable(self.principal.name),
-                doors=list(services.doors),
-                ports=services.ports is not None,
-                ports_url=None if services.ports is None else services.ports.origin.described(reached_at),
+                open_network=kernels.open_network,
+                network=manager.reachable(user),
+                doors=list(front.doors),
+                ports=ports is not None,
+                ports_url=None if ports is None else ports.origin.described(reached_at),
                 pool=pool,
-                fork_server=dict(services.ways()),
-                containers=_containers(services.containers()),
-                sessions=services.manager.counts(None if self.principal.sees_others else self.owner),
+                fork_server=dict(kernels.ways()),
+                containers=_containers(kernels.containers()),
+                sessions=manager.counts(None if self.principal.sees_others else self.owner),
             )
         )
 

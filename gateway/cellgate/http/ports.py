@@ -20,9 +20,9 @@ from cellgate.errors import BadProgramAnswer, Forbidden, NotAuthenticated, NotFo
 from cellgate.execution.checks import check_session_key
 from cellgate.http.access import host_name, origin_host
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
 from cellgate.http.listener.streams import PART, ClientStream
 from cellgate.http.plain_page import POLICY, plain_page
+from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.ports.exchange import Exchange, ProgramAnswer
 from cellgate.ports.headers import (
@@ -71,8 +71,8 @@ class ProgramHandler(BaseHandler):
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
-        assert services.ports is not None
-        self._served = services.ports
+        assert services.front.ports is not None
+        self._served = services.front.ports
         self._tasks = Supervisor()
         self._upgrade = False
 
@@ -97,7 +97,7 @@ class ProgramHandler(BaseHandler):
         """Check the Host, as on the main listener. Raises Forbidden, and InvalidInput for what is no path."""
         name = host_name(self.request.headers.get("Host", ""))
         if not self._served.origin.is_name(name):
-            self.services.access.check_host(self.request.headers.get("Host", ""))
+            self.services.people.access.check_host(self.request.headers.get("Host", ""))
         if not self._uri.startswith("/"):
             raise InvalidInput("The request must name a path")
 
@@ -205,7 +205,7 @@ class ProgramHandler(BaseHandler):
         self._check_page()
         given = self.request.headers.get("Authorization", "")
         try:
-            found = self.services.access.authenticate(given, None)
+            found = self.services.people.access.authenticate(given, None)
         except NotAuthenticated as error:
             if error.is_attempt:
                 raise
@@ -226,7 +226,7 @@ class ProgramHandler(BaseHandler):
         key = check_session_key(path.session)
         self._enter(login)
         login.reach.check(key)
-        session = self.services.manager.live(login.principal.name, key)
+        session = self.services.sessions.manager.live(login.principal.name, key)
         return _Target(session.ports, path.port, path.prefix, self._path_below(path.prefix))
 
     def _enter(self, login: Login, signed_in: Callable[[], bool] | None = None) -> None:
@@ -244,7 +244,7 @@ class ProgramHandler(BaseHandler):
 
     def _is_our_token(self, word: str) -> bool:
         """Return whether a word, or the Authorization field that it is, lets somebody in here, or might."""
-        return self.services.access.may_know(word)
+        return self.services.people.access.may_know(word)
 
     # The request
 

@@ -17,7 +17,6 @@ from cellgate.http.console import (
     SignInHandler,
     SignOutHandler,
 )
-from cellgate.http.context import Services
 from cellgate.http.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from cellgate.http.jupyter.channels import ChannelsHandler
 from cellgate.http.jupyter.document_sessions import NotebookSessionHandler, NotebookSessionsHandler
@@ -32,6 +31,7 @@ from cellgate.http.jupyter.kernels import (
 from cellgate.http.jupyter.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from cellgate.http.jupyter.login import LoginHandler
 from cellgate.http.openapi.description import Document, DocumentedHandler, DocumentHandler, PageHandler
+from cellgate.http.services import Services
 from cellgate.http.v1.audit import AuditHandler, AuditVerifyHandler
 from cellgate.http.v1.blocks import BlocksHandler
 from cellgate.http.v1.checkpoints import CheckpointHandler, CheckpointsHandler, RollbackHandler, UndoHandler
@@ -187,8 +187,8 @@ def check_base_url(given: str) -> str:
 def routes(services: Services) -> list[Route]:
     """Return all routes, with the arguments of their handlers."""
     given = {"services": services}
-    base_url = services.base_url
-    document = Document(TABLE, services.version, base_url)
+    base_url = services.front.base_url
+    document = Document(TABLE, services.front.version, base_url)
     described = given | {"document": document}
     own = [
         (pattern(path), handler, described if issubclass(handler, DocumentedHandler) else given)

@@ -18,8 +18,8 @@ from tornado.web import Finish
 
 from cellgate.errors import stream_problem_of
 from cellgate.http.base import BaseHandler, encode
-from cellgate.http.context import Services
 from cellgate.http.operation import Format
+from cellgate.http.services import Services
 from cellgate.record.rows import EventRow
 from cellgate.wire.answers import KeepAlive
 from cellgate_kernels.base.errors import CellgateError
@@ -114,7 +114,7 @@ class StreamingHandler(BaseHandler):
 
     async def _beat(self, form: Format) -> None:
         while not self.disconnected:
-            await asyncio.sleep(self.services.keep_alive)
+            await asyncio.sleep(self.services.front.keep_alive)
             self._write_aside(KEEP_ALIVE[form])
 
     def _write_aside(self, line: bytes) -> None:
@@ -166,7 +166,7 @@ class StreamingHandler(BaseHandler):
         while not self.disconnected:
             waiting: set[asyncio.Future[Any]] = {upcoming, self._gone}
             done, _ = await asyncio.wait(
-                waiting, timeout=self.services.keep_alive, return_when=asyncio.FIRST_COMPLETED
+                waiting, timeout=self.services.front.keep_alive, return_when=asyncio.FIRST_COMPLETED
             )
             if upcoming in done:
                 return upcoming.result()

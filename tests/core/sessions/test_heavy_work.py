@@ -288,7 +288,6 @@ class Echo(BaseHandler):
 
     @requires()
     async def post(self) -> None:
-        self.check()
         self.answer(len(await self.body(dict[str, Any])))
 
 

@@ -17,8 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import SandboxHandler, Unsupported
-from cellgate.doors.e2b.files import home_path, parse_home_path
+from cellgate.doors.e2b.base import SandboxHandler, Unsupported, home_path, parse_home_path
 from cellgate.errors import NotFound
 from cellgate.http.base import decode, decode_heavy, encode
 from cellgate.http.operation import Format, requires
@@ -158,14 +157,14 @@ class StartHandler(SandboxHandler):
         self.session()
         body = opened(self.raw_body())
         if is_heavy(body):
-            asked = await self.services.lanes.texts.run(decode_heavy, body, StartBody)
+            asked = await self.services.storage.lanes.texts.run(decode_heavy, body, StartBody)
         else:
             asked = decode(body, StartBody)
         if asked.pty:
             raise Unsupported("There are no terminals here")
         session = self.session()
         program = asked.process
-        env = {**self.services.sandboxes.of(session).env, **program.envs}
+        env = {**self.services.sessions.sandboxes.of(session).env, **program.envs}
         folder = "/".join(parse_home_path(program.cwd or ""))
         wanted = ProcessBody(
             argv=_argv(program), env=env, cwd=folder, stdin=asked.stdin, timeout=self._timeout()
@@ -188,7 +187,7 @@ class StartHandler(SandboxHandler):
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.lanes.texts.run(envelopes, rows)
+            return await self.services.storage.lanes.texts.run(envelopes, rows)
         return envelopes(rows)
 
     def sign_of_life(self, form: Format) -> bytes:

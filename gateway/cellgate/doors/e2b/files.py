@@ -6,7 +6,6 @@ JSON object each way; 64-bit numbers are texts in it.
 
 from __future__ import annotations
 
-import posixpath
 import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,21 +13,26 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import HOME, AlreadyThere, SandboxHandler, Unsupported
-from cellgate.errors import NotFound, UnsupportedMedia
-from cellgate.files.tree import MAX_DEPTH, MAX_PATH, Item, Parts, parse_path
+from cellgate.doors.e2b.base import (
+    HOME,
+    AlreadyThere,
+    SandboxHandler,
+    Unsupported,
+    home_path,
+    parse_home_path,
+)
+from cellgate.errors import UnsupportedMedia
+from cellgate.files.tree import MAX_DEPTH, Item, Parts
 from cellgate.http.base import encode
-from cellgate.http.context import Services
 from cellgate.http.multipart import FormReader
 from cellgate.http.operation import requires
+from cellgate.http.services import Services
 from cellgate.http.v1.files import FileAnswers, UploadHandler
 from cellgate.identity.principal import Permission
 from cellgate.sessions.files import Staged
 from cellgate.sessions.session import Session
 from cellgate_kernels.base.errors import InvalidInput
 
-OTHER_HOMES: Final = ("/workspace", "/mnt/data")
-"""Other names of the workspace, in which programs see it too."""
 USER: Final = "user"
 FEW: Final = 200
 """Entries that are told at once; more are in a thread."""
@@ -37,31 +41,12 @@ LAST_SECOND: Final = 253_402_300_799
 """Of the year 9999."""
 
 
-def parse_home_path(text: str) -> Parts:
-    """Return the names of a path below the home folder; none for the folder itself. Raises NotFound."""
-    if len(text) > MAX_PATH:
-        raise InvalidInput(f"A path has at most {MAX_PATH} bytes")
-    path = HOME + text[1:] if text == "~" or text.startswith("~/") else posixpath.join(HOME, text)
-    path = posixpath.normpath(path).replace("//", "/", 1)
-    for home in (HOME, *OTHER_HOMES):
-        if path == home:
-            return ()
-        if path.startswith(f"{home}/"):
-            return parse_path(path.removeprefix(f"{home}/"))
-    raise NotFound(f"{text[:200]!r} is not there: a sandbox has the files below {HOME} here")
-
-
 def parse_file_path(text: str) -> Parts:
     """Return the names of a path of which something may be made or removed. Raises NotFound, InvalidInput."""
     parts = parse_home_path(text)
     if not parts:
         raise InvalidInput(f"{HOME} itself can't be replaced, moved or removed")
     return parts
-
-
-def home_path(parts: Parts) -> str:
-    """Return the path as it is told."""
-    return "/".join((HOME, *parts))
 
 
 class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
@@ -155,7 +140,7 @@ class FilesystemHandler(SandboxHandler):
         told = await call(self, key)
         entries = told.get("entries")
         if isinstance(entries, list) and len(entries) > FEW:
-            await self.answer_parts([await self.services.lanes.texts.run(encode, told)])
+            await self.answer_parts([await self.services.storage.lanes.texts.run(encode, told)])
         else:
             self.answer(told)
 
@@ -165,10 +150,10 @@ class FilesystemHandler(SandboxHandler):
         if not 0 <= body.depth <= MAX_DEPTH:
             raise InvalidInput(f"depth must be from 1 to {MAX_DEPTH}")
         parts = parse_home_path(body.path)
-        found = await self.services.files.look_into(self.owner, key, parts, body.depth or 1)
+        found = await self.services.sessions.files.look_into(self.owner, key, parts, body.depth or 1)
         if len(found) <= FEW:
             return {"entries": _all_told(found)}
-        return {"entries": await self.services.lanes.texts.run(_all_told, found)}
+        return {"entries": await self.services.storage.lanes.texts.run(_all_told, found)}
 
     async def look(self, key: str) -> Mapping[str, object]:
         """Return the entry at a path."""
@@ -178,7 +163,7 @@ class FilesystemHandler(SandboxHandler):
         """Make a folder and those above it."""
         parts = parse_home_path((await self.body(PathBody)).path)
         self.session()  # still there: it would be made otherwise
-        if not parts or not await self.services.files.make_folder(self.owner, key, parts):
+        if not parts or not await self.services.sessions.files.make_folder(self.owner, key, parts):
             raise AlreadyThere(f"{home_path(parts)[:200]!r} is there already")
         return await self._entry(key, parts)
 
@@ -186,17 +171,17 @@ class FilesystemHandler(SandboxHandler):
         """Rename a file or a folder; nothing is replaced."""
         body = await self.body(MoveBody)
         old, new = parse_file_path(body.source), parse_file_path(body.destination)
-        await self.services.files.move(self.owner, key, old, new)
+        await self.services.sessions.files.move(self.owner, key, old, new)
         return await self._entry(key, new)
 
     async def remove(self, key: str) -> Mapping[str, object]:
         """Remove a file, or a folder with all that is in it."""
         parts = parse_file_path((await self.body(PathBody)).path)
-        await self.services.files.remove_all(self.owner, key, parts)
+        await self.services.sessions.files.remove_all(self.owner, key, parts)
         return {}
 
     async def _entry(self, key: str, parts: Parts) -> Mapping[str, object]:
-        return {"entry": _told(await self.services.files.look(self.owner, key, parts))}
+        return {"entry": _told(await self.services.sessions.files.look(self.owner, key, parts))}
 
 
 CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, object]]]] = MappingProxyType(

@@ -77,7 +77,7 @@ class JupyterHandler(BaseHandler):
         token = self.get_query_argument("token", None)
         if WORD_HEADER in headers and not token_of(headers.get("Authorization", ""), token):
             found = self.login_place.secrets(headers.get_list("Cookie"))
-            login = login_of(self.services.derived_tokens, headers, found, time.time())
+            login = login_of(self.services.people.derived_tokens, headers, found, time.time())
             if login is not None:
                 return login
         return super()._authenticate()
@@ -114,7 +114,7 @@ class JupyterHandler(BaseHandler):
     def live_sessions(self) -> list[Session]:
         """Return the owner's live sessions that the login reaches."""
         covers = self.login.reach.covers
-        return [each for each in self.services.manager.all_live(self.owner) if covers(each.row.key)]
+        return [each for each in self.services.sessions.manager.all_live(self.owner) if covers(each.row.key)]
 
     def session_of(self, wanted: str) -> Session:
         """Return the principal's live session with this key or kernel id. Raises NotFound."""
@@ -130,5 +130,5 @@ class JupyterHandler(BaseHandler):
         key = self.login.reach.new_key() if self.login.reach.prefix else None
         metadata = {TITLE: title[:MOST_PATH]} if title else {}
         body = SessionBody(session=key, kernel=name, env=kept, metadata=metadata)
-        session, _ = await self.services.manager.get_or_create(self.owner, body)
+        session, _ = await self.services.sessions.manager.get_or_create(self.owner, body)
         return session

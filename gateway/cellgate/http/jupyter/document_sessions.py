@@ -20,9 +20,9 @@ class NotebookSessionsBase(JupyterHandler):
 
     def entries(self) -> list[NotebookSession]:
         """Return the owner's sessions that the login reaches, oldest first."""
-        live = {kernel_id(session) for session in self.services.manager.all_live(self.owner)}
+        live = {kernel_id(session) for session in self.services.sessions.manager.all_live(self.owner)}
         # Entries of kernels that are gone are forgotten here, so `live` must not be limited by the login.
-        known = self.services.notebook_sessions.of(self.owner, live)
+        known = self.services.sessions.notebook_sessions.of(self.owner, live)
         reached = {kernel_id(session) for session in self.live_sessions()}
         return [entry for entry in known if entry.kernel_id in reached]
 
@@ -88,7 +88,7 @@ class NotebookSessionsHandler(NotebookSessionsBase):
             kind = self.text(fields, "type") or "notebook"
             wanted = await self.wanted_kernel(fields, path) or kernel_id(await self.start(None, {}, path))
             entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted)
-            self.services.notebook_sessions.put(entry)
+            self.services.sessions.notebook_sessions.put(entry)
             self.session_of(wanted).record.entitle(path, rename=False)
         self.set_location(f"/api/sessions/{entry.id}")
         self.answer(self.model(entry), 201)
@@ -122,7 +122,7 @@ class NotebookSessionHandler(NotebookSessionsBase):
             type=(self.text(fields, "type") or entry.type)[:100],
             kernel_id=await self.wanted_kernel(fields, path) or entry.kernel_id,
         )
-        self.services.notebook_sessions.put(changed)
+        self.services.sessions.notebook_sessions.put(changed)
         self.session_of(changed.kernel_id).record.entitle(path)
         self.answer(self.model(changed))
 
@@ -131,6 +131,6 @@ class NotebookSessionHandler(NotebookSessionsBase):
         """End it and its kernel; the record stays."""
         entry = self.entry(wanted)
         session = self.session_of(entry.kernel_id)
-        self.services.notebook_sessions.remove(entry)
-        await self.services.manager.delete(self.owner, session.row.key)
+        self.services.sessions.notebook_sessions.remove(entry)
+        await self.services.sessions.manager.delete(self.owner, session.row.key)
         self.set_status(204)

@@ -18,7 +18,7 @@ class ApiHandler(JupyterHandler):
     async def get(self) -> None:
         """The version."""
         self.check()
-        self.answer({"version": self.services.version})
+        self.answer({"version": self.services.front.version})
 
 
 class StatusHandler(JupyterHandler):
@@ -69,7 +69,7 @@ class KernelHandler(JupyterHandler):
     async def delete(self, wanted: str) -> None:
         """End it; the record stays."""
         session = self.session_of(wanted)
-        await self.services.manager.delete(self.owner, session.row.key)
+        await self.services.sessions.manager.delete(self.owner, session.row.key)
         self.set_status(204)
 
 

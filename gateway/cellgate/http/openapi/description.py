@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from cellgate.http.base import BaseHandler, encode
-from cellgate.http.context import Services
 from cellgate.http.openapi.document import Table, build_document
 from cellgate.http.openapi.page import ORIGIN, reference_page
 from cellgate.http.operation import HTML, JSON, Answer, Foreign, operation
+from cellgate.http.services import Services
 from cellgate.pages.html_frame import PAGE_POLICY
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -73,7 +73,7 @@ class DocumentHandler(DocumentedHandler):
         public=True,
     )
     async def get(self) -> None:
-        await self.answer_parts([await self.services.lanes.texts.run(lambda: self.document.json)])
+        await self.answer_parts([await self.services.storage.lanes.texts.run(lambda: self.document.json)])
 
 
 class PageHandler(DocumentedHandler):
@@ -89,4 +89,4 @@ class PageHandler(DocumentedHandler):
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
         at = self.request.protocol, self.request.host
-        await self.finish_parts([await self.services.lanes.texts.run(self.document.page, *at)])
+        await self.finish_parts([await self.services.storage.lanes.texts.run(self.document.page, *at)])

@@ -30,9 +30,9 @@ class AuditHandler(DownloadHandler):
         await self.while_there(self._audit(key))
 
     async def _audit(self, key: str) -> None:
-        moment = await self.services.archive.moment(self.owner, key)
+        moment = await self.services.sessions.archive.moment(self.owner, key)
         if not self.known(moment.head.hex()):
-            parts = self.services.archive.exports.audit(moment)
+            parts = self.services.sessions.archive.exports.audit(moment)
             await self.send(parts, kind="application/x-ndjson", name=f"{key}.audit.ndjson")
 
 
@@ -51,5 +51,5 @@ class AuditVerifyHandler(DownloadHandler):
         await self.while_there(self._verify(key))
 
     async def _verify(self, key: str) -> None:
-        archive = self.services.archive
+        archive = self.services.sessions.archive
         self.answer(await archive.exports.verify(await archive.moment(self.owner, key)))

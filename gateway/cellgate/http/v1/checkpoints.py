@@ -25,7 +25,7 @@ from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
 class _SessionHandler(BaseHandler):
     def _session(self, key: str) -> Session:
-        return self.services.manager.live(self.owner, key)
+        return self.services.sessions.manager.live(self.owner, key)
 
 
 class CheckpointsHandler(_SessionHandler):

@@ -25,6 +25,6 @@ class ConsoleUrlHandler(BaseHandler):
         if self.signed_in is not None:
             # It would outlive the sign-in that asks, whose user could sign out and be none the wiser.
             raise Forbidden("A browser that is signed in signs in no other: send a token", cause="sign_in")
-        at = f"{self.request.protocol}://{self.request.host}{self.services.base_url}"
-        url = f"{at}/?ticket={self.services.sign_ins.ticket(self.login)}"
+        at = f"{self.request.protocol}://{self.request.host}{self.services.front.base_url}"
+        url = f"{at}/?ticket={self.services.people.sign_ins.ticket(self.login)}"
         self.answer(ConsoleUrl(url=url, expires_in=TICKET_SECONDS))

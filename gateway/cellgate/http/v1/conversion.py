@@ -15,7 +15,7 @@ async def answer_converted(handler: DownloadHandler, key: str, query: NotebookQu
     """HTML, Markdown or a script. Raises NotAcceptable, JobFailed, StorageError, NotFound."""
     form = query.format
     converted = check_form(form)
-    archive, jobs = handler.services.archive, handler.services.jobs
+    archive, jobs = handler.services.sessions.archive, handler.services.sessions.jobs
     moment = await archive.moment(handler.owner, key, handler.login.reach)
     if handler.known(f"{notebook_tag(moment, query)}-{form}"):
         return

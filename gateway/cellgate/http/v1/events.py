@@ -32,7 +32,7 @@ class EventsHandler(StreamingHandler):
     async def get(self, key: str) -> None:
         form = self.accepted()
         after = self.event_position()
-        log = await self.services.archive.log(self.owner, key)
+        log = await self.services.sessions.archive.log(self.owner, key)
         if form is not Format.JSON:
             await self.stream(log.follow(after), form)
             return

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from tornado.http1connection import HTTP1Connection
@@ -28,9 +28,9 @@ from cellgate.files.listing import Stop, modified_at
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
 from cellgate.http.base import MAX_DRAINED_BODY, MAX_JSON_BODY, BaseHandler
-from cellgate.http.context import Services
 from cellgate.http.multipart import FormReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
+from cellgate.http.services import Services
 from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
 from cellgate.http.v1.download import IF_NONE_MATCH, NOT_MODIFIED
 from cellgate.identity.principal import Permission
@@ -45,7 +45,18 @@ UPLOADS = (*STARTS, QuotaExceeded, QueueFull, Conflict)
 """Errors of an upload."""
 FILE_HEADERS = {"ETag": "Changes with the file.", "Content-Disposition": "The name of the file."}
 CONTENT_RANGE = {"Content-Range": "Which bytes of how many."}
-RANGE_HEADERS = {"Range": "One range of bytes.", **IF_NONE_MATCH}
+IN_RANGES = (
+    Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
+    NOT_MODIFIED,
+    Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
+)
+DOWNLOAD: Mapping[str, Any] = {
+    "headers": {"Range": "One range of bytes.", **IF_NONE_MATCH},
+    "errors": (*READS, FileHeld),
+    "query": SessionQuery,
+    "needs": Permission.FILES,
+}
+"""What is declared of reading a file, with its body or without."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -84,11 +95,12 @@ class UploadHandler(BaseHandler):
     async def _begin(self) -> None:
         self.begin()
         self._session = await self.find_session()
-        self._incoming = await self.services.files.reserve(self._session, self._length(), self.target())
+        files = self.services.sessions.files
+        self._incoming = await files.reserve(self._session, self._length(), self.target())
 
     async def find_session(self) -> Session:
         """Return the session whose files are uploaded."""
-        return await self.services.files.session(self.owner, self.path_args[0])
+        return await self.services.sessions.files.session(self.owner, self.path_args[0])
 
     async def place(self, staged: Sequence[Staged]) -> list[FileChange] | None:
         """Put all uploads into the workspace; None if the client has gone meanwhile."""
@@ -102,7 +114,7 @@ class UploadHandler(BaseHandler):
             await each.upload.finish()
         if self.disconnected:
             return None
-        return await self.services.files.place(self._session, self._incoming, staged)
+        return await self.services.sessions.files.place(self._session, self._incoming, staged)
 
     def begin(self) -> None:
         """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
@@ -118,7 +130,7 @@ class UploadHandler(BaseHandler):
     def new_upload(self) -> Upload:
         """Return a new upload, discarded with this request unless it is placed."""
         assert self._incoming is not None
-        return self.services.files.begin(self._incoming)
+        return self.services.sessions.files.begin(self._incoming)
 
     async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
         if self.request.method in self.uploads:
@@ -144,7 +156,7 @@ class UploadHandler(BaseHandler):
 
     def _discard(self) -> None:
         if self._incoming is not None:
-            self.services.files.discard_later(self._incoming)
+            self.services.sessions.files.discard_later(self._incoming)
 
     def _check_body(self) -> None:
         """Accept any type: the gateway does not interpret a file."""
@@ -187,7 +199,7 @@ class FolderHandler(UploadHandler):
 
     async def page(self, key: str, *, limit: int, after: str, folders: bool = False) -> FilePage:
         """Return some of the files, by path; see `Listings.page`."""
-        return await self.services.files.page(
+        return await self.services.sessions.files.page(
             self.owner, key, limit=limit, after=after, stop=self._stop, folders=folders
         )
 
@@ -229,7 +241,7 @@ class FileAnswers(BaseHandler):
 
     async def answer_file(self, key: str, parts: Parts) -> None:
         """Answer with the file, or with the range of it that is asked for."""
-        descriptor, file = await self.services.files.open(self.owner, key, parts)
+        descriptor, file = await self.services.sessions.files.open(self.owner, key, parts)
         try:
             await self._send(descriptor, file)
         except StreamClosedError:
@@ -254,16 +266,16 @@ class FileAnswers(BaseHandler):
         if self.request.method == "HEAD":
             self.finish()
             return
-        connection = self.request.connection
+        connection, lane = self.request.connection, self.services.sessions.files.lane
         if end - start > WIDE and can_send(connection):
             await self.flush()
             assert isinstance(connection, HTTP1Connection)
-            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
+            if not await send_file(connection, descriptor, start, end, lane):
                 connection.stream.close()
             return
         offset = start
         while offset < end:
-            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
+            chunk = await lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
             if not chunk:
                 # The file was truncated in the meantime: only a broken connection can report it now.
                 assert self.request.connection is not None
@@ -351,7 +363,7 @@ class FileHandler(FileAnswers, UploadHandler):
         query = self.query(FileActionQuery)
         if (query.mkdir is None) == (query.move_to is None):
             raise InvalidInput("Give either mkdir or move_to; PUT uploads a file")
-        files = self.services.files
+        files = self.services.sessions.files
         if query.move_to is None:
             made = await files.make_folder(self.owner, key, parse_path(path))
             self.answer(FileChanges(files=[]), 201 if made else 200)
@@ -368,20 +380,15 @@ class FileHandler(FileAnswers, UploadHandler):
         needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:
-        await self.services.files.remove(self.owner, key, parse_path(path))
+        await self.services.sessions.files.remove(self.owner, key, parse_path(path))
         self.set_status(204)
 
     @operation(
         "head_file",
         "Get a file's headers",
         Answer(200, "The size, without a body.", {BYTES: None}, FILE_HEADERS),
-        Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
-        NOT_MODIFIED,
-        Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
-        headers=RANGE_HEADERS,
-        errors=(*READS, FileHeld),
-        query=SessionQuery,
-        needs=Permission.FILES,
+        *IN_RANGES,
+        **DOWNLOAD,
     )
     async def head(self, key: str, path: str) -> None:
         await self.get(key, path)
@@ -390,13 +397,8 @@ class FileHandler(FileAnswers, UploadHandler):
         "get_file",
         "Download a file",
         Answer(200, "The file, as an attachment.", {BYTES: None}, FILE_HEADERS),
-        Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
-        NOT_MODIFIED,
-        Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
-        headers=RANGE_HEADERS,
-        errors=(*READS, FileHeld),
-        query=SessionQuery,
-        needs=Permission.FILES,
+        *IN_RANGES,
+        **DOWNLOAD,
     )
     async def get(self, key: str, path: str) -> None:
         await self.answer_file(key, parse_path(path))

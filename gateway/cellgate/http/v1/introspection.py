@@ -25,12 +25,12 @@ ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
 
 class _SessionHandler(BaseHandler):
     def _session(self, key: str) -> Session:
-        return self.services.manager.live(self.owner, check_session_key(key))
+        return self.services.sessions.manager.live(self.owner, check_session_key(key))
 
     async def _answer_found(self, found: Completion | Inspection | VariableList, size: int) -> None:
         """Answer with what a kernel knows, of `size` characters of text; much is encoded in a thread."""
         if size > INLINE_BYTES:
-            await self.answer_parts(await self.services.lanes.texts.run(encode_in_steps, found))
+            await self.answer_parts(await self.services.storage.lanes.texts.run(encode_in_steps, found))
         else:
             self.answer(found)
 

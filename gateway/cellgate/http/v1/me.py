@@ -20,6 +20,6 @@ class MeHandler(BaseHandler):
                 principal=self.principal.name,
                 role=self.principal.role,
                 scopes=sorted(self.login.permissions),
-                quotas=uses(self.services.usage.account(self.principal.name)),
+                quotas=uses(self.services.people.usage.account(self.principal.name)),
             )
         )

@@ -44,9 +44,9 @@ class NotebookHandler(DownloadHandler):
         await self.while_there(self._notebook(key, query))
 
     async def _notebook(self, key: str, query: NotebookQuery) -> None:
-        moment = await self.services.archive.moment(self.owner, key, self.login.reach)
+        moment = await self.services.sessions.archive.moment(self.owner, key, self.login.reach)
         if not self.known(notebook_tag(moment, query)):
-            exports = self.services.archive.exports
+            exports = self.services.sessions.archive.exports
             parts = exports.notebook(
                 moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
             )
@@ -75,9 +75,9 @@ class BundleHandler(DownloadHandler):
 
     async def _bundle(self, key: str) -> None:
         services = self.services
-        moment = await services.archive.moment(self.owner, key, self.login.reach)
+        moment = await services.sessions.archive.moment(self.owner, key, self.login.reach)
         # Who may not read the session's files gets the rest of the bundle without them.
         readable = Permission.FILES in self.login.permissions
-        workspace = services.manager.workspace(moment.session) if readable else None
-        parts = services.archive.exports.bundle(moment, workspace)
+        workspace = services.sessions.manager.workspace(moment.session) if readable else None
+        parts = services.sessions.archive.exports.bundle(moment, workspace)
         await self.send(parts, kind="application/zip", name=f"{key}.zip")

@@ -40,7 +40,7 @@ class OutputHandler(BaseHandler):
         query = self.query(OutputQuery)
         if not (index.isascii() and index.isdecimal() and len(index) < 8):
             raise InvalidInput("The index of an output is a whole number, from 0")
-        archive = self.services.archive
+        archive = self.services.sessions.archive
         mime, body = await archive.result(
             self.owner, key, execution, _output, int(index), query.type, plain=query.plain
         )

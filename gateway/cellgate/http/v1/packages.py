@@ -50,9 +50,9 @@ class PackagesHandler(BaseHandler):
         needs=Permission.PACKAGES,
     )
     async def get(self, key: str) -> None:
-        session = self.services.manager.get(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.get(self.owner, check_session_key(key))
         if session is None:
-            await self.services.archive.row(self.owner, key)
+            await self.services.sessions.archive.row(self.owner, key)
         installed = [] if session is None else session.slot.packages.models()
         self.answer(Packages(packages=installed))
 
@@ -68,15 +68,15 @@ class PackagesHandler(BaseHandler):
     )
     async def post(self, key: str) -> None:
         body = await self.body(PackagesBody)
-        change = await self.services.files.lane.run(
+        change = await self.services.sessions.files.lane.run(
             parse_change, body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints
         )
         if not change.install and not change.uninstall:
             raise InvalidInput("Give requirements to install, or names to uninstall")
-        if self.services.installer is None:
+        if self.services.kernels.installer is None:
             raise not_allowed()
-        self.services.installer.settings.check(change.names)
-        session = await self.services.files.session(self.owner, key)
+        self.services.kernels.installer.settings.check(change.names)
+        session = await self.services.sessions.files.session(self.owner, key)
         changed = await session.slot.packages.change(
             session.slot, change, lambda kind, fields: session.log.append(kind, None, fields)
         )

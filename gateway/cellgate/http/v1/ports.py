@@ -35,8 +35,8 @@ class PortHandler(BaseHandler):
     )
     async def post(self, key: str, port: str) -> None:
         number = check_port(port)
-        session = self.services.manager.live(self.owner, check_session_key(key))
-        ports = self.services.ports
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
+        ports = self.services.front.ports
         if ports is None:
             raise NotFound("This gateway serves no ports: its operator starts it with --ports-port")
         if not ports.origin.wild and {self.principal.name, self.owner} != {DEFAULT.principal.name}:

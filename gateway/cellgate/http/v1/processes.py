@@ -23,19 +23,19 @@ class ProcessAnswers(StreamingHandler):
 
     def find(self, key: str, process: str) -> ProcessRun:
         """Return the process of a live session. Raises NotFound."""
-        session = self.services.manager.live(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
         return session.processes.find(process)
 
     async def answer_models(self, answer: ProcessModel | ProcessList, size: int, status: int = 200) -> None:
         """Answer with processes of `size` characters of text; many are encoded in a thread."""
         if size > INLINE_BYTES:
-            await self.answer_parts(await self.services.archive.encoded(answer), status)
+            await self.answer_parts(await self.services.sessions.archive.encoded(answer), status)
         else:
             self.answer(answer, status)
 
     async def answer_model(self, run: ProcessRun, status: int = 200) -> None:
         """Answer with its state and output so far, once both are durable."""
-        model = run.model(self.services.base_url)
+        model = run.model(self.services.front.base_url)
         size = run.size
         await run.recorded()
         await self.answer_models(model, size, status)
@@ -58,9 +58,9 @@ class ProcessesHandler(ProcessAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        session = self.services.manager.live(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
         runs = session.processes.all
-        models = [run.model(self.services.base_url) for run in runs]
+        models = [run.model(self.services.front.base_url) for run in runs]
         size = sum(run.size for run in runs)
         await session.log.commit()
         await self.answer_models(ProcessList(processes=models), size)
@@ -88,7 +88,7 @@ class ProcessesHandler(ProcessAnswers):
         body = await self.body(ProcessBody)
         request = check_process(body, waits=body.wait and form is Format.JSON)
         async with self.waiting(form) as moved:
-            run = await self.services.manager.start_process(self.owner, key, request, moved=moved)
+            run = await self.services.sessions.manager.start_process(self.owner, key, request, moved=moved)
         if form is not Format.JSON:
             await self.answer_events(run, form)
         elif body.wait:

@@ -57,7 +57,7 @@ class ReplayHandler(StreamingHandler):
             reach=self.login.reach,
         )
         replay = Supervisor().share(
-            self.services.replayer.replay(
+            self.services.sessions.replayer.replay(
                 self.owner, key, options, listen=self._tell if streamed else _ignore
             ),
             f"replay {key}",
@@ -83,7 +83,8 @@ class ReplayHandler(StreamingHandler):
         """Return the report; None if the client has gone by then."""
         while not self.disconnected:
             waiting: set[asyncio.Future[Any]] = {replay, self._gone}
-            await asyncio.wait(waiting, timeout=self.services.keep_alive, return_when=asyncio.FIRST_COMPLETED)
+            pause = self.services.front.keep_alive
+            await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             if replay.done():
                 return None if self.disconnected else replay.result()
             if keep_alive and not self.disconnected:

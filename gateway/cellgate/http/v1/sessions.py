@@ -34,7 +34,7 @@ class SessionsHandler(StreamingHandler):
     )
     async def get(self) -> None:
         query = self.query(SessionsQuery)
-        models, following = await self.services.archive.models(
+        models, following = await self.services.sessions.archive.models(
             None if self.owner == EVERYBODY else self.owner, self.login.reach, query
         )
         told = [within(self.login.reach, model) for model in models]
@@ -75,7 +75,7 @@ class SessionsHandler(StreamingHandler):
         lines = Format.NDJSON in self.request.headers.get("Accept", "")
         form = Format.NDJSON if lines else Format.JSON
         async with self.waiting(form) as moved:
-            session, created = await self.services.manager.get_or_create(
+            session, created = await self.services.sessions.manager.get_or_create(
                 self.owner, body, moved=moved, exact=True
             )
             await session.log.commit()
@@ -96,7 +96,7 @@ class SessionHandler(BaseHandler):
     )
     async def get(self, key: str) -> None:
         usage = self.query(ModelQuery).usage
-        model = await self.services.archive.model(self.owner, key, usage=usage)
+        model = await self.services.sessions.archive.model(self.owner, key, usage=usage)
         self.answer(within(self.login.reach, model))
 
     @operation(
@@ -117,13 +117,13 @@ class SessionHandler(BaseHandler):
         if self.query(PurgeQuery).purge:
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
-            if not await self.services.manager.purge(self.owner, key, by=self.principal.name):
+            if not await self.services.sessions.manager.purge(self.owner, key, by=self.principal.name):
                 # The session is gone, but readers of the record still use some of its bytes.
                 self.set_location(f"/v1/sessions/{key}")
                 self.set_status(202)
                 return
         else:
-            await self.services.manager.delete(self.owner, key)
+            await self.services.sessions.manager.delete(self.owner, key)
         self.set_status(204)
 
 
@@ -139,7 +139,7 @@ class InterruptHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.services.manager.live(self.owner, check_session_key(key)).interrupt()
+        self.services.sessions.manager.live(self.owner, check_session_key(key)).interrupt()
         self.set_status(204)
 
 
@@ -163,7 +163,8 @@ class BranchHandler(BaseHandler):
         body = await self.body(BranchBody)
         branch = self.login.reach.branch_key(body.session)
         spec = BranchSpec(BranchWorkspace(body.workspace), body.seed, body.anyway)
-        session = await self.services.manager.branch(self.owner, check_session_key(key), branch, spec)
+        manager = self.services.sessions.manager
+        session = await manager.branch(self.owner, check_session_key(key), branch, spec)
         # Its first row and the one in its parent's record are one commit.
         await session.log.commit()
         self.set_location(f"/v1/sessions/{session.row.key}")
@@ -182,7 +183,7 @@ class TreeHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.answer(await self.services.archive.tree(self.owner, key, self.login.reach))
+        self.answer(await self.services.sessions.archive.tree(self.owner, key, self.login.reach))
 
 
 class RestartHandler(BaseHandler):
@@ -198,7 +199,7 @@ class RestartHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        session = self.services.manager.live(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
         await session.restart()
         await session.log.commit()
         self.answer(within(self.login.reach, session.to_wire()))
