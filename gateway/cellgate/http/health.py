@@ -21,6 +21,7 @@ from cellgate.wire.answers import (
     KernelspecModel,
     Readiness,
 )
+from cellgate.wire.base import Query
 
 
 class HealthHandler(BaseHandler):
@@ -28,7 +29,13 @@ class HealthHandler(BaseHandler):
 
     public = True
 
-    @operation("get_health", "Liveness", Answer(200, "The process is alive.", {JSON: Health}), public=True)
+    @operation(
+        "get_health",
+        "Liveness",
+        Answer(200, "The process is alive.", {JSON: Health}),
+        public=True,
+        query=Query,
+    )
     async def get(self) -> None:
         self.answer(Health())
 
@@ -44,6 +51,7 @@ class ReadyHandler(BaseHandler):
         Answer(200, "New work is accepted.", {JSON: Readiness}),
         Answer(503, "New work is not accepted; `missing` says why.", {JSON: Readiness}),
         public=True,
+        query=Query,
     )
     async def get(self) -> None:
         problems = self.services.problems()
@@ -66,6 +74,7 @@ class MetricsHandler(BaseHandler):
         "Metrics for Prometheus",
         Answer(200, "Prometheus' text format.", {TEXT: None}),
         needs=Permission.METRICS,
+        query=Query,
     )
     async def get(self) -> None:
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
@@ -81,6 +90,7 @@ class InfoHandler(BaseHandler):
         Answer(
             200, "Version, isolation, kernels, what is in them, limits and packages.", {JSON: GatewayInfo}
         ),
+        query=Query,
     )
     async def get(self) -> None:
         kernels, manager, front = self.services.kernels, self.services.sessions.manager, self.services.front

@@ -33,6 +33,7 @@ from cellgate.errors import (
 )
 from cellgate.identity.principal import Permission
 from cellgate.wire.base import Query
+from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import (
     BackendUnavailable,
     CellgateError,
@@ -108,15 +109,16 @@ class Operation:
     """A method. `body`: the type of the request's body, by media type. `headers`: the request's, described.
 
     `name`: a verb and what it acts on, such as `run_cell`. Generated clients have a function of this name, so
-    it must never change. `needs`: the permissions that its sender must have. `errors`: besides those of every
-    operation. `public`: needs no token.
+    it must never change. `query`: its parameters, by default those of any request about a session. `needs`:
+    the permissions that its sender must have. `errors`: besides those of every operation. `public`: needs no
+    token.
     """
 
     name: str
     summary: str
     answers: tuple[Answer, ...]
     description: str = ""
-    query: type[Query] = Query
+    query: type[Query] = SessionQuery
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     needs: frozenset[Permission] = frozenset()

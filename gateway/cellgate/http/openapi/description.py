@@ -16,6 +16,7 @@ from cellgate.http.openapi.page import ORIGIN, reference_page
 from cellgate.http.operation import HTML, JSON, Answer, Foreign, operation
 from cellgate.http.services import Services
 from cellgate.pages.html_frame import PAGE_POLICY
+from cellgate.wire.base import Query
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 """A host that is nothing else in a line for a shell."""
@@ -71,6 +72,7 @@ class DocumentHandler(DocumentedHandler):
         "This document",
         Answer(200, "An OpenAPI 3.1 document.", {JSON: DOCUMENT}),
         public=True,
+        query=Query,
     )
     async def get(self) -> None:
         await self.answer_parts([await self.services.storage.lanes.texts.run(lambda: self.document.json)])
@@ -84,6 +86,7 @@ class PageHandler(DocumentedHandler):
         "This document as a page",
         Answer(200, "An HTML page that needs no scripts and loads nothing from other hosts.", {HTML: None}),
         public=True,
+        query=Query,
     )
     async def get(self) -> None:
         self.set_header("Content-Type", "text/html; charset=utf-8")

@@ -6,7 +6,6 @@ from cellgate.http.operation import JSON, NDJSON, Answer, operation
 from cellgate.http.v1.download import EXPORTS, IF_NONE_MATCH, NOT_MODIFIED, DownloadHandler
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import ChainCheck
-from cellgate.wire.queries import SessionQuery
 
 
 class AuditHandler(DownloadHandler):
@@ -23,7 +22,6 @@ class AuditHandler(DownloadHandler):
         NOT_MODIFIED,
         headers=IF_NONE_MATCH,
         errors=EXPORTS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
@@ -44,7 +42,6 @@ class AuditVerifyHandler(DownloadHandler):
         "Check the hash chain of a session's record",
         Answer(200, "The result of the check.", {JSON: ChainCheck}),
         errors=EXPORTS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:

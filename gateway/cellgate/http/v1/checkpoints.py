@@ -19,7 +19,6 @@ from cellgate.sessions.session import Session
 from cellgate.sessions.undo import model_of
 from cellgate.wire.answers import CheckpointList, CheckpointModel, Rollback, SessionModel
 from cellgate.wire.models import CheckpointBody, RollbackBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
 
@@ -37,7 +36,6 @@ class CheckpointsHandler(_SessionHandler):
         Answer(200, "All of them, the oldest first.", {JSON: CheckpointList}),
         description="Checkpoints live as long as the kernel that they were made of, or one made of them.",
         errors=READS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
@@ -53,7 +51,6 @@ class CheckpointsHandler(_SessionHandler):
         ),
         body={JSON: CheckpointBody},
         errors=(*STARTS, Conflict, FileHeld, KernelBusy, CannotBranch, QuotaExceeded),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
@@ -72,7 +69,6 @@ class CheckpointHandler(_SessionHandler):
         "End a checkpoint",
         Answer(204, "It can't be gone back to any more, and takes no memory."),
         errors=WRITES,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def delete(self, key: str, name: str) -> None:
@@ -104,7 +100,6 @@ class RollbackHandler(_RollbackHandler):
         ),
         body={JSON: RollbackBody},
         errors=(*STARTS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
@@ -126,7 +121,6 @@ class UndoHandler(_RollbackHandler):
             " how many cells were undone."
         ),
         errors=(*STARTS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:

@@ -7,6 +7,7 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, Answer, operation
 from cellgate.identity.tickets import TICKET_SECONDS
 from cellgate.wire.answers import ConsoleUrl
+from cellgate.wire.base import Query
 
 
 class ConsoleUrlHandler(BaseHandler):
@@ -20,6 +21,7 @@ class ConsoleUrlHandler(BaseHandler):
             "The browser that opens it may do there what the token of this request may do, for a day at most,"
             " as long as that is valid."
         ),
+        query=Query,
     )
     async def post(self) -> None:
         if self.signed_in is not None:

@@ -29,7 +29,7 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import ExecutionPage, Result
 from cellgate.wire.events import Event
 from cellgate.wire.models import ExecuteBody, InputBody, OneShotBody, SessionBody
-from cellgate.wire.queries import ExecutionsQuery, OneShotQuery, ResultQuery, SessionQuery
+from cellgate.wire.queries import ExecutionsQuery, OneShotQuery, ResultQuery
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
@@ -277,7 +277,6 @@ class CancelHandler(BaseHandler):
         "Cancel an execution",
         Answer(204, "The execution was removed from the queue, or interrupted."),
         errors=(*READS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
@@ -298,7 +297,6 @@ class InputHandler(BaseHandler):
         Answer(204, "The line was sent to the kernel."),
         body={JSON: InputBody},
         errors=READS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:

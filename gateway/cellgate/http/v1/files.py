@@ -227,7 +227,6 @@ class FilesHandler(FolderHandler):
         description="Each part with a filename becomes a file: all of them, or none.",
         body={FORM: None},
         errors=UPLOADS,
-        query=SessionQuery,
         needs=Permission.FILES,
     )
     async def post(self, _: str) -> None:
@@ -338,7 +337,6 @@ class FileHandler(FileAnswers, UploadHandler):
         description="The request body is the file. Missing folders, and the session, are created.",
         body={BYTES: None},
         errors=UPLOADS,
-        query=SessionQuery,
         needs=Permission.FILES,
     )
     async def put(self, *_: str) -> None:
@@ -376,7 +374,6 @@ class FileHandler(FileAnswers, UploadHandler):
         "Remove a file, a link or an empty folder",
         Answer(204, "Removed."),
         errors=(*WRITES, Conflict),
-        query=SessionQuery,
         needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:

@@ -14,7 +14,6 @@ from cellgate.sessions.introspection import completion, inspection, variables
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList
 from cellgate.wire.models import CompleteBody, InspectBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.codec.structure import INLINE_BYTES
@@ -48,7 +47,6 @@ class CompleteHandler(_SessionHandler):
         ),
         body={JSON: CompleteBody},
         errors=ASKS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
@@ -70,7 +68,6 @@ class InspectHandler(_SessionHandler):
         ),
         body={JSON: InspectBody},
         errors=ASKS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
@@ -91,7 +88,6 @@ class VariablesHandler(_SessionHandler):
             " waits. Nothing is recorded, and no cell is counted. It counts as a use of the session."
         ),
         errors=(*ASKS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def get(self, key: str) -> None:

@@ -13,7 +13,7 @@ from cellgate.http.v1.download import (
     notebook_tag,
 )
 from cellgate.identity.principal import Permission
-from cellgate.wire.queries import NotebookQuery, SessionQuery
+from cellgate.wire.queries import NotebookQuery
 
 NOTEBOOK = Foreign("Notebook", "A notebook, as nbformat 4.5 describes it.")
 
@@ -67,7 +67,6 @@ class BundleHandler(DownloadHandler):
             {"Content-Disposition": "The file name."},
         ),
         errors=EXPORTS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:

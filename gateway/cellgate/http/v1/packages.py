@@ -19,7 +19,6 @@ from cellgate.packages.requirements import parse_change
 from cellgate.packages.settings import not_allowed
 from cellgate.wire.answers import PackageChanges, Packages
 from cellgate.wire.models import PackagesBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import InvalidInput
 
 PACKAGES = (
@@ -46,7 +45,6 @@ class PackagesHandler(BaseHandler):
             {JSON: Packages},
         ),
         errors=READS,
-        query=SessionQuery,
         needs=Permission.PACKAGES,
     )
     async def get(self, key: str) -> None:
@@ -63,7 +61,6 @@ class PackagesHandler(BaseHandler):
         description="A missing session is created. A request that is refused or fails changes nothing.",
         body={JSON: PackagesBody},
         errors=(*STARTS, *PACKAGES),
-        query=SessionQuery,
         needs=Permission.PACKAGES,
     )
     async def post(self, key: str) -> None:

@@ -14,7 +14,6 @@ from cellgate.identity.tickets import TICKET_SECONDS
 from cellgate.ports.origin import check_port
 from cellgate.ports.tickets import PortGrant
 from cellgate.wire.answers import PortUrl
-from cellgate.wire.queries import SessionQuery
 
 
 class PortHandler(BaseHandler):
@@ -29,7 +28,6 @@ class PortHandler(BaseHandler):
             " the gateway's. Programs with a token need no such URL: they send it with each request. 404 if"
             " the gateway serves no ports (`--ports-port`)."
         ),
-        query=SessionQuery,
         errors=READS,
         needs=Permission.RUN,
     )

@@ -14,7 +14,6 @@ from cellgate.processes.run import ProcessRun
 from cellgate.wire.answers import ProcessList, ProcessModel
 from cellgate.wire.events import Event
 from cellgate.wire.models import ProcessBody, ProcessInputBody, SignalBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.codec.structure import INLINE_BYTES
 
 
@@ -53,7 +52,6 @@ class ProcessesHandler(ProcessAnswers):
         "list_processes",
         "List a session's processes",
         Answer(200, "Those that run, and the last that ended.", {JSON: ProcessList}),
-        query=SessionQuery,
         errors=READS,
         needs=Permission.READ,
     )
@@ -78,7 +76,6 @@ class ProcessesHandler(ProcessAnswers):
             "It runs beside the session's cells, in the same sandbox, and ends with the kernel at the latest."
             " A session that is not there is made."
         ),
-        query=SessionQuery,
         body={JSON: ProcessBody},
         errors=(*RUNS, NotAcceptable),
         needs=Permission.RUN,
@@ -111,7 +108,6 @@ class ProcessHandler(ProcessAnswers):
             "Its state and output so far; as a stream, all its events.",
             {JSON: ProcessModel, NDJSON: Event, SSE: Event},
         ),
-        query=SessionQuery,
         errors=(*READS, NotAcceptable),
         needs=Permission.READ,
     )
@@ -128,7 +124,6 @@ class ProcessHandler(ProcessAnswers):
         "End a process",
         Answer(204, "It was told to end, or has ended already."),
         description="Its process group gets SIGTERM, and SIGKILL five seconds later.",
-        query=SessionQuery,
         errors=READS,
         needs=Permission.RUN,
     )
@@ -145,7 +140,6 @@ class ProcessInputHandler(ProcessAnswers):
         "Send input to a process",
         Answer(204, "The input was passed on."),
         body={JSON: ProcessInputBody},
-        query=SessionQuery,
         errors=(*READS, Conflict),
         needs=Permission.RUN,
     )
@@ -163,7 +157,6 @@ class ProcessSignalHandler(ProcessAnswers):
         "Send a signal to a process",
         Answer(204, "The signal was sent to its process group."),
         body={JSON: SignalBody},
-        query=SessionQuery,
         errors=(*READS, Conflict),
         needs=Permission.RUN,
     )

@@ -12,8 +12,9 @@ from cellgate.http.streaming import StreamingHandler
 from cellgate.identity.principal import Permission
 from cellgate.sessions.model import within
 from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
+from cellgate.wire.base import Query
 from cellgate.wire.models import BranchBody, SessionBody
-from cellgate.wire.queries import ModelQuery, PurgeQuery, SessionQuery, SessionsQuery
+from cellgate.wire.queries import ModelQuery, PurgeQuery, SessionsQuery
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
@@ -62,6 +63,7 @@ class SessionsHandler(StreamingHandler):
         body={JSON: SessionBody},
         errors=(*STARTS, Conflict, CannotShare, NetworkNotAllowed),
         needs=Permission.RUN,
+        query=Query,
     )
     async def post(self) -> None:
         body = await self.body(SessionBody)
@@ -135,7 +137,6 @@ class InterruptHandler(BaseHandler):
         "Interrupt the running cell",
         Answer(204, "Interrupted, or nothing was running."),
         errors=READS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
@@ -156,7 +157,6 @@ class BranchHandler(BaseHandler):
         ),
         body={JSON: BranchBody},
         errors=(*STARTS, Conflict, FileHeld, KernelBusy, CannotBranch, QuotaExceeded),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
@@ -179,7 +179,6 @@ class TreeHandler(BaseHandler):
         "Get a session's ancestors and branches",
         Answer(200, "The tree.", {JSON: SessionTree}),
         errors=READS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
@@ -195,7 +194,6 @@ class RestartHandler(BaseHandler):
         Answer(200, "The session with its new kernel.", {JSON: SessionModel}),
         description="Variables are lost; files stay.",
         errors=STARTS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
