@@ -17,7 +17,8 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder, encoded_result
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.http import base
-from cellgate.http.base import BaseHandler, decode_heavy
+from cellgate.http.base import BaseHandler
+from cellgate.http.message import decode_heavy
 from cellgate.http.operation import requires
 from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.record import events
