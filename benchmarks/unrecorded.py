@@ -10,7 +10,7 @@ from cellgate.cli.main import main
 from cellgate.record import events
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.sqlite.journal import Journal
-from cellgate.server import assembly
+from cellgate.server import storage
 
 
 class Unrecorded(Journal):
@@ -34,6 +34,6 @@ def _unchained(previous: bytes, body: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    assembly.Journal = Unrecorded  # type: ignore[attr-defined]
+    storage.Journal = Unrecorded  # type: ignore[attr-defined]
     events.link = _unchained  # type: ignore[attr-defined]
     raise SystemExit(main())

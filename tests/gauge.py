@@ -27,7 +27,7 @@ STORES = ("gateway/cellgate/record/store/sqlite/", "gateway/cellgate/identity/st
 INSIDE = "kernels/cellgate_kernels/inside/"
 """Programs that run beside a kernel's code, with their own folder as the only one that they import from."""
 SETTINGS = Path("docs/reference/settings.md")
-CONTEXT = Path("gateway/cellgate/http/context.py")
+SERVICES = Path("gateway/cellgate/http/services.py")
 NO_VERBS = frozenset(
     {"What", "Who", "Whose", "Where", "When", "How", "As", "Those", "That", "It", "They", "Its"}
     | {"Nothing", "Nobody", "Others"}
@@ -175,7 +175,7 @@ def settings() -> int:
 
 def services() -> int:
     """Count the fields of what handlers of HTTP get."""
-    (node,) = (each for each in Source(CONTEXT).classes if each.name == "Services")
+    (node,) = (each for each in Source(SERVICES).classes if each.name == "Services")
     return attributes(node)
 
 

@@ -23,7 +23,7 @@ from cellgate.channels.client import ChannelSettings
 from cellgate.channels.frame_log import OutboxLimits
 from cellgate.execution.run import ExecutionSettings
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.server import assembly
+from cellgate.server import assembly, kernels
 from cellgate.server.settings import FrontSettings
 from cellgate.sessions.parts import SessionSettings
 from cellgate.sessions.settings import ManagerSettings, RetentionSettings
@@ -73,8 +73,8 @@ def use(given: Mapping[str, object]) -> None:
     values = {CONSTANTS[name]: parse_size(v) if isinstance(v, str) else v for name, v in given.items()}
     mock.patch.object(assembly, "running", lambda settings: running(changed(settings, values))).start()
     forks = changed(ForkSettings(), values)
-    mock.patch.object(assembly, "ForkServer", partial(ForkServer, settings=forks)).start()
-    mock.patch.object(assembly, "SharedContainers", partial(SharedContainers, settings=forks)).start()
+    mock.patch.object(kernels, "ForkServer", partial(ForkServer, settings=forks)).start()
+    mock.patch.object(kernels, "SharedContainers", partial(SharedContainers, settings=forks)).start()
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def _groups(place: Path) -> Iterator[Path]:
     names = set()
     for folder in _folders(place):
         if (folder / "workspaces").is_dir():
-            # As `server.assembly` names them.
+            # As `server.kernels` names them.
             names.add("cellgate-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16])
         if folder.name.startswith("cg-"):
             names.add(folder.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,9 +13,9 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from cellgate.http.access import AccessPolicy
-from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.services import Front, Kernels, People, Services, Sessions, Storage
 from cellgate.http.tracing import Tracer
 from cellgate.identity.authentication import Authentication
 from cellgate.identity.directory import PrincipalDirectory
@@ -23,6 +24,14 @@ from cellgate.quotas.usage import Usage
 
 OPEN = AccessPolicy(Authentication(PrincipalDirectory(reader_of_users(Path("/nowhere")), None)))
 """Everybody may ask."""
+
+
+def services_of(**given: Any) -> Services:
+    """Return services with these parts alone, each in its group, and what no group has beside them."""
+    for kind in (Storage, People, Kernels, Sessions, Front):
+        named = {field.name: given.pop(field.name) for field in fields(kind) if field.name in given}
+        given[kind.__name__.lower()] = SimpleNamespace(**named)
+    return cast(Services, SimpleNamespace(**given))
 
 
 @asynccontextmanager
@@ -36,8 +45,7 @@ async def listening(
 ) -> AsyncIterator[tuple[int, Listener]]:
     """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
     usual = {"access": OPEN, "usage": Usage(), "tracer": Tracer()}
-    parts = SimpleNamespace(**{**usual, **services})
-    given = {"services": cast(Services, parts)}
+    given = {"services": services_of(**usual | services)}
     routes = [(path, handler, given) for path, handler in handlers.items()]
     listener = Listener(
         Application(cast(Any, routes), log_function=lambda _: None, paths={}),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import inspect
 import json
 import sys
 import tempfile
@@ -167,7 +168,7 @@ async def measured(code: str = CELL) -> Way:
 async def one_way(url: str, code: str) -> Way:
     """The path of the next cell, with all that the loop does beside it."""
     with counted(
-        ExecuteHandler.post.__code__,
+        inspect.unwrap(ExecuteHandler.post).__code__,
         CellEnd.complete.__code__,
         Journal.append.__code__,
         frozenset({LocalSocket._readable.__code__, LocalSocket._deliver.__code__}),

@@ -32,7 +32,6 @@ class AgentRunHandler(DoorHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a script and answer its output: stdout and stderr in order, and the traceback of an error."""
-        self.check()
         try:
             body = await self.body(AgentRunBody)
         except InvalidInput as error:

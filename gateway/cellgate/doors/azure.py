@@ -16,12 +16,11 @@ from urllib.parse import unquote
 from cellgate.doors.azure_answers import file_list, is_newer, new_cell, new_file, old_cell, shell_answer
 from cellgate.doors.base import Asked, DoorAccess, DoorHandler, in_workspace
 from cellgate.errors import Forbidden, NotFound
-from cellgate.execution.request import check_execute
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.tree import Parts, parse_path
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
-from cellgate.http.v1.executions import permitted
+from cellgate.http.v1.executions import checked_cell
 from cellgate.http.v1.files import FileAnswers, FolderHandler
 from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_process
@@ -98,7 +97,7 @@ class AzureHandler(DoorAccess):
 
     def wanted(self) -> SessionBody:
         """Return the session, as it is made if there is none."""
-        usual = self.services.manager.terms.default_limits(self.owner).idle_timeout
+        usual = self.services.sessions.manager.default_limits(self.owner).idle_timeout
         return SessionBody(
             session=self.key(),
             limits=LimitsBody(idle_timeout=min(IDLE, usual)),
@@ -117,11 +116,10 @@ class AzureRunHandler(AzureHandler, DoorHandler):
             raise InvalidInput(f"codeInputType must be inline, not {work.code_input_type[:80]!r}")
         if work.execution_type.lower() != "synchronous":
             raise InvalidInput(f"executionType must be synchronous, not {work.execution_type[:80]!r}")
-        manager = self.services.manager
+        manager = self.services.sessions.manager
         timeout = self.timeout(work.timeout_in_seconds)
         body = ExecuteBody(code=work.code, timeout=timeout)
-        request = check_execute(body, manager.terms.ceilings(self.owner), interactive=False)
-        request = permitted(self.services, self.login, request)
+        request = checked_cell(self, body)
         arrived = asyncio.get_running_loop().time()
         until = None if timeout is None else arrived + timeout
         session, _ = await manager.get_or_create(self.owner, self.wanted(), until=until)
@@ -139,7 +137,7 @@ class AzureRunHandler(AzureHandler, DoorHandler):
             return None
         if asked < 0:
             raise InvalidInput("timeoutInSeconds must not be negative")
-        return min(asked, self.services.manager.terms.ceilings(self.owner).cell_timeout)
+        return min(asked, self.services.sessions.manager.ceilings(self.owner).cell_timeout)
 
 
 class CodeHandler(AzureRunHandler):
@@ -148,10 +146,9 @@ class CodeHandler(AzureRunHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a cell and answer its output and value; one that fails is a 200 too."""
-        self.check()
         session, run = await self.run_cell((await self.body(OldBody)).properties)
         if not self.disconnected:
-            archive, row = self.services.archive, session.row
+            archive, row = self.services.sessions.archive, session.row
             await self.answer_parts(await archive.result(row.principal, row.key, run.id, old_cell))
 
 
@@ -161,7 +158,6 @@ class AzureExecutionsHandler(AzureRunHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a cell or a command and answer its result; one that fails is a 200 too."""
-        self.check()
         work = await self.body(Work)
         if (work.code is None) == (work.shell_command is None):
             raise InvalidInput("Give either code or shellCommand")
@@ -170,7 +166,7 @@ class AzureExecutionsHandler(AzureRunHandler):
             return
         session, run = await self.run_cell(work)
         if not self.disconnected:
-            archive, row = self.services.archive, session.row
+            archive, row = self.services.sessions.archive, session.row
             parts = await archive.result(row.principal, row.key, run.id, new_cell, self.identifier)
             await self.answer_parts(parts)
 
@@ -178,7 +174,7 @@ class AzureExecutionsHandler(AzureRunHandler):
         """Run a command beside the cells; it is ended when its client leaves."""
         body = ProcessBody(argv=["bash", "-c", command], timeout=timeout)
         request = check_process(body, waits=True)
-        session, _ = await self.services.manager.get_or_create(self.owner, self.wanted())
+        session, _ = await self.services.sessions.manager.get_or_create(self.owner, self.wanted())
         loop = asyncio.get_running_loop()
         began = loop.time()
         run = await session.start_process(request)
@@ -190,9 +186,9 @@ class AzureExecutionsHandler(AzureRunHandler):
         if self.disconnected:
             return
         took = round(1000 * (loop.time() - began))
-        told = shell_answer(run.model(self.services.base_url), self.identifier, took)
+        told = shell_answer(run.model(self.services.front.base_url), self.identifier, took)
         if run.size > INLINE_BYTES:
-            await self.answer_parts(await self.services.archive.encoded(told))
+            await self.answer_parts(await self.services.sessions.archive.encoded(told))
         else:
             self.answer(told)
 
@@ -203,7 +199,7 @@ class AzureFolderHandler(AzureHandler, FolderHandler):
     mislabelled_forms = True
 
     async def find_session(self) -> Session:
-        return await self.services.files.session(self.owner, self.key(), self.wanted())
+        return await self.services.sessions.files.session(self.owner, self.key(), self.wanted())
 
     def begin(self) -> None:
         self.key()
@@ -234,21 +230,19 @@ class AzureFilesHandler(AzureFolderHandler):
     @requires(Permission.FILES)
     async def get(self) -> None:
         """All files, also those in folders; none of a session that there never was."""
-        self.check()
         key, folder, newer = self.key(), self.folder(), self.newer
         try:
             page = await self.page(key, limit=MOST_LISTED, after=f"{folder}/" if folder else "")
         except NotFound:
             page = FilePage(files=[])
-        texts = self.services.lanes.texts
+        texts = self.services.storage.lanes.texts
         await self.answer_parts(await texts.run(file_list, page.files, folder, newer=newer))
 
     @requires(Permission.FILES)
     async def post(self) -> None:
         """Put a file into the session; of several the first is told."""
-        self.check()
         if files := await self.uploaded():
-            texts = self.services.lanes.texts
+            texts = self.services.storage.lanes.texts
             await self.answer_parts(await texts.run(new_file, files[0], self._folder))
 
 
@@ -258,9 +252,8 @@ class AzureUploadHandler(AzureFolderHandler):
     @requires(Permission.FILES)
     async def post(self) -> None:
         """Put files into the session."""
-        self.check()
         if files := await self.uploaded():
-            texts = self.services.lanes.texts
+            texts = self.services.storage.lanes.texts
             await self.answer_parts(await texts.run(file_list, files, self._folder, newer=False))
 
 
@@ -270,7 +263,6 @@ class AzureContentHandler(AzureHandler, FileAnswers):
     @requires(Permission.FILES)
     async def get(self, path: str) -> None:
         """Answer a file's bytes."""
-        self.check()
         key = self.key()
         if path.startswith("content/") and not (self.newer and path.endswith("/content")):
             name = path.removeprefix("content/")
@@ -285,10 +277,9 @@ class AzureSessionHandler(AzureHandler):
     @requires(Permission.RUN)
     async def delete(self) -> None:
         """End it, and remove its files; 204 also if there is none."""
-        self.check()
         key = self.key()
         with suppress(NotFound):
-            await self.services.manager.delete(self.owner, key)
+            await self.services.sessions.manager.delete(self.owner, key)
         self.set_status(204)
 
 

@@ -15,11 +15,12 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 import msgspec
 
 from cellgate.errors import Conflict, Forbidden, NotFound
-from cellgate.execution.request import ExecuteRequest, check_execute
+from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
 from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
-from cellgate.http.v1.executions import ExecutionAnswers, permitted
+from cellgate.http.message import too_large
+from cellgate.http.v1.executions import ExecutionAnswers, checked_cell
 from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, Result
@@ -78,13 +79,13 @@ class DoorAccess(BaseHandler):
             given = f"Bearer {given}"
         elif not given and (key := headers.get("X-API-Key", "").strip()):
             given = f"Bearer {key}"
-        return self.services.access.authenticate(given, self.get_query_argument("token", None))
+        return self.services.people.access.authenticate(given, self.get_query_argument("token", None))
 
     def _check_body(self) -> None:
         """Check the size; the type that foreign clients name is often none that fits."""
         length = self.request.headers.get("Content-Length", "0")
         if length.isdecimal() and int(length) > self.max_body:
-            raise self._too_large()
+            raise too_large(self.max_body)
 
 
 class DoorHandler(DoorAccess, ExecutionAnswers):
@@ -94,7 +95,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
         """Call `work`, which goes through `size` bytes: in a thread if it would hold up others."""
         if size <= INLINE_BYTES:
             return work(*args, **kwargs)
-        return await self.services.lanes.texts.run(work, *args, **kwargs)
+        return await self.services.storage.lanes.texts.run(work, *args, **kwargs)
 
     async def answer_made(
         self, size: int, make: Callable[P, Sequence[bytes]], *args: P.args, **kwargs: P.kwargs
@@ -112,15 +113,14 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
 
     def checked(self, script: Script) -> ExecuteRequest:
         """Return the cell that runs a script. Raises InvalidInput and PackagesNotAllowed."""
-        services, manager = self.services, self.services.manager
-        usual = manager.terms.default_limits(self.owner).cell_timeout
+        services = self.services
+        usual = services.sessions.manager.default_limits(self.owner).cell_timeout
         body = ExecuteBody(
             code=script.code,
             timeout=script.timeout if script.timeout is None else min(script.timeout, usual),
-            packages="temporary" if script.installs and services.installer is not None else None,
+            packages="temporary" if script.installs and services.kernels.installer is not None else None,
         )
-        request = check_execute(body, manager.terms.ceilings(self.owner), interactive=False)
-        return permitted(services, self.login, request)
+        return checked_cell(self, body)
 
     async def run_in(self, session: Session, request: ExecuteRequest) -> Result:
         """Return the result of a cell, without ANSI codes; it is interrupted when its client leaves."""
@@ -128,7 +128,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
         builder = run.record.builder
         self.stop_when_gone(session, run)
         await run.end.wait()
-        archive, row = self.services.archive, session.row
+        archive, row = self.services.sessions.archive, session.row
         if builder is not None:
             return await archive.made(builder, _result)
         return await archive.result(row.principal, row.key, run.id, _result)
@@ -141,7 +141,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
 
         `keep_files`: whether its files stay, as those of sessions do that have ended by themselves.
         """
-        reach, manager = self.login.reach, self.services.manager
+        reach, manager = self.login.reach, self.services.sessions.manager
         if reach.exact:
             raise Forbidden("This token is for one session, and each request here is a session of its own")
         if len(files) > MOST_FILES:
@@ -152,7 +152,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
         session = await manager.open_one_shot(self.owner, wanted, record=True)
         try:
             for path, content in placed:
-                await self.services.files.write(session, path, content)
+                await self.services.sessions.files.write(session, path, content)
             yield session
         finally:
             manager.end_later(session, "one_shot", keep_files=keep_files)
@@ -167,7 +167,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
 
     async def _read(self, key: str, file: FileChange) -> bytes:
         """Read as much of a file as there was at the end of its cell."""
-        files = self.services.files
+        files = self.services.sessions.files
         descriptor, state = await files.open(self.owner, key, parse_path(file.path))
         try:
             return await files.lane.run(os.pread, descriptor, min(state.size, file.size or 0), 0)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from cellgate.doors.base import Asked, DoorHandler, DoorHealthHandler, Script, printed
 from cellgate.errors import status_of
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import Result
@@ -47,7 +47,6 @@ class DifyRunHandler(DifyHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a script and answer its output and its error."""
-        self.check()
         body = await self.body(DifyBody)
         if body.language not in LANGUAGES:
             raise InvalidInput(
@@ -67,9 +66,8 @@ class DifyDependenciesHandler(DifyHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """The packages of the default kernel's environment."""
-        self.check()
         services = self.services
-        manifest = services.catalog.manifests().get(services.manager.settings.default_kernel)
+        manifest = services.kernels.catalog.manifests().get(services.sessions.manager.settings.default_kernel)
         packages = {} if manifest is None else manifest.packages
         found = [{"name": name, "version": version} for name, version in sorted(packages.items())]
         self.answer(_success({"dependencies": found}))

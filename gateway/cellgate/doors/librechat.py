@@ -32,7 +32,7 @@ from cellgate.errors import Forbidden, NotFound, status_of
 from cellgate.files.listing import file_model
 from cellgate.files.tree import Parts, parse_path
 from cellgate.http.access import token_of
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.http.v1.files import FileAnswers, FolderHandler
 from cellgate.identity.jwt import issuer_of
@@ -89,11 +89,11 @@ class LibreChatAccess(DoorAccess):
         key = self.path_args[0]
         if not key or self._is_for_user():
             return super()._authenticate()
-        return self.services.access.authenticate(f"Bearer {key}", None)
+        return self.services.people.access.authenticate(f"Bearer {key}", None)
 
     def _is_for_user(self) -> bool:
         """Return whether LibreChat says whose request this is, at a gateway that can tell."""
-        if not self.services.access.authentication.has_users_of(PREFIX):
+        if not self.services.people.access.authentication.has_users_of(PREFIX):
             return False
         return issuer_of(token_of(self.request.headers.get("Authorization", ""), None)) == ISSUER
 
@@ -115,7 +115,6 @@ class ExecHandler(LibreChatAccess, DoorHandler):
     @requires(Permission.RUN, Permission.FILES)
     async def post(self, _: str | None) -> None:
         """Run a script and answer its output and the files that it made."""
-        self.check()
         body = await self.body(ExecBody)
         language = LANGUAGES.get(body.lang)
         if language is None:
@@ -129,7 +128,8 @@ class ExecHandler(LibreChatAccess, DoorHandler):
         cells = [self.checked(Script(code)) for code in (*arguments, body.code)]
         async with self.own_session({}, language, keep_files=True) as session:
             for each in sources:
-                await self.services.files.copy(self.owner, each.key, each.parts, session, each.target)
+                files = self.services.sessions.files
+                await files.copy(self.owner, each.key, each.parts, session, each.target)
             for cell in cells:
                 result = await self.run_in(session, cell)
         if not self.disconnected:
@@ -147,7 +147,6 @@ class ProgrammaticHandler(LibreChatAccess):
     @requires(Permission.RUN)
     async def post(self, _: str | None) -> None:
         """Say that there are none."""
-        self.check()
         self.answer({"error": "not_implemented", "message": "Scripts can't call tools here"}, 501)
 
 
@@ -159,7 +158,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         if reach.exact:
             raise Forbidden("This token is for one session, and each upload here is a session of its own")
         wanted = SessionBody(metadata={"door": self.door})
-        return await self.services.files.session(self.owner, reach.new_key(), wanted)
+        return await self.services.sessions.files.session(self.owner, reach.new_key(), wanted)
 
     def parts_of(self, name: str) -> Parts:
         return parse_path(in_workspace(name))
@@ -167,7 +166,6 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
     @requires(Permission.RUN, Permission.FILES)
     async def post(self, _: str | None) -> None:
         """Keep them, and say by which names they can be had."""
-        self.check()
         placed = await self.placed()
         if placed and self._session is not None:
             key = self._session.row.key
@@ -181,7 +179,7 @@ class UploadedHandler(LibreChatAccess, FolderHandler):
         """End the session as well: its kernel was only needed to have it."""
         super()._discard()
         if self._session is not None and not self._session.ending:
-            self.services.manager.end_later(self._session, "one_shot", keep_files=True)
+            self.services.sessions.manager.end_later(self._session, "one_shot", keep_files=True)
 
 
 class LibreChatDownloadHandler(LibreChatAccess, FileAnswers):
@@ -190,7 +188,6 @@ class LibreChatDownloadHandler(LibreChatAccess, FileAnswers):
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str, file: str) -> None:
         """Answer a file's bytes."""
-        self.check()
         await self.answer_file(self.reached(key), _parts(file))
 
 
@@ -200,8 +197,8 @@ class ObjectHandler(LibreChatAccess):
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str, file: str) -> None:
         """Answer the time of a file's last change."""
-        self.check()
-        descriptor, state = await self.services.files.open(self.owner, self.reached(key), _parts(file))
+        files = self.services.sessions.files
+        descriptor, state = await files.open(self.owner, self.reached(key), _parts(file))
         os.close(descriptor)
         self.answer({"lastModified": file_model(state, None).modified})
 
@@ -214,9 +211,8 @@ class ListHandler(LibreChatAccess, FolderHandler):
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str) -> None:
         """All of them."""
-        self.check()
         page = await self.page(self.reached(key), limit=MOST_LISTED, after="")
-        await self.answer_parts(await self.services.lanes.texts.run(_listed, key, page.files))
+        await self.answer_parts(await self.services.storage.lanes.texts.run(_listed, key, page.files))
 
 
 def _answer(key: str, result: Result) -> list[bytes]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from cellgate.doors.base import Asked, DoorHandler
 from cellgate.errors import Conflict
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process
@@ -92,7 +92,7 @@ class PistonHandler(DoorHandler):
     def manifest(self) -> Manifest | None:
         """Return the manifest of the default kernel's environment, if it has one."""
         services = self.services
-        return services.catalog.manifests().get(services.manager.settings.default_kernel)
+        return services.kernels.catalog.manifests().get(services.sessions.manager.settings.default_kernel)
 
 
 class RuntimesHandler(PistonHandler):
@@ -101,7 +101,6 @@ class RuntimesHandler(PistonHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """All of them, with their versions."""
-        self.check()
         manifest = self.manifest()
         self.answer(
             [
@@ -117,7 +116,6 @@ class PistonRunHandler(PistonHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a program and answer its output and exit; one that fails is a 200 too."""
-        self.check()
         body = await self.body(PistonBody)
         name, language = _language(body.language)
         if not body.files:
@@ -125,7 +123,7 @@ class PistonRunHandler(PistonHandler):
         names = [file.name or f"file{number}" for number, file in enumerate(body.files)]
         names[0] = body.files[0].name or language.main
         files = await self.aside(len(self.raw_body()), _given, names, body.files)
-        usual = self.services.manager.terms.default_limits(self.owner).cell_timeout
+        usual = self.services.sessions.manager.default_limits(self.owner).cell_timeout
         asked = None if body.run_timeout == UNLIMITED else body.run_timeout
         timeout = usual if asked is None else min(usual, asked / 1000)
         argv = [*language.argv, f"./{names[0]}", *body.args]
@@ -141,7 +139,7 @@ class PistonRunHandler(PistonHandler):
                     run.give_input(stdin, close=True)
             await run.wait()
             await run.recorded()
-            model = run.model(self.services.base_url)
+            model = run.model(self.services.front.base_url)
         if not self.disconnected:
             told = {"language": name, "version": language.version(self.manifest())}
             await self.answer_made(len(model.stdout) + len(model.stderr), _answer, told, model)

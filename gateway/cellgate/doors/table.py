@@ -10,8 +10,8 @@ from cellgate.doors import agentrun, azure, dify, librechat, piston, replit, ter
 from cellgate.doors.e2b import routes as e2b
 from cellgate.doors.e2b.contexts import recover_contexts
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
 from cellgate.http.routes import Route, pattern
+from cellgate.http.services import Services
 from cellgate_kernels.base.errors import InvalidInput
 
 ALL = "all"
@@ -43,11 +43,9 @@ def check_doors(names: Iterable[str]) -> tuple[str, ...]:
 
 def door_routes(services: Services) -> list[Route]:
     """Return the routes of the doors that are open, with the arguments of their handlers."""
-    prefix = re.escape(services.base_url)
+    prefix, doors = re.escape(services.front.base_url), services.front.doors
     given = {"services": services}
-    return [
-        (prefix + pattern(path), handler, given) for name in services.doors for path, handler in DOORS[name]
-    ]
+    return [(prefix + pattern(path), handler, given) for name in doors for path, handler in DOORS[name]]
 
 
 def recover_doors(services: Services) -> None:
@@ -55,7 +53,7 @@ def recover_doors(services: Services) -> None:
 
     Also while those doors are closed: what was to end with something else does.
     """
-    recover_contexts(services.manager, services.sandboxes)
+    recover_contexts(services.sessions.manager, services.sessions.sandboxes)
 
 
 def door_paths() -> dict[type[BaseHandler], str]:

@@ -8,6 +8,7 @@ lets requests with the cookie in.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
@@ -73,7 +74,7 @@ class AssetHandler(BaseHandler):
     async def send(self, asset: Asset) -> None:
         """Send the file, or that the browser has it."""
         self.set_header("Etag", asset.tag)
-        by_origin = ["Origin"] if self.services.access.allowed_origins else []
+        by_origin = ["Origin"] if self.services.people.access.allowed_origins else []
         by_kind = ["Accept"] if asset.name == PAGE else []
         self.set_header("Vary", ", ".join([*by_origin, *by_kind, "Accept-Encoding"]))
         self.set_header(
@@ -110,7 +111,7 @@ class AssetHandler(BaseHandler):
         host = self.request.host
         if not _HOST.fullmatch(host):
             return "'self'"
-        base = self.services.base_url.translate(_SEPARATORS)
+        base = self.services.front.base_url.translate(_SEPARATORS)
         return f"{self.request.protocol}://{host}{base}/console/"
 
     def compute_etag(self) -> None:
@@ -135,19 +136,18 @@ class ConsoleFileHandler(AssetHandler):
         That lets nobody read a file: for what pages of other origins may load there is the resource policy.
         """
         if self.request.headers.get("Origin") == "null":
-            self.services.access.check_host(self.request.headers.get("Host", ""))
+            self.services.people.access.check_host(self.request.headers.get("Host", ""))
         else:
             super()._check_sender()
 
     @requires()
     async def get(self, name: str) -> None:
         """A file of the table of those that there are; the page itself is at `/`."""
-        self.check()
         if name == PAGE:
             raise NotFound("The console has no such file: its page is one folder up")
         if name == FRAME and self.request.headers.get("Sec-Fetch-Dest", "iframe") != "iframe":
             raise Forbidden("This page is for outputs in the console alone", cause="frame")
-        await self.send(await self.services.assets.get(name))
+        await self.send(await self.services.front.assets.get(name))
 
     head = get
 
@@ -157,24 +157,24 @@ class Entrance(BaseHandler):
 
     async def login_of(self, token: str) -> Login:
         """Return the login of a token, or the only one. Raises as `Authentication.login`."""
-        found = self.services.access.authenticate(f"Bearer {token}", None)
+        found = self.services.people.access.authenticate(f"Bearer {token}", None)
         if isinstance(found, Login):
             return found
-        self._check_attempts(found)
-        return await found(self.client_origin)
+        self.sender.check_attempts(found)
+        return await found(self.sender.origin)
 
     async def refuse(self, error: NotAuthenticated) -> CellgateError:
         """Return the refusal of a wrong token or ticket; it may have to wait, as anywhere else."""
-        refusal = self._counted(error)
+        refusal = self.sender.counted(error)
         if isinstance(refusal, TooManyAttempts):
-            await self.services.attempts.hold()
+            await self.services.people.attempts.hold()
         return refusal
 
     def check_other(self, login: Login) -> None:
         """Check that nobody else is signed in: what they do now would happen as `login`. Raises Forbidden."""
-        found = self.services.sign_ins.find(self.secrets())
+        found = self.services.people.sign_ins.find(self.sender.secrets())
         name = None if found is None else found[1].principal.name
-        if name not in {None, login.principal.name} and self.services.access.authentication.is_shared:
+        if name not in {None, login.principal.name} and self.services.people.access.authentication.is_shared:
             raise Forbidden(
                 f"This browser is signed in as {name}, and this would sign in {login.principal.name}:"
                 " sign out first, in the console",
@@ -185,8 +185,16 @@ class Entrance(BaseHandler):
         """Give the browser its cookie, in place of a former one. Raises PrincipalQuotaExceeded."""
         self.login = login
         self._count_request()
-        self.services.sign_ins.sign_out(self.secrets())
-        self.set_header("Set-Cookie", self.cookie_place.field(secret))
+        self.services.people.sign_ins.sign_out(self.sender.secrets())
+        self.set_header("Set-Cookie", self.sender.cookie_place.field(secret))
+
+    def form(self, most: int) -> Mapping[str, str]:
+        """Return the fields of the form that is the body, `most` at the most. Raises InvalidInput."""
+        try:
+            given = parse_qs(self.raw_body().decode(errors="replace"), max_num_fields=most)
+        except ValueError:
+            raise InvalidInput(f"The form has more than {most} fields") from None
+        return {name: values[0] for name, values in given.items()}
 
 
 class _VisitHandler(Entrance):
@@ -208,7 +216,7 @@ class _VisitHandler(Entrance):
     @property
     def page(self) -> str:
         """The path of the console."""
-        return f"{self.services.base_url}/"
+        return f"{self.services.front.base_url}/"
 
     def check_visit(self) -> None:
         """Check that somebody opens this address. Raises Forbidden."""
@@ -223,7 +231,7 @@ class _VisitHandler(Entrance):
         `allowed`: values of `Sec-Fetch-Site`. Nobody else can be meant on a gateway that is not shared.
         """
         site = self.request.headers.get("Sec-Fetch-Site")
-        if site is None or site in allowed or not self.services.access.authentication.is_shared:
+        if site is None or site in allowed or not self.services.people.access.authentication.is_shared:
             return
         # Somebody could have made the link to sign another in as themselves, and see what they do.
         raise Forbidden(
@@ -257,13 +265,12 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
     @requires()
     async def get(self) -> None:
         """The page; with a ticket or a token, sign in first."""
-        self.check()
         if not self._takes_html:
             raise NotFound("There is nothing at this path but a page")
         ticket = self.get_query_argument("ticket", None)
         token = self.get_query_argument("token", None)
         if self.request.method == "HEAD" or not (ticket or token):
-            await self.send(await self.services.assets.get(PAGE))
+            await self.send(await self.services.front.assets.get(PAGE))
             return
         self.check_visit()
         self.check_link("none")
@@ -274,18 +281,13 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
     @requires()
     async def post(self) -> None:
         """Sign in: somebody has seen whom the address signs in, and agreed."""
-        self.check()
         if not is_own_page(self.request.headers, self.request.protocol, reads=False):
             raise Forbidden("Only the gateway's own page may ask for this", cause="origin")
-        try:
-            given = parse_qs(self.raw_body().decode(errors="replace"), max_num_fields=MOST_FIELDS)
-        except ValueError:
-            raise InvalidInput(f"The form has more than {MOST_FIELDS} fields") from None
-        ticket, token = (given.get(name, [""])[0] for name in ("ticket", "token"))
-        await self._sign_in(ticket, token, confirmed=True)
+        given = self.form(MOST_FIELDS)
+        await self._sign_in(given.get("ticket", ""), given.get("token", ""), confirmed=True)
 
     async def _sign_in(self, ticket: str, token: str, *, confirmed: bool) -> None:
-        sign_ins = self.services.sign_ins
+        sign_ins = self.services.people.sign_ins
         try:
             login = self._peek(ticket) if ticket else await self.login_of(token)
             self.check_other(login)
@@ -301,7 +303,7 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
         self.lead(self.page)
 
     def _peek(self, ticket: str) -> Login:
-        login = self.services.sign_ins.peek(ticket) if len(ticket) <= MOST_LENGTH else None
+        login = self.services.people.sign_ins.peek(ticket) if len(ticket) <= MOST_LENGTH else None
         if login is None:
             raise _used_up()
         return login
@@ -309,7 +311,8 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
     @property
     def _could_be_led(self) -> bool:
         """Whether a link may have led here and the browser does not say so, as without TLS."""
-        return "Sec-Fetch-Site" not in self.request.headers and self.services.access.authentication.is_shared
+        authentication = self.services.people.access.authentication
+        return "Sec-Fetch-Site" not in self.request.headers and authentication.is_shared
 
     def _ask(self, login: Login, fields: dict[str, str]) -> None:
         """Ask whoever sees the page whether they want to be signed in."""
@@ -339,9 +342,9 @@ class ProviderHandler(_VisitHandler):
     @property
     def provider(self) -> ProviderSignIn:
         """The provider where users sign in. Raises NotFound."""
-        if self.services.provider is None:
+        if self.services.people.provider is None:
             raise NotFound("Nobody signs in at an identity provider here: --oidc-client-id allows that")
-        return self.services.provider
+        return self.services.people.provider
 
     @property
     def back(self) -> str:
@@ -353,12 +356,11 @@ class ProviderHandler(_VisitHandler):
     @property
     def asking_place(self) -> CookiePlace:
         """The place of the cookie with the browser's side of a sign-in."""
-        return replace(self.cookie_place, purpose=Purpose.ASKING)
+        return replace(self.sender.cookie_place, purpose=Purpose.ASKING)
 
     @requires()
     async def get(self) -> None:
         """Ask the provider, and give the browser what it will have to show with the answer."""
-        self.check()
         self.check_visit()
         self.check_link("none", "same-origin")
         begun = Begun.new()
@@ -373,14 +375,13 @@ class ProviderAnswerHandler(ProviderHandler):
     @requires()
     async def get(self) -> None:
         """Sign in the user whom the provider names, if this browser has asked for that."""
-        self.check()
         self.check_visit()
         try:
             login = await self._login()
         except NotAuthenticated as error:
             raise await self.refuse(error) from None
         self.check_other(login)
-        self.let_in(login, self.services.sign_ins.sign_in(login))
+        self.let_in(login, self.services.people.sign_ins.sign_in(login))
         self.add_header("Set-Cookie", self.asking_place.field(""))
         self.lead(self.page)
 
@@ -400,9 +401,9 @@ class ProviderAnswerHandler(ProviderHandler):
             )
         if not code:
             raise NotAuthenticated("The identity provider has signed nobody in: begin again", cause="oidc")
-        self._check_attempts()
-        login = await provider.login(begun, code, self.back, self.client_origin)
-        return self.services.access.authentication.admitted(login)
+        self.sender.check_attempts()
+        login = await provider.login(begun, code, self.back, self.sender.origin)
+        return self.services.people.access.authentication.admitted(login)
 
 
 class _FormHandler(Entrance):
@@ -426,13 +427,11 @@ class SignInHandler(_FormHandler):
     @requires()
     async def get(self) -> None:
         """Answer the ways to sign in, for the page before anybody has."""
-        self.check()
-        self.answer({"provider": self.services.provider is not None})
+        self.answer({"provider": self.services.people.provider is not None})
 
     @requires()
     async def post(self) -> None:
         """Sign in with a token."""
-        self.check()
         given = await self.body(SignInBody)
         if not given.token.isascii() or not given.token.isprintable():
             raise InvalidInput("token must be printable ASCII")
@@ -440,7 +439,7 @@ class SignInHandler(_FormHandler):
             login = await self.login_of(given.token)
         except NotAuthenticated as error:
             raise await self.refuse(error) from None
-        self.let_in(login, self.services.sign_ins.sign_in(login))
+        self.let_in(login, self.services.people.sign_ins.sign_in(login))
         self.set_status(HTTPStatus.NO_CONTENT)
 
 
@@ -450,8 +449,7 @@ class SignOutHandler(_FormHandler):
     @requires()
     async def post(self) -> None:
         """End the browser's sign-in, and whatever connections it has opened. 204 in any case."""
-        self.check()
-        self.set_header("Set-Cookie", self.cookie_place.field(""))
+        self.set_header("Set-Cookie", self.sender.cookie_place.field(""))
         self.set_status(HTTPStatus.NO_CONTENT)
         await self.finish()
-        self.services.sign_ins.sign_out(self.secrets())
+        self.services.people.sign_ins.sign_out(self.sender.secrets())

@@ -21,6 +21,7 @@ from cellgate.wire.answers import (
     KernelspecModel,
     Readiness,
 )
+from cellgate.wire.base import Query
 
 
 class HealthHandler(BaseHandler):
@@ -28,9 +29,14 @@ class HealthHandler(BaseHandler):
 
     public = True
 
-    @operation("get_health", "Liveness", Answer(200, "The process is alive.", {JSON: Health}), public=True)
+    @operation(
+        "get_health",
+        "Liveness",
+        Answer(200, "The process is alive.", {JSON: Health}),
+        public=True,
+        query=Query,
+    )
     async def get(self) -> None:
-        self.check()
         self.answer(Health())
 
 
@@ -45,9 +51,9 @@ class ReadyHandler(BaseHandler):
         Answer(200, "New work is accepted.", {JSON: Readiness}),
         Answer(503, "New work is not accepted; `missing` says why.", {JSON: Readiness}),
         public=True,
+        query=Query,
     )
     async def get(self) -> None:
-        self.check()
         problems = self.services.problems()
         missing = [str(problem) for problem in problems]
         self.is_expected = PASSING.issuperset(problems)
@@ -55,7 +61,7 @@ class ReadyHandler(BaseHandler):
             status="not_ready" if missing else "ready",
             missing=missing,
             # Reported, but not a reason for 503: these sessions need attention, all others work.
-            sessions_not_recorded=self.services.journal.not_recorded or UNSET,
+            sessions_not_recorded=self.services.storage.journal.not_recorded or UNSET,
         )
         self.answer(readiness, HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK)
 
@@ -68,11 +74,11 @@ class MetricsHandler(BaseHandler):
         "Metrics for Prometheus",
         Answer(200, "Prometheus' text format.", {TEXT: None}),
         needs=Permission.METRICS,
+        query=Query,
     )
     async def get(self) -> None:
-        self.check()
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.finish(self.services.metrics.render())
+        self.finish(self.services.front.metrics.render())
 
 
 class InfoHandler(BaseHandler):
@@ -84,29 +90,27 @@ class InfoHandler(BaseHandler):
         Answer(
             200, "Version, isolation, kernels, what is in them, limits and packages.", {JSON: GatewayInfo}
         ),
+        query=Query,
     )
     async def get(self) -> None:
-        self.check()
-        services = self.services
-        specs = {
-            name: services.catalog.get_kernel_spec(name) for name in services.catalog.find_kernel_specs()
-        }
-        installer = services.installer
+        kernels, manager, front = self.services.kernels, self.services.sessions.manager, self.services.front
+        specs = {name: kernels.catalog.get_kernel_spec(name) for name in kernels.catalog.find_kernel_specs()}
+        installer, ports, user = kernels.installer, front.ports, self.principal.name
         reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         allowed = [] if installer is None else sorted(installer.settings.allowed)
-        pool = {**asdict(services.pool.statistics()), "max_kernels": services.pool.settings.max_kernels}
+        pool = {**asdict(kernels.pool.statistics()), "max_kernels": kernels.pool.settings.max_kernels}
         self.answer(
             GatewayInfo(
-                version=services.version,
-                backend=services.backend,
-                isolation=services.isolation,
-                default_kernel=services.manager.settings.default_kernel,
+                version=front.version,
+                backend=kernels.backend,
+                isolation=kernels.isolation,
+                default_kernel=manager.settings.default_kernel,
                 kernelspecs={
                     name: KernelspecModel(display_name=spec.display_name, language=spec.language)
                     for name, spec in specs.items()
                 },
-                limits=services.manager.terms.default_limits(self.principal.name).to_wire(),
-                ceilings=Ceilings(**services.manager.terms.ceilings(self.principal.name).to_wire()),
+                limits=manager.default_limits(user).to_wire(),
+                ceilings=Ceilings(**manager.ceilings(user).to_wire()),
                 environment={
                     name: EnvironmentModel(
                         name=manifest.environment,
@@ -114,19 +118,19 @@ class InfoHandler(BaseHandler):
                         packages=manifest.packages,
                         programs=manifest.programs,
                     )
-                    for name, manifest in services.catalog.manifests().items()
+                    for name, manifest in kernels.catalog.manifests().items()
                 },
                 packages=allowed,
                 packages_allowed=allowed,
-                open_network=services.open_network,
-                network=services.manager.terms.reachable(self.principal.name),
-                doors=list(services.doors),
-                ports=services.ports is not None,
-                ports_url=None if services.ports is None else services.ports.origin.described(reached_at),
+                open_network=kernels.open_network,
+                network=manager.reachable(user),
+                doors=list(front.doors),
+                ports=ports is not None,
+                ports_url=None if ports is None else ports.origin.described(reached_at),
                 pool=pool,
-                fork_server=dict(services.ways()),
-                containers=_containers(services.containers()),
-                sessions=services.manager.counts(None if self.principal.sees_others else self.owner),
+                fork_server=dict(kernels.ways()),
+                containers=_containers(kernels.containers()),
+                sessions=manager.counts(None if self.principal.sees_others else self.owner),
             )
         )
 

@@ -46,45 +46,21 @@ class KernelState(StrEnum):
     ENDING = "ending"
 
 
-class KernelDeath(StrEnum):
-    """Why a kernel ended that nobody had asked to end."""
-
-    KERNEL_EXIT = "kernel_exit"
-    OUT_OF_MEMORY = "out_of_memory"
-    DISK_FULL = "disk_full"
-    CELL_TIMEOUT = "cell_timeout"
-    ENGINE_LOST = "engine_lost"
-    INTERNAL_ERROR = "internal_error"
-    OTHER = OTHER
-
-
-class SessionEnd(StrEnum):
-    """Why sessions end."""
-
-    DELETED = "deleted"
-    IDLE_TIMEOUT = "idle_timeout"
-    LIFETIME = "lifetime"
-    GATEWAY_SHUTDOWN = "gateway_shutdown"
-    ONE_SHOT = "one_shot"
-    USER_DISABLED = "user_disabled"
-    USER_REMOVED = "user_removed"
-    SHUTDOWN_REQUEST = "shutdown_request"
-    INTERNAL_ERROR = "internal_error"
-    OTHER = OTHER
-
-
-class Closed(StrEnum):
-    """Why the gateway closed or refused a connection, besides the timeouts in `Late`."""
-
-    EVICTED = "evicted"
-    REFUSED = "refused"
-    NO_OPEN_FILES = "no_open_files"
-    UNFINISHED = "unfinished"
-    UNANSWERED = "unanswered"
-    UNREAD = "unread"
-    LOGIN_ENDED = "login_ended"
-    TLS_HANDSHAKE = "tls_handshake"
-    OTHER = OTHER
+KERNEL_DEATHS = (
+    *("kernel_exit", "out_of_memory", "disk_full", "cell_timeout", "engine_lost", "internal_error"),
+    OTHER,
+)
+"""Why a kernel ended that nobody had asked to end."""
+SESSION_ENDS = (
+    *("deleted", "idle_timeout", "lifetime", "gateway_shutdown", "one_shot", "user_disabled", "user_removed"),
+    *("shutdown_request", "internal_error"),
+)
+"""Why sessions end."""
+CLOSED = (
+    *("evicted", "refused", "no_open_files", "unfinished", "unanswered", "unread", "login_ended"),
+    *("tls_handshake", OTHER),
+)
+"""Why the gateway closed or refused a connection, besides the timeouts in `Late`."""
 
 
 class Problem(StrEnum):
@@ -99,33 +75,24 @@ class Problem(StrEnum):
 PASSING = frozenset({Problem.SHUTTING_DOWN, Problem.NO_KERNEL_YET})
 """What is missing while a gateway starts or ends. A kernel that can't be started is told by the pool."""
 
-_ENDS = tuple(end.value for end in SessionEnd if end is not SessionEnd.OTHER)
-
 EXECUTION_CAUSES: Mapping[Status, tuple[str, ...]] = {
     Status.OK: (NO_CAUSE,),
     Status.ERROR: (NO_CAUSE, "disk_full", "pids_limit", OTHER),
     Status.TIMEOUT: ("cell_timeout", "no_kernel", "running_quota", OTHER),
-    Status.INTERRUPTED: ("interrupt_requested", "client_disconnected", "kernel_restarted", *_ENDS, OTHER),
+    Status.INTERRUPTED: (
+        *("interrupt_requested", "client_disconnected", "kernel_restarted"),
+        *SESSION_ENDS,
+        OTHER,
+    ),
     Status.DIED: (
-        "kernel_exit",
-        "out_of_memory",
-        "disk_full",
-        "engine_lost",
-        "pool_exhausted",
-        "kernel_start_failed",
-        "storage_full",
-        "storage_error",
-        "internal_error",
+        *("kernel_exit", "out_of_memory", "disk_full", "engine_lost", "pool_exhausted"),
+        *("kernel_start_failed", "storage_full", "storage_error", "internal_error"),
         OTHER,
     ),
     Status.CANCELLED: (
-        "cancelled",
-        "aborted",
-        "client_disconnected",
-        "kernel_replaced",
-        "kernel_restarted",
+        *("cancelled", "aborted", "client_disconnected", "kernel_replaced", "kernel_restarted"),
         "kernel_died",
-        *_ENDS,
+        *SESSION_ENDS,
         OTHER,
     ),
 }
@@ -176,15 +143,12 @@ class _Scrape(Collector):
     """The metrics of `READ`, from whoever offered to read them; 0 until somebody does."""
 
     def __init__(self) -> None:
-        self._readers: list[Readings] = []
+        self.readers: list[Readings] = []
         self._known = frozenset(each.name for each in READ)
-
-    def add(self, read: Readings) -> None:
-        self._readers.append(read)
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         found: dict[str, Mapping[str, float]] = {}
-        for read in self._readers:
+        for read in self.readers:
             found |= read()
         assert found.keys() <= self._known, "a metric is read that is not declared"
         for each in READ:
@@ -217,25 +181,23 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._scrape = _Scrape()
         self.registry.register(self._scrape)
-        self.responses = Choices(
-            self._counter("cellgate_http_responses_total", "HTTP responses by status.", "status"),
+        self.responses = self._choices(
+            "cellgate_http_responses_total",
+            "HTTP responses by status.",
+            "status",
             (*map(str, sorted({*ANSWERED, *statuses()})), OTHER),
         )
-        self.refusals = Choices(
-            self._counter("cellgate_http_refusals_total", "Refused requests by reason.", "reason"),
-            (*reasons(), OTHER),
+        self.refusals = self._choices(
+            "cellgate_http_refusals_total", "Refused requests by reason.", "reason", (*reasons(), OTHER)
         )
-        self.closed_connections = Choices(
-            self._counter(
-                "cellgate_connections_closed_total",
-                "Connections that the gateway closed or refused, by reason.",
-                "reason",
-            ),
-            (*Late, *Closed),
+        self.closed_connections = self._choices(
+            "cellgate_connections_closed_total",
+            "Connections that the gateway closed or refused, by reason.",
+            "reason",
+            (*Late, *CLOSED),
         )
-        self.quota_refusals = Choices(
-            self._counter("cellgate_quota_refusals_total", "Requests refused by a quota.", "quota"),
-            (*quotas, OTHER),
+        self.quota_refusals = self._choices(
+            "cellgate_quota_refusals_total", "Requests refused by a quota.", "quota", (*quotas, OTHER)
         )
         self._declare_cells()
         self._declare_kernels()
@@ -257,34 +219,31 @@ class Metrics:
         self._run_seconds = self._histogram(
             "cellgate_execution_run_seconds", "Time from sending a cell to its end.", CELL_SECONDS
         )
-        self._commit_seconds = self._histogram(
+        self.commit_seconds = self._histogram(
             "cellgate_execution_commit_seconds", "Time to make a cell's end durable.", COMMIT_SECONDS
         )
-        self.sessions_ended = Choices(
-            self._counter("cellgate_sessions_ended_total", "Sessions that ended, by cause.", "cause"),
-            SessionEnd,
+        self.sessions_ended = self._choices(
+            "cellgate_sessions_ended_total", "Sessions that ended, by cause.", "cause", (*SESSION_ENDS, OTHER)
         )
         self.branches = self._counter(
             "cellgate_sessions_branched_total", "Sessions that were made as branches."
         )
 
     def _declare_kernels(self) -> None:
-        self.claims = Choices(
-            self._counter("cellgate_pool_claims_total", "Claims of kernels by how they ended.", "end"),
-            ClaimEnd,
+        self.claims = self._choices(
+            "cellgate_pool_claims_total", "Claims of kernels by how they ended.", "end", ClaimEnd
         )
         self._claim_seconds = self._histogram(
             "cellgate_pool_claim_seconds", "Time from a claim to its kernel.", WAIT_SECONDS
         )
-        self._start_seconds = self._histogram(
+        self.start_seconds = self._histogram(
             "cellgate_kernel_start_seconds", "Time until a started kernel is ready.", WAIT_SECONDS
         )
         self.start_failures = self._counter(
             "cellgate_kernel_start_failures_total", "Kernels that did not start."
         )
-        self.deaths = Choices(
-            self._counter("cellgate_kernel_deaths_total", "Kernels that died, by cause.", "cause"),
-            KernelDeath,
+        self.deaths = self._choices(
+            "cellgate_kernel_deaths_total", "Kernels that died, by cause.", "cause", KERNEL_DEATHS
         )
         self.kernels_memory = self._gauge(
             "cellgate_kernels_memory_bytes", "Resident memory of all kernels' processes."
@@ -306,6 +265,9 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
+    def _choices(self, name: str, text: str, label: str, values: Iterable[str]) -> Choices[Counter]:
+        return Choices(self._counter(name, text, label), values)
+
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry)
 
@@ -314,7 +276,7 @@ class Metrics:
 
     def watch(self, read: Readings) -> None:
         """Read the metrics that `read` returns at each scrape; they must be in `READ`."""
-        self._scrape.add(read)
+        self._scrape.readers.append(read)
 
     def render(self) -> bytes:
         """Return all metrics in the text format."""
@@ -332,19 +294,11 @@ class Metrics:
             self._queue_seconds.observe(queue_seconds)
             self._run_seconds.observe(run_seconds)
 
-    def execution_committed(self, seconds: float) -> None:
-        """Observe the seconds of an execution's commit."""
-        self._commit_seconds.observe(seconds)
-
     def claim_ended(self, end: ClaimEnd, seconds: float) -> None:
         """Count a claim; only times of claims that got a kernel are kept."""
         self.claims[end].inc()
         if end in (ClaimEnd.WARM, ClaimEnd.WAITED):
             self._claim_seconds.observe(seconds)
-
-    def kernel_started(self, seconds: float) -> None:
-        """Count a start that succeeded."""
-        self._start_seconds.observe(seconds)
 
     def quota_refused(self, quota: str) -> None:
         """Count a request that this quota refused."""

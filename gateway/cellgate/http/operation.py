@@ -9,35 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from cellgate.errors import (
-    Forbidden,
-    IdentityUnavailable,
-    NoOpenFiles,
-    NotAuthenticated,
-    NotFound,
-    NotOwner,
-    NotRecorded,
-    PackageConflict,
-    PackageError,
-    PackageIndexUnavailable,
-    PackageNotFound,
-    PackagesNotAllowed,
-    PrincipalQuotaExceeded,
-    PrincipalQuotaExceededForNow,
-    QueueFull,
-    QuotaExceeded,
-    RecordGone,
-    ShuttingDown,
-    StorageError,
-    StorageFull,
-    TooLarge,
-    TooManyAttempts,
-    UnsupportedMedia,
-)
+from cellgate import errors
 from cellgate.identity.principal import Permission
 from cellgate.wire.base import Query
+from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import (
     BackendUnavailable,
     CellgateError,
@@ -65,24 +43,24 @@ class Format(StrEnum):
     SSE = SSE
 
 
-ALWAYS: Errors = (InvalidInput, Forbidden, TooLarge, UnsupportedMedia, GatewayFault)
+ALWAYS: Errors = (InvalidInput, errors.Forbidden, errors.TooLarge, errors.UnsupportedMedia, GatewayFault)
 """Errors of any request, whatever it asks for."""
 OF_A_PRINCIPAL: Errors = (
-    NotAuthenticated,
-    TooManyAttempts,
-    IdentityUnavailable,
-    NotOwner,
-    PrincipalQuotaExceeded,
-    PrincipalQuotaExceededForNow,
+    errors.NotAuthenticated,
+    errors.TooManyAttempts,
+    errors.IdentityUnavailable,
+    errors.NotOwner,
+    errors.PrincipalQuotaExceeded,
+    errors.PrincipalQuotaExceededForNow,
 )
 """Errors of any request that needs a token."""
-READS: Errors = (NotFound, StorageError, NoOpenFiles, RecordGone)
+READS: Errors = (errors.NotFound, errors.StorageError, errors.NoOpenFiles, errors.RecordGone)
 """Errors of reading a session and its record."""
-WRITES: Errors = (*READS, StorageFull, NotRecorded, ShuttingDown)
+WRITES: Errors = (*READS, errors.StorageFull, errors.NotRecorded, errors.ShuttingDown)
 """Errors of changing a session."""
 STARTS: Errors = (*WRITES, PoolExhausted, KernelStartFailed, BackendUnavailable, ImageMissing, KernelDied)
 """Errors of a request for which a kernel may have to be started."""
-RUNS: Errors = (*STARTS, QueueFull)
+RUNS: Errors = (*STARTS, errors.QueueFull)
 """Errors of running a cell."""
 PACKAGES: Errors = (
     *(PackagesNotAllowed, PackageError, PackageNotFound, PackageConflict, PackageIndexUnavailable),
@@ -118,15 +96,16 @@ class Operation:
     """A method. `body`: the type of the request's body, by media type. `headers`: the request's, described.
 
     `name`: a verb and what it acts on, such as `run_cell`. Generated clients have a function of this name, so
-    it must never change. `needs`: the permissions that its sender must have. `errors`: besides those of every
-    operation. `public`: needs no token.
+    it must never change. `query`: its parameters, by default those of any request about a session. `needs`:
+    the permissions that its sender must have. `errors`: besides those of every operation. `public`: needs no
+    token.
     """
 
     name: str
     summary: str
     answers: tuple[Answer, ...]
     description: str = ""
-    query: type[Query] = Query
+    query: type[Query] = SessionQuery
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     needs: frozenset[Permission] = frozenset()
@@ -156,11 +135,19 @@ def operation(
 
 
 def requires(*permissions: Permission) -> Callable[[F], F]:
-    """Declare which permissions a handler's method needs; a method without this is refused to everybody."""
+    """Declare which permissions a handler's method needs; a method without this is refused to everybody.
+
+    It is called only if nothing of the request has been refused: its handler's `check` raises what was.
+    """
 
     def attach(method: F) -> F:
-        method.needs = frozenset(permissions)  # type: ignore[attr-defined]
-        return method
+        @wraps(method)
+        async def checked(handler: Any, *args: str) -> None:
+            handler.check()
+            await method(handler, *args)
+
+        checked.needs = frozenset(permissions)  # type: ignore[attr-defined]
+        return cast("F", checked)
 
     return attach
 

@@ -68,6 +68,18 @@ class Diagnosis:
     advice: str = ""
 
 
+def _fine(subject: str, found: str) -> Diagnosis:
+    return Diagnosis(subject, Grade.OK, found)
+
+
+def _note(subject: str, found: str, advice: str = "") -> Diagnosis:
+    return Diagnosis(subject, Grade.NOTE, found, advice)
+
+
+def _problem(subject: str, found: str, advice: str) -> Diagnosis:
+    return Diagnosis(subject, Grade.PROBLEM, found, advice)
+
+
 @dataclass(frozen=True, slots=True)
 class DoctorPlace:
     """Where the gateway would run: its data folder, address, and container engine.
@@ -85,7 +97,7 @@ class DoctorPlace:
 
 async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
     """Yield all findings, each as soon as it is known; no exception for anything that doesn't work."""
-    kernelspecs = find_kernelspecs()
+    kernelspecs = judge_kernelspecs(KernelspecCatalog())
     yield kernelspecs
     sandbox = await try_sandbox()
     yield sandbox
@@ -103,34 +115,25 @@ async def examine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
     yield find_clock()
 
 
-def find_kernelspecs() -> Diagnosis:
-    """Return the kernels of `cellgate setup`."""
-    return judge_kernelspecs(KernelspecCatalog())
-
-
 def judge_kernelspecs(catalog: KernelspecCatalog) -> Diagnosis:
     """Return whether there are kernelspecs, all can be read, and the programs that they start are there."""
     specs = catalog.get_all_specs()
     missing = [name for name, spec in specs.items() if not os.access(spec["spec"]["argv"][0], os.X_OK)]
     if catalog.unusable:
-        return Diagnosis(
+        return _note(
             "kernel environment",
-            Grade.NOTE,
             "; ".join(f"{where} can't be used: {why}" for where, why in sorted(catalog.unusable.items())),
             "Mend or remove it, or make all again: cellgate setup",
         )
     if not specs:
-        return Diagnosis(
-            "kernel environment", Grade.NOTE, "not made", "Kernels outside containers need it: cellgate setup"
-        )
+        return _note("kernel environment", "not made", "Kernels outside containers need it: cellgate setup")
     if missing:
-        return Diagnosis(
+        return _note(
             "kernel environment",
-            Grade.NOTE,
             f"the programs of {', '.join(missing)} are missing",
             "Make it again: cellgate setup",
         )
-    return Diagnosis("kernel environment", Grade.OK, f"kernels: {', '.join(sorted(specs))}")
+    return _fine("kernel environment", f"kernels: {', '.join(sorted(specs))}")
 
 
 async def try_sandbox() -> Diagnosis:
@@ -138,16 +141,15 @@ async def try_sandbox() -> Diagnosis:
     try:
         await SandboxProvisioner.check()
     except CellgateError as error:
-        return Diagnosis("sandbox", Grade.NOTE, "does not work", error.message)
+        return _note("sandbox", "does not work", error.message)
     except OSError as error:
         # Such as a full disk, or too many open files.
-        return Diagnosis(
+        return _note(
             "sandbox",
-            Grade.NOTE,
             f"could not be tried: {in_words(error)}",
             "Kernels need what the check needs: room for temporary files (see TMPDIR) and open files.",
         )
-    return Diagnosis("sandbox", Grade.OK, "bubblewrap starts programs as it would start kernels")
+    return _fine("sandbox", "bubblewrap starts programs as it would start kernels")
 
 
 async def try_engine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
@@ -156,22 +158,21 @@ async def try_engine(place: DoctorPlace) -> AsyncIterator[Diagnosis]:
     try:
         await engine.open()
     except CellgateError as error:
-        yield Diagnosis("container engine", Grade.NOTE, "not used", error.message)
+        yield _note("container engine", "not used", error.message)
         return
     try:
         version = await engine.call(APIClient.version)
         info = await engine.call(APIClient.info)
         runtimes = set(info.get("Runtimes") or ())
-        yield Diagnosis(
+        yield _fine(
             "container engine",
-            Grade.OK,
             f"{version.get('Version', 'unknown version')}, cgroup v{info.get('CgroupVersion', '?')},"
             f" runtimes {', '.join(sorted(runtimes))}",
         )
         yield await _try_image(engine, place.container)
         yield _find_gvisor(runtimes)
     except CellgateError as error:
-        yield Diagnosis("container engine", Grade.NOTE, "stopped answering", error.message)
+        yield _note("container engine", "stopped answering", error.message)
     finally:
         await engine.close()
 
@@ -180,45 +181,42 @@ async def _try_image(engine: Engine, settings: ContainerSettings) -> Diagnosis:
     try:
         await check_engine(engine, settings)
     except CellgateError as error:
-        return Diagnosis("kernel image", Grade.NOTE, "no kernels in containers", error.message)
-    return Diagnosis("kernel image", Grade.OK, settings.image)
+        return _note("kernel image", "no kernels in containers", error.message)
+    return _fine("kernel image", settings.image)
 
 
 def _find_gvisor(runtimes: set[str]) -> Diagnosis:
     if "runsc" not in runtimes:
-        return Diagnosis(
+        return _note(
             "gVisor",
-            Grade.NOTE,
             "the engine has no runtime runsc",
             "For the strongest isolation see docs/how-to/run-kernels-in-containers.md.",
         )
     program = shutil.which("runsc")
     if program is None:
-        return Diagnosis("gVisor", Grade.OK, "the engine knows the runtime runsc")
+        return _fine("gVisor", "the engine knows the runtime runsc")
     try:
         told = subprocess.run([program, "--version"], capture_output=True, timeout=RUNSC_TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return Diagnosis("gVisor", Grade.NOTE, f"runsc does not run: {in_words(error)}", "Install it again.")
-    return Diagnosis("gVisor", Grade.OK, told.stdout.partition(b"\n")[0].decode(errors="replace").strip())
+        return _note("gVisor", f"runsc does not run: {in_words(error)}", "Install it again.")
+    return _fine("gVisor", told.stdout.partition(b"\n")[0].decode(errors="replace").strip())
 
 
 def judge_isolation(kernelspecs: Diagnosis, sandbox: Diagnosis, engine: list[Diagnosis]) -> Diagnosis:
     """Which backend `cellgate serve` takes by itself."""
     works = {finding.subject for finding in engine if finding.outcome is Grade.OK}
     if {"container engine", "kernel image"} <= works:
-        return Diagnosis("isolation", Grade.OK, "container: cellgate serve takes the container engine")
+        return _fine("isolation", "container: cellgate serve takes the container engine")
     if kernelspecs.outcome is not Grade.OK:
-        return Diagnosis(
+        return _problem(
             "isolation",
-            Grade.PROBLEM,
             "there are no kernels to start",
             "cellgate setup, or cellgate image build with a container engine",
         )
     if sandbox.outcome is Grade.OK:
-        return Diagnosis("isolation", Grade.OK, "sandbox: cellgate serve takes bubblewrap")
-    return Diagnosis(
+        return _fine("isolation", "sandbox: cellgate serve takes bubblewrap")
+    return _problem(
         "isolation",
-        Grade.PROBLEM,
         "none: code could read and change all your files",
         "Make the sandbox or the container engine work, as said above.",
     )
@@ -229,8 +227,8 @@ def find_memory() -> Diagnosis:
     memory = machine.memory()
     found = f"{memory / GIB:.1f} GiB, {machine.processors():g} processors"
     if memory < LITTLE_MEMORY:
-        return Diagnosis("memory", Grade.NOTE, found, "A kernel may use 1 GiB by default: see --memory.")
-    return Diagnosis("memory", Grade.OK, found)
+        return _note("memory", found, "A kernel may use 1 GiB by default: see --memory.")
+    return _fine("memory", found)
 
 
 def find_swap(swaps: str) -> Diagnosis:
@@ -241,8 +239,8 @@ def find_swap(swaps: str) -> Diagnosis:
         if len(words) >= 3 and words[2].isdecimal():
             kib += int(words[2])
     if not kib:
-        return Diagnosis("swap", Grade.OK, "none: kernels that sleep (--sleep-after) keep their memory")
-    return Diagnosis("swap", Grade.OK, f"{kib / 1024 / 1024:.1f} GiB")
+        return _fine("swap", "none: kernels that sleep (--sleep-after) keep their memory")
+    return _fine("swap", f"{kib / 1024 / 1024:.1f} GiB")
 
 
 def find_control_groups(user: int, root: Path = Path("/")) -> Diagnosis:
@@ -250,14 +248,11 @@ def find_control_groups(user: int, root: Path = Path("/")) -> Diagnosis:
     found = hierarchies(_text(root / "proc/self/cgroup"), _text(root / "proc/self/mountinfo"), SLEEPING)
     versions = " and ".join(sorted({str(each.version) for each in found}))
     if not {name for each in found for name in each.controllers}.issuperset(SLEEPING):
-        return Diagnosis(
-            "control groups", Grade.NOTE, "none are seen here: kernels can't sleep (--sleep-after)"
-        )
+        return _note("control groups", "none are seen here: kernels can't sleep (--sleep-after)")
     writable = [each for each in found if os.access(root / each.folder.relative_to("/"), os.W_OK)]
     if not any("memory" in each.controllers for each in writable):
-        return Diagnosis(
+        return _note(
             "control groups",
-            Grade.NOTE,
             f"version {versions}, without the right to write them: kernels can't sleep (--sleep-after)",
             "That takes root, or for sandboxes a delegated group, if you want it.",
         )
@@ -268,37 +263,33 @@ def find_control_groups(user: int, root: Path = Path("/")) -> Diagnosis:
     if user == 0:
         can.append("kernels in containers")
     if not can:
-        return Diagnosis(
-            "control groups", Grade.NOTE, f"version {versions}: kernels can't sleep (--sleep-after)"
-        )
-    return Diagnosis("control groups", Grade.OK, f"version {versions}: {' and '.join(can)} can sleep")
+        return _note("control groups", f"version {versions}: kernels can't sleep (--sleep-after)")
+    return _fine("control groups", f"version {versions}: {' and '.join(can)} can sleep")
 
 
 def find_open_files(most: int) -> Diagnosis:
     """Judge the number of files that the gateway may open; a kernel needs a dozen."""
     if most == resource.RLIM_INFINITY:
-        return Diagnosis("open files", Grade.OK, "no limit")
+        return _fine("open files", "no limit")
     if most < FILES_WANTED:
-        return Diagnosis(
+        return _note(
             "open files",
-            Grade.NOTE,
             f"at most {most}",
             "Many sessions need more: raise `ulimit -n`, or LimitNOFILE= of a systemd unit.",
         )
-    return Diagnosis("open files", Grade.OK, f"at most {most}")
+    return _fine("open files", f"at most {most}")
 
 
 def find_disk(data: Path, mounts: str) -> Iterator[Diagnosis]:
     """Yield findings on the data folder: writable, with space, local. `mounts`: text of /proc/mounts."""
     existing = machine.nearest(data)
     if hindrance := _hindrance(data, existing):
-        yield Diagnosis("data folder", Grade.PROBLEM, hindrance, "Choose another: --data-dir DIR")
+        yield _problem("data folder", hindrance, "Choose another: --data-dir DIR")
         return
     kind = file_system_of(existing.resolve(), mounts)
     if kind.startswith(_NETWORK_FILE_SYSTEMS):
-        yield Diagnosis(
+        yield _problem(
             "data folder",
-            Grade.PROBLEM,
             f"{data} is on {kind}, where SQLite's locks are not safe",
             "Choose a folder on a local disk: --data-dir DIR",
         )
@@ -306,18 +297,15 @@ def find_disk(data: Path, mounts: str) -> Iterator[Diagnosis]:
     space = free(existing)
     found = f"{data}: {space / GIB:.1f} GiB free{f' on {kind}' if kind else ''}"
     if space < NO_SPACE:
-        yield Diagnosis(
+        yield _problem(
             "data folder",
-            Grade.PROBLEM,
             f"{data}: the disk is full, {space / MIB:.1f} MiB are free{f' on {kind}' if kind else ''}",
             "Free some space, or choose another: --data-dir DIR",
         )
     elif space < LITTLE_SPACE:
-        yield Diagnosis(
-            "data folder", Grade.NOTE, found, "Free some space, or choose another: --data-dir DIR"
-        )
+        yield _note("data folder", found, "Free some space, or choose another: --data-dir DIR")
     else:
-        yield Diagnosis("data folder", Grade.OK, found)
+        yield _fine("data folder", found)
 
 
 def _hindrance(data: Path, existing: Path) -> str:
@@ -359,25 +347,20 @@ def try_port(ip: str, port: int, *, serving: bool = False) -> Diagnosis:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(where)
     except ValueError:  # such as a part of a name that is too long
-        return Diagnosis("port", Grade.PROBLEM, f"{ip!r} is no address", "Choose another: --ip")
+        return _problem("port", f"{ip!r} is no address", "Choose another: --ip")
     except OSError as error:
         if error.errno == errno.EADDRINUSE and serving:
-            return Diagnosis("port", Grade.OK, f"the gateway of this data folder serves at {address}")
+            return _fine("port", f"the gateway of this data folder serves at {address}")
         if error.errno == errno.EADDRINUSE:
-            return Diagnosis(
+            return _note(
                 "port",
-                Grade.NOTE,
                 f"{address} is in use",
                 "A gateway may run already, or another program, such as JupyterLab; else choose: --port N",
             )
         if error.errno == errno.EADDRNOTAVAIL:
-            return Diagnosis(
-                "port", Grade.PROBLEM, f"{ip} is no address of this machine", "Choose another: --ip"
-            )
-        return Diagnosis(
-            "port", Grade.PROBLEM, f"{address}: {in_words(error, file=False)}", "Choose others: --ip, --port"
-        )
-    return Diagnosis("port", Grade.OK, f"{address} is free")
+            return _problem("port", f"{ip} is no address of this machine", "Choose another: --ip")
+        return _problem("port", f"{address}: {in_words(error, file=False)}", "Choose others: --ip, --port")
+    return _fine("port", f"{address} is free")
 
 
 def find_clock() -> Diagnosis:
@@ -385,19 +368,16 @@ def find_clock() -> Diagnosis:
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < Path(__file__).stat().st_mtime - 24 * 3600:
-        return Diagnosis(
-            "clock", Grade.PROBLEM, f"{shown} is before Cellgate was installed", "Set the clock."
-        )
+        return _problem("clock", f"{shown} is before Cellgate was installed", "Set the clock.")
     state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     if state == _TIME_ERROR:
-        return Diagnosis(
+        return _note(
             "clock",
-            Grade.NOTE,
             f"{shown}; no time synchronisation is reported",
             "Times in the record are this clock's: start an NTP client, such as chrony or systemd-timesyncd,"
             " here or on the host.",
         )
-    return Diagnosis("clock", Grade.OK, shown if state < 0 else f"{shown}, kept right by the system")
+    return _fine("clock", shown if state < 0 else f"{shown}, kept right by the system")
 
 
 def _text(path: Path) -> str:

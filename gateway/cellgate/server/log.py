@@ -83,7 +83,7 @@ class PacedHandler(logging.StreamHandler[TextIO]):
             if minute is not None:
                 self._tell(kind, minute)
             minute = self._minutes[kind] = _Minute(now)
-        if minute.written >= _most(record.name):
+        if minute.written >= (MOST_REQUESTS if record.name.startswith(STRANGERS) else MOST):
             minute.left_out += 1
             return False
         minute.written += 1
@@ -112,10 +112,6 @@ class PacedHandler(logging.StreamHandler[TextIO]):
         """Tell what was left out until now."""
         self.tell_left_out(all_of_them=True)
         super().close()
-
-
-def _most(name: str) -> int:
-    return MOST_REQUESTS if name.startswith(STRANGERS) else MOST
 
 
 def configure(level: int, *, json: bool) -> PacedHandler:

@@ -52,7 +52,7 @@ class Observer(SessionObserver, PoolObserver):
         self._metrics.execution_ended(end.status, end.cause, end.queue_seconds, end.run_seconds)
 
     def committed(self, end: RunEnd, seconds: float) -> None:
-        self._metrics.execution_committed(seconds)
+        self._metrics.commit_seconds.observe(seconds)
         if self._tracer is not None:
             self._tracer.cell(end, seconds)
 
@@ -76,7 +76,7 @@ class Observer(SessionObserver, PoolObserver):
             self._tracer.claim(end, seconds, kernel)
 
     def started(self, seconds: float) -> None:
-        self._metrics.kernel_started(seconds)
+        self._metrics.start_seconds.observe(seconds)
 
     def start_failed(self) -> None:
         self._metrics.start_failures.inc()

@@ -15,10 +15,10 @@ import pytest
 from tornado.websocket import WebSocketHandler
 
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.operation import Format, requires
+from cellgate.http.services import Services
 from cellgate.http.streaming import StreamingHandler
 from cellgate.identity.principal import Login, Principal
 from cellgate.record.events import EventLog
@@ -53,7 +53,6 @@ class Whole(BaseHandler):
     public = True
 
     async def get(self) -> None:
-        self.check()
         self.finish(fresh(SIZE))
 
 
@@ -62,7 +61,6 @@ class Somebody(BaseHandler):
 
     @requires()
     async def get(self) -> None:
-        self.check()
         self.finish(fresh(SIZE))
 
     def _authenticate(self) -> Login:
@@ -84,7 +82,6 @@ class Answering(BaseHandler):
 
     @requires()
     async def post(self) -> None:
-        self.check()
         await cast(Any, self.services).answer.wait()
         self.finish({"kept": len(self.raw_body())})
 
@@ -95,7 +92,6 @@ class Page(BaseHandler):
     public = True
 
     async def get(self) -> None:
-        self.check()
         await self.answer_parts(
             [fresh(SIZE // 2), *(fresh(64 * KIB) for _ in range(SIZE // 2 // (64 * KIB)))]
         )
@@ -107,7 +103,6 @@ class Events(StreamingHandler):
     public = True
 
     async def get(self) -> None:
-        self.check()
         log = cast(EventLog, cast(Any, self.services).log)
         await self.stream(log.follow_execution("e", 0), Format.NDJSON)
 

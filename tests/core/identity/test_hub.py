@@ -272,7 +272,6 @@ class Whoami(BaseHandler):
 
     @requires(Permission.READ)
     async def get(self) -> None:
-        self.check()
         self.answer({"name": self.principal.name})
 
 

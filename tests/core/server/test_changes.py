@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from cellgate.console.sign_ins import SignIns
 from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.principal import DEFAULT, Login, Principal
-from cellgate.server.assembly import _Changes
+from cellgate.server.people import Changes
+from tests.support.listening import services_of
 
 ALICE = Login.of(Principal("alice"), token="a1")
 
@@ -33,9 +34,9 @@ async def test_a_browser_that_is_signed_in_counts_as_connected() -> None:
     sign_ins = SignIns(lambda _: True)
     servers = (Connections(DEFAULT), Connections())
     derived = DerivedTokens(lambda _: True)
-    services = SimpleNamespace(manager=None, usage=None, sign_ins=sign_ins, derived_tokens=derived)
+    services = services_of(manager=None, usage=None, sign_ins=sign_ins, derived_tokens=derived)
     authentication = SimpleNamespace(is_valid=lambda _: True)
-    changes = _Changes(services, servers, authentication)  # type: ignore[arg-type]
+    changes = Changes(services, servers, authentication)  # type: ignore[arg-type]
     assert list(changes.open_logins()) == [DEFAULT]
     secret = sign_ins.sign_in(ALICE)
     assert list(changes.open_logins()) == [DEFAULT, ALICE]

@@ -31,7 +31,7 @@ from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.testing import Attempt, FakeLauncher
-from tests.support.clock import Clock
+from tests.support.listening import services_of
 
 HOSTILE = (
     "two\nlines",
@@ -202,9 +202,7 @@ class Ready(ReadyHandler):
     """`/readyz` of a gateway to which something is missing, whose answers go nowhere."""
 
     def __init__(self, *missing: Problem) -> None:
-        services: Any = SimpleNamespace(
-            problems=lambda: list(missing), journal=SimpleNamespace(not_recorded=0)
-        )
+        services = services_of(problems=lambda: list(missing), journal=SimpleNamespace(not_recorded=0))
         asked = request("GET", "/readyz")
         asked.connection = cast("Any", Mock())
         super().__init__(Application(metrics=Metrics()), asked, services=services)

@@ -16,13 +16,13 @@ from prometheus_client.metrics_core import Metric
 from cellgate.errors import reasons
 from cellgate.http.listener.streams import Late, StreamPhase
 from cellgate.http.metrics import (
+    CLOSED,
     EXECUTION_CAUSES,
-    Closed,
-    KernelDeath,
+    KERNEL_DEATHS,
+    SESSION_ENDS,
     KernelState,
     Metrics,
     Problem,
-    SessionEnd,
 )
 from cellgate.quotas.usage import COUNTED
 from cellgate.record.store.sqlite.redo import LOG_BYTES
@@ -101,12 +101,12 @@ def values_of(families: Sequence[Metric], name: str) -> set[tuple[str, ...]]:
         ("cellgate_sessions", SessionState),
         ("cellgate_connections", StreamPhase),
         ("cellgate_problems", Problem),
-        ("cellgate_connections_closed_total", (*Late, *Closed)),
+        ("cellgate_connections_closed_total", (*Late, *CLOSED)),
         ("cellgate_http_refusals_total", (*reasons(), "other")),
         ("cellgate_quota_refusals_total", (*COUNTED, "other")),
-        ("cellgate_sessions_ended_total", SessionEnd),
+        ("cellgate_sessions_ended_total", (*SESSION_ENDS, "other")),
         ("cellgate_pool_claims_total", ClaimEnd),
-        ("cellgate_kernel_deaths_total", KernelDeath),
+        ("cellgate_kernel_deaths_total", KERNEL_DEATHS),
     ],
 )
 def test_every_label_value_is_there_from_the_start(

@@ -22,7 +22,7 @@ WAY_OF_A_CELL = {
     "packages/session.py",
     "packages/uv.py",
     "record/store/sqlite/journal.py",
-    "server/assembly.py",
+    "server/kernels.py",
     "sessions/adoption.py",
 }
 """What may use the loop's own threads: at most one call for each kernel at a time, and a few of packages."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.server import assembly
+from cellgate.server.kernels import gateway_id
 
 
 @pytest.mark.parametrize("content", ["", "\n", "a\nb", "0" * 65, "Cellgate", "abc é"])
@@ -16,11 +16,11 @@ def test_a_gateways_id_that_is_none_is_refused(tmp_path: Path, content: str) -> 
     path = tmp_path / "instance"
     path.write_text(content)
     with pytest.raises(StorageError, match="is damaged; remove it"):
-        assembly._instance(path)
+        gateway_id(path)
     assert path.read_text() == content
 
 
 def test_a_gateways_id_is_made_once(tmp_path: Path) -> None:
-    made = assembly._instance(tmp_path / "instance")
+    made = gateway_id(tmp_path / "instance")
     assert len(made) == 32
-    assert assembly._instance(tmp_path / "instance") == made
+    assert gateway_id(tmp_path / "instance") == made

@@ -244,7 +244,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         return read(ManagerSettings, self, session=session, limits=self._lowered(limits, ceilings))
 
     def _kernels(self, backend: Backend) -> KernelSettings:
-        from cellgate.server.assembly import why_unshared  # noqa: PLC0415
+        from cellgate.server.kernels import why_unshared  # noqa: PLC0415
 
         kernels = read(
             KernelSettings,

@@ -91,7 +91,7 @@ class StartMessage:
 
 def _ports_line(gateway: RunningGateway) -> str | None:
     """Name where browsers find programs' ports; with an operator's URL also where we listen for them."""
-    ports = gateway.services.ports
+    ports = gateway.services.front.ports
     if ports is None:
         return None
     behind_proxy = ports.listens_on != ports.origin.port

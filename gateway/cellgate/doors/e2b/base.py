@@ -7,25 +7,31 @@ for this sandbox alone; as there, they may have the gateway's instead.
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import ClassVar, Final
 
 from cellgate.doors.base import DoorHandler
-from cellgate.errors import Conflict, InvalidToken, status_of
+from cellgate.errors import Conflict, InvalidToken, NotFound, status_of
+from cellgate.files.tree import MAX_PATH, Parts, parse_path
 from cellgate.http.access import host_name
-from cellgate.http.base import encode
-from cellgate.http.context import Services
+from cellgate.http.message import encode
+from cellgate.http.services import Services
 from cellgate.identity.addresses import is_loopback
 from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.session import Session
-from cellgate_kernels.base.errors import CellgateError
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 DOOR: Final = "e2b"
 PORTS: Final = frozenset({"", "49999", "49983"})
 """The ports of a sandbox's two servers; some requests name none."""
 KEY_DIGITS: Final = 32
+HOME: Final = "/home/user"
+"""What the workspace is called there, and in sandboxes here too."""
+OTHER_HOMES: Final = ("/workspace", "/mnt/data")
+"""Other names of the workspace, in which programs see it too."""
 DOMAIN_HEADER: Final = "E2b-Domain"
 """In which a proxy says of which domain the name is that was asked for."""
 _API = "api."
@@ -49,6 +55,25 @@ CODES: Final = MappingProxyType(
     }
 )
 """The names of Connect's errors, by status; all others are internal."""
+
+
+def parse_home_path(text: str) -> Parts:
+    """Return the names of a path below the home folder; none for the folder itself. Raises NotFound."""
+    if len(text) > MAX_PATH:
+        raise InvalidInput(f"A path has at most {MAX_PATH} bytes")
+    path = HOME + text[1:] if text == "~" or text.startswith("~/") else posixpath.join(HOME, text)
+    path = posixpath.normpath(path).replace("//", "/", 1)
+    for home in (HOME, *OTHER_HOMES):
+        if path == home:
+            return ()
+        if path.startswith(f"{home}/"):
+            return parse_path(path.removeprefix(f"{home}/"))
+    raise NotFound(f"{text[:200]!r} is not there: a sandbox has the files below {HOME} here")
+
+
+def home_path(parts: Parts) -> str:
+    """Return the path as it is told."""
+    return "/".join((HOME, *parts))
 
 
 def domain_of(told: str, host: str) -> str:
@@ -98,7 +123,7 @@ def find(services: Services, login: Login, sandbox: str) -> Session | None:
     if not _ID.fullmatch(sandbox):
         return None
     key = session_key(login, sandbox)
-    session = services.manager.get(login.principal.name, key)
+    session = services.sessions.manager.get(login.principal.name, key)
     if session is None or session.ending or not login.reach.covers(key):
         return None
     return session
@@ -152,7 +177,7 @@ class SandboxHandler(E2bHandler):
         given = headers.get("X-Access-Token") or headers.get("E2B-Traffic-Access-Token")
         if not given:
             return super()._authenticate()
-        login = self.services.derived_tokens.login(given, self.sandbox_id)
+        login = self.services.people.derived_tokens.login(given, self.sandbox_id)
         if login is None:
             raise InvalidToken(
                 "This is no token of this sandbox, or no longer: connect to the sandbox again",

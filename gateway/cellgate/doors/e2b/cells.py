@@ -14,12 +14,12 @@ from cellgate.doors.e2b.contexts import CodeContext, default_of, find_context
 from cellgate.doors.e2b.lines import CellLines, broken_off
 from cellgate.doors.e2b.setup import SETUP
 from cellgate.errors import ShuttingDown
-from cellgate.execution.request import ExecuteRequest, check_execute
+from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.http.base import encode
-from cellgate.http.context import Services
+from cellgate.http.message import encode
 from cellgate.http.operation import Format, requires
-from cellgate.http.v1.executions import permitted
+from cellgate.http.services import Services
+from cellgate.http.v1.executions import checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.record.rows import EventRow
 from cellgate.sessions.sandboxes import Sandbox
@@ -50,7 +50,6 @@ class CellHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Run a cell and stream its lines. It is interrupted when its client leaves."""
-        self.check()
         self.session()
         body = await self.body(CellBody)
         if body.context_id is not None and body.language is not None:
@@ -69,22 +68,20 @@ class CellHandler(SandboxHandler):
         return default_of(sandbox) if identifier is None else find_context(self.services, sandbox, identifier)
 
     def _submit(self, context: CodeContext, body: CellBody) -> tuple[ExecutionRun, ExecuteBody]:
-        services, manager = self.services, self.services.manager
+        manager, sandboxes = self.services.sessions.manager, self.services.sessions.sandboxes
         session = context.session
         # Contexts of other languages got the sandbox's variables when they were made.
-        env = services.sandboxes.of(self.session()).env if context.language == Language.PYTHON else {}
-        ceilings = manager.terms.ceilings(self.owner)
+        env = sandboxes.of(self.session()).env if context.language == Language.PYTHON else {}
         # There is no deadline there but the client's own, at which it leaves.
         asked = ExecuteBody(
             code=body.code,
-            timeout=ceilings.cell_timeout,
+            timeout=manager.ceilings(self.owner).cell_timeout,
             env={**env, **(body.env_vars or {})},
             on_disconnect="interrupt",
         )
-        request = permitted(services, self.login, check_execute(asked, ceilings, interactive=False))
-        request = manager.terms.in_language(session.row.kernel, request, body.language)
+        request = manager.in_language(session, checked_cell(self, asked), body.language)
         try:
-            _set_up(context, services.sandboxes.of(session))
+            _set_up(context, sandboxes.of(session))
             return session.submit(request), asked
         except ShuttingDown as error:
             if not session.ending:
@@ -94,7 +91,7 @@ class CellHandler(SandboxHandler):
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
         assert form is Format.NDJSON
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.lanes.texts.run(self._lines, rows)
+            return await self.services.storage.lanes.texts.run(self._lines, rows)
         return self._lines(rows)
 
     def write_problem(self, error: CellgateError, form: Format) -> None:
@@ -127,6 +124,5 @@ class E2bHealthHandler(SandboxHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """Answer without a body if the sandbox runs."""
-        self.check()
         self.session()
         self.set_status(204)

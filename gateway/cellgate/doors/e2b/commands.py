@@ -17,10 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import SandboxHandler, Unsupported
-from cellgate.doors.e2b.paths import home_path, parse_home_path
+from cellgate.doors.e2b.base import SandboxHandler, Unsupported, home_path, parse_home_path
 from cellgate.errors import NotFound
-from cellgate.http.base import decode, decode_heavy, encode
+from cellgate.http.message import decode, decode_heavy, encode
 from cellgate.http.operation import Format, requires
 from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process
@@ -155,18 +154,17 @@ class StartHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Start a program and stream its events. It runs on if its client leaves."""
-        self.check()
         self.session()
         body = opened(self.raw_body())
         if is_heavy(body):
-            asked = await self.services.lanes.texts.run(decode_heavy, body, StartBody)
+            asked = await self.services.storage.lanes.texts.run(decode_heavy, body, StartBody)
         else:
             asked = decode(body, StartBody)
         if asked.pty:
             raise Unsupported("There are no terminals here")
         session = self.session()
         program = asked.process
-        env = {**self.services.sandboxes.of(session).env, **program.envs}
+        env = {**self.services.sessions.sandboxes.of(session).env, **program.envs}
         folder = "/".join(parse_home_path(program.cwd or ""))
         wanted = ProcessBody(
             argv=_argv(program), env=env, cwd=folder, stdin=asked.stdin, timeout=self._timeout()
@@ -189,7 +187,7 @@ class StartHandler(SandboxHandler):
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
         if sum(len(row.body) for row in rows) > INLINE_BYTES:
-            return await self.services.lanes.texts.run(envelopes, rows)
+            return await self.services.storage.lanes.texts.run(envelopes, rows)
         return envelopes(rows)
 
     def sign_of_life(self, form: Format) -> bytes:
@@ -207,7 +205,6 @@ class E2bProcessHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self, name: str) -> None:
         """Make the call of this name."""
-        self.check()
         runs = [run for run in self.session().processes.all if run.running]
         call = CALLS.get(name)
         if call is None:

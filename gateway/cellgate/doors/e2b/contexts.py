@@ -13,11 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import DOOR, SandboxHandler, Unsupported, key_of, session_key
-from cellgate.doors.e2b.paths import HOME, home_path, parse_home_path
+from cellgate.doors.e2b.base import (
+    DOOR,
+    HOME,
+    SandboxHandler,
+    Unsupported,
+    home_path,
+    key_of,
+    parse_home_path,
+    session_key,
+)
 from cellgate.errors import NotFound
-from cellgate.http.context import Services
 from cellgate.http.operation import requires
+from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.sandboxes import Sandboxes
@@ -67,7 +75,7 @@ def find_context(services: Services, sandbox: Session, context: str) -> CodeCont
     """Return the context of this id of a sandbox. Raises NotFound."""
     if context == DEFAULT:
         return default_of(sandbox)
-    session = services.sandboxes.of(sandbox).further.get(context)
+    session = services.sessions.sandboxes.of(sandbox).further.get(context)
     if session is None or session.ending:
         raise NotFound(f"There is no context {context[:64]!r} in this sandbox")
     return _context_of(session)
@@ -75,7 +83,7 @@ def find_context(services: Services, sandbox: Session, context: str) -> CodeCont
 
 def further_contexts(services: Services, sandbox: Session) -> list[CodeContext]:
     """Return the contexts of a sandbox but its default one, the oldest first."""
-    found = services.sandboxes.of(sandbox).further.values()
+    found = services.sessions.sandboxes.of(sandbox).further.values()
     return [_context_of(session) for session in found if not session.ending]
 
 
@@ -128,7 +136,6 @@ class ContextsHandler(SandboxHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """List them, the default one first."""
-        self.check()
         sandbox = self.session()
         found = further_contexts(self.services, sandbox)
         self.answer([each.told() for each in (default_of(sandbox), *found)])
@@ -136,19 +143,18 @@ class ContextsHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Make another one."""
-        self.check()
         sandbox = self.session()
         body = await self.body(ContextBody)
         language = parse_language(body.language or Language.PYTHON)
         parts = parse_home_path(body.cwd or HOME)
-        services, manager = self.services, self.services.manager
-        if parts and not (await services.files.look(self.owner, sandbox.row.key, parts)).is_folder:
+        services, manager = self.services, self.services.sessions.manager
+        if parts and not (await services.sessions.files.look(self.owner, sandbox.row.key, parts)).is_folder:
             raise InvalidInput(f"cwd: {home_path(parts)[:200]!r} is no folder")
         sandbox = self.session()
         identifier = secrets.token_hex(ID_BYTES)
         left = max(1.0, sandbox.record.seconds_left)
         # Kernels of other languages take no variables of single cells.
-        env = None if language is Language.PYTHON else dict(services.sandboxes.of(sandbox).env)
+        env = None if language is Language.PYTHON else dict(services.sessions.sandboxes.of(sandbox).env)
         wanted = SessionBody(
             session=context_key(self.login, self.sandbox_id, identifier),
             language=language,
@@ -166,7 +172,7 @@ class ContextsHandler(SandboxHandler):
         )
         session, _ = await manager.get_or_create(self.owner, wanted)
         context = CodeContext(identifier, language, home_path(parts), session)
-        _join(manager, services.sandboxes, sandbox, context)
+        _join(manager, services.sessions.sandboxes, sandbox, context)
         await session.log.commit()
         self.answer(context.told())
 
@@ -177,11 +183,10 @@ class ContextHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
         """End it; the files stay, which are the sandbox's."""
-        self.check()
         if identifier == DEFAULT:
             raise Unsupported("The default context can't be removed; restart it, or end the sandbox")
         found = find_context(self.services, self.session(), identifier)
-        await self.services.manager.delete(self.owner, found.session.row.key)
+        await self.services.sessions.manager.delete(self.owner, found.session.row.key)
         self.set_status(204)
 
 
@@ -191,7 +196,6 @@ class ContextRestartHandler(SandboxHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Replace the kernel; files stay."""
-        self.check()
         found = find_context(self.services, self.session(), identifier)
         await found.session.restart()
         await found.session.log.commit()

@@ -22,8 +22,8 @@ from cellgate.doors.e2b.contexts import further_contexts
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.checks import check_env, check_metadata
 from cellgate.execution.limits import check_seconds
-from cellgate.http.context import Services
 from cellgate.http.operation import requires
+from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
@@ -85,9 +85,8 @@ def sandbox_body(
 ) -> SessionBody:
     """Return the session that is to be the login's sandbox of this id."""
     # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
-    network = (
-        asked.internet is not False and services.manager.terms.reachable(login.principal.name) is not None
-    )
+    reachable = services.sessions.manager.reachable(login.principal.name)
+    network = asked.internet is not False and reachable is not None
     return SessionBody(
         session=session_key(login, identifier),
         language="python",
@@ -125,7 +124,7 @@ class ControlHandler(E2bHandler):
     def told(self, session: Session) -> dict[str, object]:
         """Return what is told of a sandbox that a client is to use, with its tokens."""
         identifier, template, _ = _facts(session)
-        token = self.services.derived_tokens.make(self.login, identifier)
+        token = self.services.people.derived_tokens.make(self.login, identifier)
         return {
             "templateID": template,
             "sandboxID": identifier,
@@ -144,11 +143,10 @@ class SandboxesHandler(ControlHandler):
     @requires(Permission.RUN)
     async def post(self) -> None:
         """Make a sandbox."""
-        self.check()
         body = await self.body(CreateBody)
         body.check()
         env = dict(check_env(body.env))
-        services, manager, login = self.services, self.services.manager, self.login
+        services, manager, login = self.services, self.services.sessions.manager, self.login
         if login.reach.exact:
             raise Forbidden("This token is for one session, and a sandbox is another")
         identifier = self._new_id()
@@ -158,7 +156,7 @@ class SandboxesHandler(ControlHandler):
         check_metadata(wanted.metadata)
         session, created = await manager.get_or_create(self.owner, wanted)
         await session.log.commit()
-        services.sandboxes.of(session).env = env
+        services.sessions.sandboxes.of(session).env = env
         if not created:
             session.record.let_live_longer(life, most)
         self.answer(self.told(session), 201)
@@ -178,7 +176,6 @@ class SandboxesHandler(ControlHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """List sandboxes, the newest first unless the query says otherwise."""
-        self.check()
         limit = self._number("limit", MOST_LISTED)
         if not 1 <= limit <= MOST_LISTED:
             raise InvalidInput(f"limit must be from 1 to {MOST_LISTED}")
@@ -201,7 +198,7 @@ class SandboxesHandler(ControlHandler):
 
     def _all(self) -> list[Session]:
         """Return the login's sandboxes that run."""
-        live = self.services.manager.all_live(self.owner)
+        live = self.services.sessions.manager.all_live(self.owner)
         return [session for session in live if find(self.services, self.login, _facts(session)[0]) is session]
 
     def _number(self, name: str, default: int) -> int:
@@ -219,17 +216,15 @@ class SandboxDetailHandler(ControlHandler):
     @requires(Permission.READ)
     async def get(self, identifier: str) -> None:
         """Tell of it."""
-        self.check()
         self.answer(_detail(self.sandbox(identifier), self.domain()))
 
     @requires(Permission.RUN)
     async def delete(self, identifier: str) -> None:
         """End it, with its files."""
-        self.check()
         session = self.sandbox(identifier)
         for context in further_contexts(self.services, session):
-            await self.services.manager.delete(self.owner, context.session.row.key)
-        await self.services.manager.delete(self.owner, session.row.key)
+            await self.services.sessions.manager.delete(self.owner, context.session.row.key)
+        await self.services.sessions.manager.delete(self.owner, session.row.key)
         self.set_status(204)
 
 
@@ -239,13 +234,11 @@ class ConnectHandler(ControlHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Tell of it, with its tokens; its life gets longer, never shorter."""
-        self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
-        session.record.let_live_longer(
-            body.timeout, self.services.manager.terms.ceilings(self.owner).lifetime
-        )
+        ceilings = self.services.sessions.manager.ceilings(self.owner)
+        session.record.let_live_longer(body.timeout, ceilings.lifetime)
         self._let_contexts_live(session)
         self.answer(self.told(session))
 
@@ -256,10 +249,9 @@ class TimeoutHandler(ControlHandler):
     @requires(Permission.RUN)
     async def post(self, identifier: str) -> None:
         """Let it end so many seconds from now."""
-        self.check()
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
-        session.record.let_live(body.timeout, self.services.manager.terms.ceilings(self.owner).lifetime)
+        session.record.let_live(body.timeout, self.services.sessions.manager.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.set_status(204)
 

@@ -17,8 +17,8 @@ from cellgate.doors.e2b.routes import PREFIX, ROUTES
 from cellgate.errors import Forbidden
 from cellgate.http.access import host_name
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
 from cellgate.http.routes import Route, pattern
+from cellgate.http.services import Services
 from cellgate.identity.addresses import is_loopback
 from cellgate.identity.principal import DEFAULT, Login
 from cellgate.wire.models import LimitsBody
@@ -55,7 +55,7 @@ class DebugHandler(E2bHandler):
 
     def _authenticate(self) -> Login:
         """Return the administrator's login, for programs of this machine. Raises Forbidden."""
-        headers, authentication = self.request.headers, self.services.access.authentication
+        headers, authentication = self.request.headers, self.services.people.access.authentication
         for name in FROM_BROWSERS:
             if name in headers:
                 raise Forbidden("Browsers' requests are refused where no token is asked for", cause="origin")
@@ -70,7 +70,7 @@ class DebugHandler(E2bHandler):
         if find(self.services, self.login, SANDBOX) is not None:
             return
         body = sandbox_body(self.services, self.login, SANDBOX, LimitsBody(idle_timeout=TIMEOUT))
-        session, _ = await self.services.manager.get_or_create(self.owner, body)
+        session, _ = await self.services.sessions.manager.get_or_create(self.owner, body)
         await session.log.commit()
 
 

@@ -13,14 +13,20 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from cellgate.doors.base import Asked
-from cellgate.doors.e2b.base import AlreadyThere, SandboxHandler, Unsupported
-from cellgate.doors.e2b.paths import HOME, home_path, parse_file_path, parse_home_path
+from cellgate.doors.e2b.base import (
+    HOME,
+    AlreadyThere,
+    SandboxHandler,
+    Unsupported,
+    home_path,
+    parse_home_path,
+)
 from cellgate.errors import UnsupportedMedia
 from cellgate.files.tree import MAX_DEPTH, Item, Parts
-from cellgate.http.base import encode
-from cellgate.http.context import Services
-from cellgate.http.multipart import FormReader
+from cellgate.http.message import encode
+from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import requires
+from cellgate.http.services import Services
 from cellgate.http.v1.files import FileAnswers, UploadHandler
 from cellgate.identity.principal import Permission
 from cellgate.sessions.files import Staged
@@ -35,6 +41,14 @@ LAST_SECOND: Final = 253_402_300_799
 """Of the year 9999."""
 
 
+def parse_file_path(text: str) -> Parts:
+    """Return the names of a path of which something may be made or removed. Raises NotFound, InvalidInput."""
+    parts = parse_home_path(text)
+    if not parts:
+        raise InvalidInput(f"{HOME} itself can't be replaced, moved or removed")
+    return parts
+
+
 class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     """The bytes of files."""
 
@@ -43,7 +57,7 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     def initialize(self, services: Services) -> None:
         super().initialize(services)
         self._parts: Parts | None = None
-        self._form: FormReader | None = None
+        self._form: MultipartReader | None = None
         self._staged: dict[int, Staged] = {}
 
     def begin(self) -> None:
@@ -53,7 +67,7 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         path = self.get_query_argument("path", "", strip=False)
         self._parts = parse_file_path(path) if path else None
         if headers.get("Content-Type", "").lower().startswith("multipart/"):
-            self._form = FormReader(headers["Content-Type"])
+            self._form = MultipartReader(headers["Content-Type"])
         elif self._parts is None:
             raise InvalidInput("path is missing")
 
@@ -78,7 +92,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     @requires(Permission.FILES)
     async def post(self) -> None:
         """Put files into the workspace, all or none; missing folders are made."""
-        self.check()
         if self._form is not None:
             self._form.end()
         elif not self._staged and self._parts is not None:
@@ -91,7 +104,6 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     @requires(Permission.FILES)
     async def get(self) -> None:
         """The file."""
-        self.check()
         session = self.session()
         parts = parse_home_path(self.get_query_argument("path", "", strip=False))
         if not parts:
@@ -121,7 +133,6 @@ class FilesystemHandler(SandboxHandler):
     @requires(Permission.FILES)
     async def post(self, name: str) -> None:
         """Make the call of this name."""
-        self.check()
         key = self.session().row.key
         call = CALLS.get(name)
         if call is None:
@@ -129,7 +140,7 @@ class FilesystemHandler(SandboxHandler):
         told = await call(self, key)
         entries = told.get("entries")
         if isinstance(entries, list) and len(entries) > FEW:
-            await self.answer_parts([await self.services.lanes.texts.run(encode, told)])
+            await self.answer_parts([await self.services.storage.lanes.texts.run(encode, told)])
         else:
             self.answer(told)
 
@@ -139,10 +150,10 @@ class FilesystemHandler(SandboxHandler):
         if not 0 <= body.depth <= MAX_DEPTH:
             raise InvalidInput(f"depth must be from 1 to {MAX_DEPTH}")
         parts = parse_home_path(body.path)
-        found = await self.services.files.look_into(self.owner, key, parts, body.depth or 1)
+        found = await self.services.sessions.files.look_into(self.owner, key, parts, body.depth or 1)
         if len(found) <= FEW:
             return {"entries": _all_told(found)}
-        return {"entries": await self.services.lanes.texts.run(_all_told, found)}
+        return {"entries": await self.services.storage.lanes.texts.run(_all_told, found)}
 
     async def look(self, key: str) -> Mapping[str, object]:
         """Return the entry at a path."""
@@ -152,7 +163,7 @@ class FilesystemHandler(SandboxHandler):
         """Make a folder and those above it."""
         parts = parse_home_path((await self.body(PathBody)).path)
         self.session()  # still there: it would be made otherwise
-        if not parts or not await self.services.files.make_folder(self.owner, key, parts):
+        if not parts or not await self.services.sessions.files.make_folder(self.owner, key, parts):
             raise AlreadyThere(f"{home_path(parts)[:200]!r} is there already")
         return await self._entry(key, parts)
 
@@ -160,17 +171,17 @@ class FilesystemHandler(SandboxHandler):
         """Rename a file or a folder; nothing is replaced."""
         body = await self.body(MoveBody)
         old, new = parse_file_path(body.source), parse_file_path(body.destination)
-        await self.services.files.move(self.owner, key, old, new)
+        await self.services.sessions.files.move(self.owner, key, old, new)
         return await self._entry(key, new)
 
     async def remove(self, key: str) -> Mapping[str, object]:
         """Remove a file, or a folder with all that is in it."""
         parts = parse_file_path((await self.body(PathBody)).path)
-        await self.services.files.remove_all(self.owner, key, parts)
+        await self.services.sessions.files.remove_all(self.owner, key, parts)
         return {}
 
     async def _entry(self, key: str, parts: Parts) -> Mapping[str, object]:
-        return {"entry": _told(await self.services.files.look(self.owner, key, parts))}
+        return {"entry": _told(await self.services.sessions.files.look(self.owner, key, parts))}
 
 
 CALLS: Mapping[str, Callable[[FilesystemHandler, str], Awaitable[Mapping[str, object]]]] = MappingProxyType(

@@ -16,8 +16,9 @@ import msgspec
 from cellgate.console.cookies import CookiePlace, Purpose
 from cellgate.errors import NotFound, quota_of
 from cellgate.http.access import token_of
-from cellgate.http.base import BaseHandler, encode
+from cellgate.http.base import BaseHandler
 from cellgate.http.jupyter.logged_in import WORD_HEADER, login_of
+from cellgate.http.message import encode
 from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
@@ -77,7 +78,7 @@ class JupyterHandler(BaseHandler):
         token = self.get_query_argument("token", None)
         if WORD_HEADER in headers and not token_of(headers.get("Authorization", ""), token):
             found = self.login_place.secrets(headers.get_list("Cookie"))
-            login = login_of(self.services.derived_tokens, headers, found, time.time())
+            login = login_of(self.services.people.derived_tokens, headers, found, time.time())
             if login is not None:
                 return login
         return super()._authenticate()
@@ -85,7 +86,7 @@ class JupyterHandler(BaseHandler):
     @property
     def login_place(self) -> CookiePlace:
         """The place of the cookie of a client that has logged in."""
-        return replace(self.cookie_place, purpose=Purpose.JUPYTER)
+        return replace(self.sender.cookie_place, purpose=Purpose.JUPYTER)
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         quota = quota_of(error)
@@ -114,7 +115,7 @@ class JupyterHandler(BaseHandler):
     def live_sessions(self) -> list[Session]:
         """Return the owner's live sessions that the login reaches."""
         covers = self.login.reach.covers
-        return [each for each in self.services.manager.all_live(self.owner) if covers(each.row.key)]
+        return [each for each in self.services.sessions.manager.all_live(self.owner) if covers(each.row.key)]
 
     def session_of(self, wanted: str) -> Session:
         """Return the principal's live session with this key or kernel id. Raises NotFound."""
@@ -130,5 +131,5 @@ class JupyterHandler(BaseHandler):
         key = self.login.reach.new_key() if self.login.reach.prefix else None
         metadata = {TITLE: title[:MOST_PATH]} if title else {}
         body = SessionBody(session=key, kernel=name, env=kept, metadata=metadata)
-        session, _ = await self.services.manager.get_or_create(self.owner, body)
+        session, _ = await self.services.sessions.manager.get_or_create(self.owner, body)
         return session

@@ -58,7 +58,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
 
     @requires(Permission.RUN, Permission.READ)
     async def get(self, wanted: str) -> None:
-        self.check()
         self._session = self.session_of(wanted)
         self._session_id = self.get_query_argument("session_id", None) or f"anonymous-{uuid.uuid4()}"
         if len(self._session_id) > MAX_ID:
@@ -136,7 +135,8 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
 
     async def _on_large_message(self, data: bytes | bytearray, *, is_binary: bool) -> None:
         try:
-            taken = self._take(await self.services.lanes.texts.run(self._decode, data, is_binary=is_binary))
+            texts = self.services.storage.lanes.texts
+            taken = self._take(await texts.run(self._decode, data, is_binary=is_binary))
         except MalformedMessage as error:
             self._refuse(error, is_binary=is_binary)
         else:
@@ -183,7 +183,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         content = {"status": "ok", "restart": taken.restart}
         self._session.door.reply(client, answer_to(message, message.channel, "shutdown_reply", content))
         if not taken.restart:
-            self.services.manager.end_later(self._session, "shutdown_request")
+            self.services.sessions.manager.end_later(self._session, "shutdown_request")
             return
         try:
             self._session.restart().add_done_callback(guarded(_note_failure, "restart for a client"))

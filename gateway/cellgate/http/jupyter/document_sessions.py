@@ -20,9 +20,9 @@ class NotebookSessionsBase(JupyterHandler):
 
     def entries(self) -> list[NotebookSession]:
         """Return the owner's sessions that the login reaches, oldest first."""
-        live = {kernel_id(session) for session in self.services.manager.all_live(self.owner)}
+        live = {kernel_id(session) for session in self.services.sessions.manager.all_live(self.owner)}
         # Entries of kernels that are gone are forgotten here, so `live` must not be limited by the login.
-        known = self.services.notebook_sessions.of(self.owner, live)
+        known = self.services.sessions.notebook_sessions.of(self.owner, live)
         reached = {kernel_id(session) for session in self.live_sessions()}
         return [entry for entry in known if entry.kernel_id in reached]
 
@@ -73,13 +73,11 @@ class NotebookSessionsHandler(NotebookSessionsBase):
     @requires(Permission.READ)
     async def get(self) -> None:
         """All sessions of the principal."""
-        self.check()
         self.answer(self.models(self.entries()))
 
     @requires(Permission.RUN)
     async def post(self) -> None:
         """The session of the path, created if there is none."""
-        self.check()
         fields = await self.fields()
         path = self.path(fields)
         if path is None:
@@ -90,7 +88,7 @@ class NotebookSessionsHandler(NotebookSessionsBase):
             kind = self.text(fields, "type") or "notebook"
             wanted = await self.wanted_kernel(fields, path) or kernel_id(await self.start(None, {}, path))
             entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted)
-            self.services.notebook_sessions.put(entry)
+            self.services.sessions.notebook_sessions.put(entry)
             self.session_of(wanted).record.entitle(path, rename=False)
         self.set_location(f"/api/sessions/{entry.id}")
         self.answer(self.model(entry), 201)
@@ -109,13 +107,11 @@ class NotebookSessionHandler(NotebookSessionsBase):
     @requires(Permission.READ)
     async def get(self, wanted: str) -> None:
         """Answer the session's model."""
-        self.check()
         self.answer(self.model(self.entry(wanted)))
 
     @requires(Permission.RUN)
     async def patch(self, wanted: str) -> None:
         """Change its path, name, type or kernel; the former kernel keeps running."""
-        self.check()
         entry = self.entry(wanted)
         fields = await self.fields()
         path = self.path(fields) or entry.path
@@ -126,16 +122,15 @@ class NotebookSessionHandler(NotebookSessionsBase):
             type=(self.text(fields, "type") or entry.type)[:100],
             kernel_id=await self.wanted_kernel(fields, path) or entry.kernel_id,
         )
-        self.services.notebook_sessions.put(changed)
+        self.services.sessions.notebook_sessions.put(changed)
         self.session_of(changed.kernel_id).record.entitle(path)
         self.answer(self.model(changed))
 
     @requires(Permission.RUN)
     async def delete(self, wanted: str) -> None:
         """End it and its kernel; the record stays."""
-        self.check()
         entry = self.entry(wanted)
         session = self.session_of(entry.kernel_id)
-        self.services.notebook_sessions.remove(entry)
-        await self.services.manager.delete(self.owner, session.row.key)
+        self.services.sessions.notebook_sessions.remove(entry)
+        await self.services.sessions.manager.delete(self.owner, session.row.key)
         self.set_status(204)

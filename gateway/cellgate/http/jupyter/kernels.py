@@ -18,7 +18,7 @@ class ApiHandler(JupyterHandler):
     async def get(self) -> None:
         """The version."""
         self.check()
-        self.answer({"version": self.services.version})
+        self.answer({"version": self.services.front.version})
 
 
 class StatusHandler(JupyterHandler):
@@ -27,7 +27,6 @@ class StatusHandler(JupyterHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """Return the counts in Jupyter Server's form."""
-        self.check()
         sessions = self.live_sessions()
         self.answer(
             {
@@ -44,13 +43,11 @@ class KernelsHandler(JupyterHandler):
     @requires(Permission.READ)
     async def get(self) -> None:
         """All live kernels of the principal."""
-        self.check()
         self.answer([kernel_model(session) for session in self.live_sessions()])
 
     @requires(Permission.RUN)
     async def post(self) -> None:
         """A fresh kernel, from the warm pool if one is ready. `env` applies to this kernel only."""
-        self.check()
         fields = await self.fields()
         session = await self.start(self.text(fields, "name"), self.strings(fields, "env"))
         model = kernel_model(session)
@@ -64,7 +61,6 @@ class KernelHandler(JupyterHandler):
     @requires(Permission.READ)
     async def get(self, wanted: str) -> None:
         """Answer the kernel's model; once a client has received a cell's end, it finds the kernel idle."""
-        self.check()
         session = self.session_of(wanted)
         await session.recorded()
         self.answer(kernel_model(session))
@@ -72,9 +68,8 @@ class KernelHandler(JupyterHandler):
     @requires(Permission.RUN)
     async def delete(self, wanted: str) -> None:
         """End it; the record stays."""
-        self.check()
         session = self.session_of(wanted)
-        await self.services.manager.delete(self.owner, session.row.key)
+        await self.services.sessions.manager.delete(self.owner, session.row.key)
         self.set_status(204)
 
 
@@ -84,7 +79,6 @@ class KernelInterruptHandler(JupyterHandler):
     @requires(Permission.RUN)
     async def post(self, wanted: str) -> None:
         """204, even if nothing runs; the body is ignored."""
-        self.check()
         self.session_of(wanted).interrupt()
         self.set_status(204)
 
@@ -95,7 +89,6 @@ class KernelRestartHandler(JupyterHandler):
     @requires(Permission.RUN)
     async def post(self, wanted: str) -> None:
         """The model, once the kernel is ready; the body is ignored."""
-        self.check()
         session = self.session_of(wanted)
         await session.restart()
         self.answer(kernel_model(session))

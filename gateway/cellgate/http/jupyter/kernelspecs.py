@@ -28,7 +28,7 @@ class KernelspecsBase(JupyterHandler):
 
     def model(self, name: str) -> dict[str, Any]:
         """Jupyter's model of a kernelspec. Raises NotFound."""
-        spec = self.services.catalog.get_kernel_spec(name)
+        spec = self.services.kernels.catalog.get_kernel_spec(name)
         folder = Path(spec.resource_dir)
         return {
             "name": name,
@@ -43,7 +43,7 @@ class KernelspecsBase(JupyterHandler):
                 },
             },
             "resources": {
-                key: f"{self.services.base_url}/kernelspecs/{name}/{file}"
+                key: f"{self.services.front.base_url}/kernelspecs/{name}/{file}"
                 for file, key in RESOURCES.items()
                 if (folder / file).is_file()
             },
@@ -52,7 +52,7 @@ class KernelspecsBase(JupyterHandler):
     def known(self, name: str) -> str:
         """Return the catalog's name for it. Raises NotFound."""
         try:
-            return self.services.catalog.resolve(name)
+            return self.services.kernels.catalog.resolve(name)
         except KernelspecNotFound as error:
             raise NotFound(error.message) from error
 
@@ -63,9 +63,8 @@ class KernelspecsHandler(KernelspecsBase):
     @requires()
     async def get(self) -> None:
         """The name of the default, and all models by name."""
-        self.check()
-        names = self.services.catalog.find_kernel_specs()
-        default = self.services.manager.settings.default_kernel
+        names = self.services.kernels.catalog.find_kernel_specs()
+        default = self.services.sessions.manager.settings.default_kernel
         self.answer({"default": default, "kernelspecs": {name: self.model(name) for name in names}})
 
 
@@ -75,7 +74,6 @@ class KernelspecHandler(KernelspecsBase):
     @requires()
     async def get(self, name: str) -> None:
         """Answer the kernelspec's model."""
-        self.check()
         self.answer(self.model(self.known(name)))
 
 
@@ -85,10 +83,9 @@ class KernelspecResourceHandler(KernelspecsBase):
     @requires()
     async def get(self, name: str, file: str) -> None:
         """The file's bytes, if its name is one that Jupyter knows."""
-        self.check()
-        folder = Path(self.services.catalog.get_kernel_spec(self.known(name)).resource_dir)
+        folder = Path(self.services.kernels.catalog.get_kernel_spec(self.known(name)).resource_dir)
         path = folder / file
         if file not in RESOURCES or not path.is_file():
             raise NotFound("This kernelspec has no such file")
         self.set_header("Content-Type", mimetypes.guess_type(file)[0] or "application/octet-stream")
-        self.finish(await self.services.files.lane.run(path.read_bytes))
+        self.finish(await self.services.sessions.files.lane.run(path.read_bytes))

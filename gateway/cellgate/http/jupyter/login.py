@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import parse_qs
 
 from cellgate.console.cookies import values_of
 from cellgate.errors import Forbidden, NotAuthenticated
@@ -34,11 +33,10 @@ class LoginHandler(Entrance, JupyterHandler):
     @requires()
     async def get(self) -> None:
         """A word to log in with; for people, the way to the console."""
-        self.check()
         if "text/html" in self.request.headers.get("Accept", "").lower():
             self._lead()
             return
-        place = self.cookie_place
+        place = self.sender.cookie_place
         secure = "; Secure" if place.secure else ""
         word = new_word(time.time())
         self.set_header(
@@ -49,8 +47,7 @@ class LoginHandler(Entrance, JupyterHandler):
     @requires()
     async def post(self) -> None:
         """Log in: a cookie for the requests to come, and Jupyter's redirect."""
-        self.check()
-        form = self._form()
+        form = self.form(MOST_FIELDS)
         word = form.get(WORD_COOKIE, "")
         shown = values_of(self.request.headers.get_list("Cookie"), WORD_COOKIE)
         if word not in shown or not is_recent(word, time.time(), WORD_SECONDS):
@@ -66,17 +63,9 @@ class LoginHandler(Entrance, JupyterHandler):
         except NotAuthenticated as error:
             raise await self.refuse(error) from None
         self._count_request()
-        secret = secret_for(self.services.derived_tokens, self.login, word)
+        secret = secret_for(self.services.people.derived_tokens, self.login, word)
         self.set_header("Set-Cookie", self.login_place.field(secret))
         self._lead()
-
-    def _form(self) -> dict[str, str]:
-        """Return the fields of the form. Raises InvalidInput."""
-        try:
-            given = parse_qs(self.raw_body().decode(errors="replace"), max_num_fields=MOST_FIELDS)
-        except ValueError:
-            raise InvalidInput(f"The form has more than {MOST_FIELDS} fields") from None
-        return {name: values[0] for name, values in given.items()}
 
     def _lead(self) -> None:
         self.set_location("/")

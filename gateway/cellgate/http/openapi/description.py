@@ -10,12 +10,14 @@ import re
 from functools import cached_property
 from typing import Any
 
-from cellgate.http.base import BaseHandler, encode
-from cellgate.http.context import Services
+from cellgate.http.base import BaseHandler
+from cellgate.http.message import encode
 from cellgate.http.openapi.document import Table, build_document
 from cellgate.http.openapi.page import ORIGIN, reference_page
 from cellgate.http.operation import HTML, JSON, Answer, Foreign, operation
+from cellgate.http.services import Services
 from cellgate.pages.html_frame import PAGE_POLICY
+from cellgate.wire.base import Query
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 """A host that is nothing else in a line for a shell."""
@@ -71,10 +73,10 @@ class DocumentHandler(DocumentedHandler):
         "This document",
         Answer(200, "An OpenAPI 3.1 document.", {JSON: DOCUMENT}),
         public=True,
+        query=Query,
     )
     async def get(self) -> None:
-        self.check()
-        await self.answer_parts([await self.services.lanes.texts.run(lambda: self.document.json)])
+        await self.answer_parts([await self.services.storage.lanes.texts.run(lambda: self.document.json)])
 
 
 class PageHandler(DocumentedHandler):
@@ -85,10 +87,10 @@ class PageHandler(DocumentedHandler):
         "This document as a page",
         Answer(200, "An HTML page that needs no scripts and loads nothing from other hosts.", {HTML: None}),
         public=True,
+        query=Query,
     )
     async def get(self) -> None:
-        self.check()
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
         at = self.request.protocol, self.request.host
-        await self.finish_parts([await self.services.lanes.texts.run(self.document.page, *at)])
+        await self.finish_parts([await self.services.storage.lanes.texts.run(self.document.page, *at)])

@@ -6,7 +6,6 @@ from cellgate.http.operation import JSON, NDJSON, Answer, operation
 from cellgate.http.v1.download import EXPORTS, IF_NONE_MATCH, NOT_MODIFIED, DownloadHandler
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import ChainCheck
-from cellgate.wire.queries import SessionQuery
 
 
 class AuditHandler(DownloadHandler):
@@ -23,17 +22,15 @@ class AuditHandler(DownloadHandler):
         NOT_MODIFIED,
         headers=IF_NONE_MATCH,
         errors=EXPORTS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         await self.while_there(self._audit(key))
 
     async def _audit(self, key: str) -> None:
-        moment = await self.services.archive.moment(self.owner, key)
+        moment = await self.services.sessions.archive.moment(self.owner, key)
         if not self.known(moment.head.hex()):
-            parts = self.services.archive.exports.audit(moment)
+            parts = self.services.sessions.archive.exports.audit(moment)
             await self.send(parts, kind="application/x-ndjson", name=f"{key}.audit.ndjson")
 
 
@@ -45,13 +42,11 @@ class AuditVerifyHandler(DownloadHandler):
         "Check the hash chain of a session's record",
         Answer(200, "The result of the check.", {JSON: ChainCheck}),
         errors=EXPORTS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         await self.while_there(self._verify(key))
 
     async def _verify(self, key: str) -> None:
-        archive = self.services.archive
+        archive = self.services.sessions.archive
         self.answer(await archive.exports.verify(await archive.moment(self.owner, key)))

@@ -16,9 +16,9 @@ from cellgate.execution.answer_size import AnswerSize, images_in, shorten
 from cellgate.execution.blocks import FAILED, Block, check_blocks, exit_code
 from cellgate.execution.request import check_execute
 from cellgate.execution.results import ResultBuilder
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
-from cellgate.http.v1.executions import ExecutionAnswers, permitted
+from cellgate.http.v1.executions import ExecutionAnswers, checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import BlocksResult
@@ -56,17 +56,16 @@ class BlocksHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         view = self.view()
         body = await self.body(BlocksBody)
         if len(self.raw_body()) > (INLINE_BYTES if body.markdown is None else INLINE_MARKDOWN):
-            blocks = await self.services.lanes.texts.run(check_blocks, body)
+            blocks = await self.services.storage.lanes.texts.run(check_blocks, body)
         else:
             blocks = check_blocks(body)
         options = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
-        check_execute(options, self.services.manager.terms.ceilings(self.owner), interactive=False)
-        session = await self.services.files.session(self.owner, key)
-        language = self.services.catalog.get_kernel_spec(session.row.kernel).language
+        check_execute(options, self.services.sessions.manager.ceilings(self.owner), interactive=False)
+        session = await self.services.sessions.files.session(self.owner, key)
+        language = self.services.kernels.catalog.get_kernel_spec(session.row.kernel).language
         cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]
         self._begun = False
         self._texts: list[str] = []
@@ -75,7 +74,7 @@ class BlocksHandler(ExecutionAnswers):
         text = "".join(self._texts)
         if size is not None:
             text = shorten(text, size.text, "GET of each block's execution with ?max_text=0")
-        output = await self.services.archive.encoded(text)
+        output = await self.services.sessions.archive.encoded(text)
         await self._send(
             [b'],"exit_code":%d,"output":' % code, *output, b',"problem":%s}\n' % encode(failure)]
         )
@@ -107,13 +106,12 @@ class BlocksHandler(ExecutionAnswers):
         self, session: Session, block: Block, cell: ExecuteBody, options: ExecuteBody, view: dict[str, Any]
     ) -> _BlockAnswer:
         if block.file is not None:
-            await self.services.files.write(session, block.file, block.code.encode())
-        request = check_execute(cell, self.services.manager.terms.ceilings(self.owner), interactive=False)
-        run = session.submit(permitted(self.services, self.login, request))
+            await self.services.sessions.files.write(session, block.file, block.code.encode())
+        run = session.submit(checked_cell(self, cell))
         builder = run.record.builder
         self.interrupt_when_gone(session, run, options)
         await run.end.wait()
-        archive, row = self.services.archive, session.row
+        archive, row = self.services.sessions.archive, session.row
         if builder is None:
             return await archive.result(row.principal, row.key, run.id, _block_answer, view)
         return await archive.made(builder, _block_answer, view)

@@ -19,13 +19,12 @@ from cellgate.sessions.session import Session
 from cellgate.sessions.undo import model_of
 from cellgate.wire.answers import CheckpointList, CheckpointModel, Rollback, SessionModel
 from cellgate.wire.models import CheckpointBody, RollbackBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
 
 class _SessionHandler(BaseHandler):
     def _session(self, key: str) -> Session:
-        return self.services.manager.live(self.owner, key)
+        return self.services.sessions.manager.live(self.owner, key)
 
 
 class CheckpointsHandler(_SessionHandler):
@@ -37,11 +36,9 @@ class CheckpointsHandler(_SessionHandler):
         Answer(200, "All of them, the oldest first.", {JSON: CheckpointList}),
         description="Checkpoints live as long as the kernel that they were made of, or one made of them.",
         errors=READS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         self.answer(CheckpointList(checkpoints=self._session(key).undo.models()))
 
     @operation(
@@ -54,11 +51,9 @@ class CheckpointsHandler(_SessionHandler):
         ),
         body={JSON: CheckpointBody},
         errors=(*STARTS, Conflict, FileHeld, KernelBusy, CannotBranch, QuotaExceeded),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(CheckpointBody)
         session = self._session(key)
         point = await session.rollbacks.checkpoint(body.name, anyway=body.anyway)
@@ -74,11 +69,9 @@ class CheckpointHandler(_SessionHandler):
         "End a checkpoint",
         Answer(204, "It can't be gone back to any more, and takes no memory."),
         errors=WRITES,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def delete(self, key: str, name: str) -> None:
-        self.check()
         await self._session(key).undo.end(name)
         self.set_status(204)
 
@@ -107,11 +100,9 @@ class RollbackHandler(_RollbackHandler):
         ),
         body={JSON: RollbackBody},
         errors=(*STARTS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(RollbackBody)
         session = self._session(key)
         await self._answer(session, session.rollbacks.roll_back(body.checkpoint))
@@ -130,10 +121,8 @@ class UndoHandler(_RollbackHandler):
             " how many cells were undone."
         ),
         errors=(*STARTS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         session = self._session(key)
         await self._answer(session, session.rollbacks.undo_last_cell())

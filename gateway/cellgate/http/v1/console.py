@@ -7,6 +7,7 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, Answer, operation
 from cellgate.identity.tickets import TICKET_SECONDS
 from cellgate.wire.answers import ConsoleUrl
+from cellgate.wire.base import Query
 
 
 class ConsoleUrlHandler(BaseHandler):
@@ -20,12 +21,12 @@ class ConsoleUrlHandler(BaseHandler):
             "The browser that opens it may do there what the token of this request may do, for a day at most,"
             " as long as that is valid."
         ),
+        query=Query,
     )
     async def post(self) -> None:
-        self.check()
-        if self.signed_in is not None:
+        if self.sender.signed_in is not None:
             # It would outlive the sign-in that asks, whose user could sign out and be none the wiser.
             raise Forbidden("A browser that is signed in signs in no other: send a token", cause="sign_in")
-        at = f"{self.request.protocol}://{self.request.host}{self.services.base_url}"
-        url = f"{at}/?ticket={self.services.sign_ins.ticket(self.login)}"
+        at = f"{self.request.protocol}://{self.request.host}{self.services.front.base_url}"
+        url = f"{at}/?ticket={self.services.people.sign_ins.ticket(self.login)}"
         self.answer(ConsoleUrl(url=url, expires_in=TICKET_SECONDS))

@@ -14,8 +14,8 @@ from tornado.iostream import StreamClosedError
 
 from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, StorageFull
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
 from cellgate.http.operation import READS, Answer
+from cellgate.http.services import Services
 from cellgate.record.export.session_export import Moment, Parts
 from cellgate.wire.queries import NotebookQuery
 from cellgate_kernels.base.tasks import Supervisor

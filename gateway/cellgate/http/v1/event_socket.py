@@ -18,12 +18,13 @@ from tornado.iostream import StreamClosedError
 from cellgate.channels.frames import frame
 from cellgate.errors import TooLarge, stream_problem_of
 from cellgate.execution.checks import check_text
-from cellgate.execution.request import check_execute
-from cellgate.http.base import BaseHandler, decode, decode_heavy, encode
+from cellgate.http.base import BaseHandler
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream
+from cellgate.http.message import decode, decode_heavy, encode
 from cellgate.http.operation import HTML, READS, Answer, operation
-from cellgate.http.v1.executions import permitted
+from cellgate.http.streaming import event_position
+from cellgate.http.v1.executions import checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.record.events import EventLog
 from cellgate.wire.answers import Accepted
@@ -66,12 +67,11 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidInput("This path takes WebSockets; /events beside it gives the same as a stream")
         self._key = key
-        self._after = self.event_position()
-        self._events = await self.services.archive.log(self.owner, key)
+        self._after = event_position(self)
+        self._events = await self.services.sessions.archive.log(self.owner, key)
         await WatchedWebSocketHandler.get(self)
 
     def open(self, *_: str, **__: str) -> None:
@@ -119,12 +119,12 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         answer: Accepted | StreamProblem
         try:
             # Each command counts as a request.
-            self.services.usage.account(self.principal.name).begin_request()
+            self.services.people.usage.account(self.principal.name).begin_request()
             if len(data) > self.max_body:
                 raise TooLarge(f"The command is larger than the {self.max_body} bytes that are accepted here")
             content = bytes(data)
             if is_heavy(content):
-                command = await self.services.lanes.texts.run(decode_heavy, content, Command)
+                command = await self.services.storage.lanes.texts.run(decode_heavy, content, Command)
             else:
                 command = decode(content, Command)
             named = UNSET if command.id is None else command.id
@@ -140,20 +140,15 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         if given.count(True) != 1:
             raise InvalidInput("A command is one of execute, interrupt and input")
         self.login.check(frozenset({Permission.RUN}))
-        session = self.services.manager.live(self.owner, self._key)
+        session = self.services.sessions.manager.live(self.owner, self._key)
         if command.input is not None:
             session.runs.answer(command.input.execution, check_text(command.input.value, "value", MAX_INPUT))
             return command.input.execution
         if command.execute is None:
             session.interrupt()
             return UNSET
-        request = check_execute(
-            command.execute, self.services.manager.terms.ceilings(self.owner), interactive=True
-        )
-        request = permitted(self.services, self.login, request)
-        request = self.services.manager.terms.in_language(
-            session.row.kernel, request, command.execute.language
-        )
+        request = checked_cell(self, command.execute, interactive=True)
+        request = self.services.sessions.manager.in_language(session, request, command.execute.language)
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":
             self._bound_to_me = [*self._bound_to_me[-MOST_HELD:], run.id]
@@ -167,7 +162,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         # A client may leave before its handshake is done, or even checked: then there is no principal yet.
         if not self._bound_to_me:
             return
-        session = self.services.manager.get(self.owner, self._key)
+        session = self.services.sessions.manager.get(self.owner, self._key)
         if session is not None:
             for execution in self._bound_to_me:
                 session.stop(execution, "client_disconnected")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cellgate.errors import NotAcceptable, NotRecorded
 from cellgate.http.operation import JSON, NDJSON, READS, SSE, Answer, Format, operation
-from cellgate.http.streaming import StreamingHandler
+from cellgate.http.streaming import StreamingHandler, event_position
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import EventPage
 from cellgate.wire.events import Event
@@ -30,10 +30,9 @@ class EventsHandler(StreamingHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         form = self.accepted()
-        after = self.event_position()
-        log = await self.services.archive.log(self.owner, key)
+        after = event_position(self)
+        log = await self.services.sessions.archive.log(self.owner, key)
         if form is not Format.JSON:
             await self.stream(log.follow(after), form)
             return

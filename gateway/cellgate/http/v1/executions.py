@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -17,17 +19,17 @@ from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.results import encoded_result
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
-from cellgate.http.operation import JSON, NDJSON, PACKAGES, READS, RUNS, SSE, Answer, Format, operation
+from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
-from cellgate.identity.principal import Login, Permission
+from cellgate.http.v1.packages import PACKAGES
+from cellgate.identity.principal import Permission
 from cellgate.packages.settings import OUT_OF_SCOPE, not_allowed
 from cellgate.sessions.registry import AcceptedExecution
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ExecutionPage, Result
 from cellgate.wire.events import Event
 from cellgate.wire.models import ExecuteBody, InputBody, OneShotBody, SessionBody
-from cellgate.wire.queries import ExecutionsQuery, OneShotQuery, ResultQuery, SessionQuery
+from cellgate.wire.queries import ExecutionsQuery, OneShotQuery, ResultQuery
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.structure import INLINE_BYTES
@@ -37,11 +39,16 @@ LEAST_TEXT = 100
 """The smallest `max_text`: a text that is cut has a mark too."""
 
 
-def permitted(services: Services, login: Login, request: ExecuteRequest) -> ExecuteRequest:
-    """Return the request, allowed to install as its sender may. Raises PackagesNotAllowed."""
-    if request.packages is not None and services.installer is None:
+def checked_cell(handler: BaseHandler, body: ExecuteBody, *, interactive: bool = False) -> ExecuteRequest:
+    """Return the cell of a body, within its sender's ceilings, allowed to install as they may.
+
+    Raises InvalidInput and PackagesNotAllowed.
+    """
+    ceilings = handler.services.sessions.manager.ceilings(handler.owner)
+    request = check_execute(body, ceilings, interactive=interactive)
+    if request.packages is not None and handler.services.kernels.installer is None:
         raise not_allowed()
-    if Permission.PACKAGES in login.permissions:
+    if Permission.PACKAGES in handler.login.permissions:
         return request
     if request.packages is not None:
         raise PackagesNotAllowed(OUT_OF_SCOPE)
@@ -67,13 +74,13 @@ class ExecutionAnswers(StreamingHandler):
     def view(self) -> dict[str, Any]:
         """Return the query's options for the result, as keyword arguments."""
         if not self.request.query:
-            return {"size": DEFAULT_SIZE, "base_url": self.services.base_url}
+            return {"size": DEFAULT_SIZE, "base_url": self.services.front.base_url}
         query = self.query(OneShotQuery)
         return {
             "plain": query.plain,
             "size": _size(query.max_text),
             "images": Images(query.images),
-            "base_url": self.services.base_url,
+            "base_url": self.services.front.base_url,
         }
 
     def idempotency_key(self) -> str | None:
@@ -84,6 +91,14 @@ class ExecutionAnswers(StreamingHandler):
         if not key or len(key) > MAX_IDEMPOTENCY_KEY:
             raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
         return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
+
+    async def idempotency(self, key: str | None, hashed: Callable[[], str]) -> tuple[str, str] | None:
+        """Return the key with the hash of what is asked for, which `hashed` makes; None without a key."""
+        if key is None:
+            return None
+        if len(self.raw_body()) > INLINE_BYTES:
+            return key, await self.services.storage.lanes.texts.run(hashed)
+        return key, hashed()
 
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
@@ -102,7 +117,7 @@ class ExecutionAnswers(StreamingHandler):
             if builder is None:
                 parts = await self.result(session, run.id, view)
             else:
-                parts = await self.services.archive.made(builder, encoded_result, view)
+                parts = await self.services.sessions.archive.made(builder, encoded_result, view)
             del builder  # while a slow client reads, keep only the encoded answer
             await self.answer_parts(parts)
         else:
@@ -127,8 +142,8 @@ class ExecutionAnswers(StreamingHandler):
 
     async def result(self, session: Session, execution: str, view: dict[str, Any]) -> list[bytes]:
         """Return the result so far of an execution of a live session, as JSON."""
-        row = session.row
-        return await self.services.archive.result(row.principal, row.key, execution, encoded_result, view)
+        archive, row = self.services.sessions.archive, session.row
+        return await archive.result(row.principal, row.key, execution, encoded_result, view)
 
 
 class ExecuteHandler(ExecutionAnswers):
@@ -151,29 +166,17 @@ class ExecuteHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         form = self.accepted()
         view = self.view()
         body = await self.body(ExecuteBody)
-        interactive = form is not Format.JSON or not body.wait
-        request = check_execute(
-            body, self.services.manager.terms.ceilings(self.owner), interactive=interactive
-        )
-        request = permitted(self.services, self.login, request)
-        idempotency = await self._idempotency(request, body.language)
+        request = checked_cell(self, body, interactive=form is not Format.JSON or not body.wait)
+        hashed = partial(_request_hash, request, body.language)
+        idempotency = await self.idempotency(self.idempotency_key(), hashed)
         async with nullcontext() if form is Format.JSON else self.waiting(form) as moved:
-            accepted = await self.services.manager.execute(
+            accepted = await self.services.sessions.manager.execute(
                 self.owner, key, request, language=body.language, idempotency=idempotency, moved=moved
             )
         await self._answer_accepted(accepted, form, body, view)
-
-    async def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
-        key = self.idempotency_key()
-        if key is None:
-            return None
-        if len(self.raw_body()) > INLINE_BYTES:
-            return key, await self.services.lanes.texts.run(_request_hash, request, language)
-        return key, _request_hash(request, language)
 
     async def _answer_accepted(
         self, accepted: AcceptedExecution, form: Format, body: ExecuteBody, view: dict[str, Any]
@@ -205,15 +208,13 @@ class OneShotHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self) -> None:
-        self.check()
         form = self.accepted()
         view = self.view()
         body = await self.body(OneShotBody)
-        request = check_execute(body, self.services.manager.terms.ceilings(self.owner), interactive=False)
-        request = permitted(self.services, self.login, request)
+        request = checked_cell(self, body)
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
-        manager = self.services.manager
+        manager = self.services.sessions.manager
         wanted = SessionBody(kernel=body.kernel, language=body.language, limits=body.limits, env=body.env)
         request = replace(request, env=())
         if self.login.reach.exact:
@@ -243,9 +244,8 @@ class ExecutionsHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         query = self.query(ExecutionsQuery)
-        models, following = await self.services.archive.executions(
+        models, following = await self.services.sessions.archive.executions(
             self.owner, key, limit=query.limit, after=query.after, newest=query.newest
         )
         self.answer(ExecutionPage(executions=models, next=following))
@@ -263,9 +263,8 @@ class ExecutionHandler(ExecutionAnswers):
         needs=Permission.READ,
     )
     async def get(self, key: str, execution: str) -> None:
-        self.check()
         view = self.view()
-        archive = self.services.archive
+        archive = self.services.sessions.archive
         parts = await archive.result(self.owner, key, execution, encoded_result, view)
         await self.answer_parts(parts)
 
@@ -278,14 +277,12 @@ class CancelHandler(BaseHandler):
         "Cancel an execution",
         Answer(204, "The execution was removed from the queue, or interrupted."),
         errors=(*READS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
-        self.check()
-        session = self.services.manager.get(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.get(self.owner, check_session_key(key))
         if session is None or session.runs.find(execution) is None:
-            await self.services.archive.find(self.owner, key, execution)
+            await self.services.sessions.archive.find(self.owner, key, execution)
             raise Conflict("This execution has ended already")
         session.stop(execution)
         self.set_status(204)
@@ -300,11 +297,9 @@ class InputHandler(BaseHandler):
         Answer(204, "The line was sent to the kernel."),
         body={JSON: InputBody},
         errors=READS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
-        self.check()
         value = check_text((await self.body(InputBody)).value, "value", 1024 * 1024)
-        self.services.manager.live(self.owner, key).runs.answer(execution, value)
+        self.services.sessions.manager.live(self.owner, key).runs.answer(execution, value)
         self.set_status(204)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET, UnsetType, structs
@@ -16,11 +17,11 @@ from tornado.iostream import StreamClosedError
 from cellgate.errors import Conflict, FileHeld, QuotaExceeded, problem_of
 from cellgate.execution.answer_size import AnswerSize, images_in
 from cellgate.execution.checks import check_session_key
-from cellgate.execution.request import ExecuteRequest, check_execute
+from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
-from cellgate.http.v1.executions import ExecutionAnswers, permitted
+from cellgate.http.v1.executions import ExecutionAnswers, checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.sessions.exploring import Explored, Fate, Keep, Plan, SessionExploration, branch_keys
 from cellgate.wire import answers
@@ -30,7 +31,6 @@ from cellgate.wire.queries import ResultQuery
 from cellgate_kernels.base.errors import CannotBranch, CellgateError, InvalidInput, KernelBusy
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.codec.encoding import encode_in_steps
-from cellgate_kernels.codec.structure import INLINE_BYTES
 from cellgate_kernels.protocol.execution import Status
 
 
@@ -62,11 +62,10 @@ class ExploreHandler(ExecutionAnswers):
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         view = self.view()
         body = await self.body(ExploreBody)
         plan = await self._plan(check_session_key(key), body)
-        going = await self.services.explorer.begin(self.owner, key, plan)
+        going = await self.services.sessions.explorer.begin(self.owner, key, plan)
         await self._answer(going if isinstance(going, list) else await self._ended(going, body), view)
 
     async def _ended(self, going: SessionExploration, body: ExploreBody) -> list[Explored]:
@@ -85,19 +84,11 @@ class ExploreHandler(ExecutionAnswers):
         branches = branch_keys(self.owner, session, len(cells), idempotency_key)
         for branch in branches:
             self.login.reach.branch_key(branch)
-        idempotency = None
-        if idempotency_key is not None:
-            if len(self.raw_body()) > INLINE_BYTES:
-                request_hash = await self.services.lanes.texts.run(_request_hash, body)
-            else:
-                request_hash = _request_hash(body)
-            idempotency = (idempotency_key, request_hash)
+        idempotency = await self.idempotency(idempotency_key, partial(_request_hash, body))
         return Plan(cells, branches, Keep(body.keep), body.anyway, idempotency)
 
     def _cell(self, code: str, body: ExploreBody) -> ExecuteRequest:
-        cell = ExecuteBody(code, timeout=body.timeout, on_disconnect=body.on_disconnect)
-        request = check_execute(cell, self.services.manager.terms.ceilings(self.owner), interactive=False)
-        return permitted(self.services, self.login, request)
+        return checked_cell(self, ExecuteBody(code, timeout=body.timeout, on_disconnect=body.on_disconnect))
 
     async def _answer(self, found: list[Explored], view: dict[str, Any]) -> None:
         left: AnswerSize | None = view["size"]
@@ -119,7 +110,7 @@ class ExploreHandler(ExecutionAnswers):
     async def _part(self, each: Explored, view: dict[str, Any], left: AnswerSize | None) -> _Part:
         problem = UNSET if each.refusal is None else problem_of(each.refusal)
         if each.branch is not None and each.execution is not None:
-            archive = self.services.archive
+            archive = self.services.sessions.archive
             try:
                 return await archive.result(
                     self.owner, each.branch, each.execution, _ran, view, each.fate, problem, left

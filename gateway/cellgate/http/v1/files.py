@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
-from cellgate.errors import (
-    Conflict,
-    FileHeld,
-    QueueFull,
-    QuotaExceeded,
-    ShuttingDown,
-    TooLarge,
-    UnsupportedMedia,
-)
+from cellgate import errors
 from cellgate.files.listing import Stop, modified_at
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
-from cellgate.http.base import MAX_DRAINED_BODY, MAX_JSON_BODY, BaseHandler
-from cellgate.http.context import Services
-from cellgate.http.multipart import FormReader
+from cellgate.http.base import BaseHandler
+from cellgate.http.message import MAX_DRAINED_BODY, MAX_JSON_BODY
+from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
+from cellgate.http.services import Services
 from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
 from cellgate.http.v1.download import IF_NONE_MATCH, NOT_MODIFIED
 from cellgate.identity.principal import Permission
@@ -41,11 +34,22 @@ from cellgate.wire.queries import FileActionQuery, FilesQuery, SessionQuery
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 MAX_UPLOAD = 1 << 40
-UPLOADS = (*STARTS, QuotaExceeded, QueueFull, Conflict)
+UPLOADS = (*STARTS, errors.QuotaExceeded, errors.QueueFull, errors.Conflict)
 """Errors of an upload."""
 FILE_HEADERS = {"ETag": "Changes with the file.", "Content-Disposition": "The name of the file."}
 CONTENT_RANGE = {"Content-Range": "Which bytes of how many."}
-RANGE_HEADERS = {"Range": "One range of bytes.", **IF_NONE_MATCH}
+IN_RANGES = (
+    Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
+    NOT_MODIFIED,
+    Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
+)
+DOWNLOAD: Mapping[str, Any] = {
+    "headers": {"Range": "One range of bytes.", **IF_NONE_MATCH},
+    "errors": (*READS, errors.FileHeld),
+    "query": SessionQuery,
+    "needs": Permission.FILES,
+}
+"""What is declared of reading a file, with its body or without."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -84,11 +88,12 @@ class UploadHandler(BaseHandler):
     async def _begin(self) -> None:
         self.begin()
         self._session = await self.find_session()
-        self._incoming = await self.services.files.reserve(self._session, self._length(), self.target())
+        files = self.services.sessions.files
+        self._incoming = await files.reserve(self._session, self._length(), self.target())
 
     async def find_session(self) -> Session:
         """Return the session whose files are uploaded."""
-        return await self.services.files.session(self.owner, self.path_args[0])
+        return await self.services.sessions.files.session(self.owner, self.path_args[0])
 
     async def place(self, staged: Sequence[Staged]) -> list[FileChange] | None:
         """Put all uploads into the workspace; None if the client has gone meanwhile."""
@@ -102,7 +107,7 @@ class UploadHandler(BaseHandler):
             await each.upload.finish()
         if self.disconnected:
             return None
-        return await self.services.files.place(self._session, self._incoming, staged)
+        return await self.services.sessions.files.place(self._session, self._incoming, staged)
 
     def begin(self) -> None:
         """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
@@ -118,7 +123,7 @@ class UploadHandler(BaseHandler):
     def new_upload(self) -> Upload:
         """Return a new upload, discarded with this request unless it is placed."""
         assert self._incoming is not None
-        return self.services.files.begin(self._incoming)
+        return self.services.sessions.files.begin(self._incoming)
 
     async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
         if self.request.method in self.uploads:
@@ -131,7 +136,7 @@ class UploadHandler(BaseHandler):
         else:
             if self._refused is None and self._body_size + len(chunk) > MAX_JSON_BODY:
                 # Of these methods none has a body to speak of; what comes is kept in memory.
-                self._refused = TooLarge("This method takes no such body")
+                self._refused = errors.TooLarge("This method takes no such body")
             super().data_received(bytes(chunk))
 
     def on_connection_close(self) -> None:
@@ -144,7 +149,7 @@ class UploadHandler(BaseHandler):
 
     def _discard(self) -> None:
         if self._incoming is not None:
-            self.services.files.discard_later(self._incoming)
+            self.services.sessions.files.discard_later(self._incoming)
 
     def _check_body(self) -> None:
         """Accept any type: the gateway does not interpret a file."""
@@ -167,7 +172,7 @@ class FolderHandler(UploadHandler):
 
     def begin(self) -> None:
         label = self.request.headers.get("Content-Type", "")
-        self._form = FormReader(label, mislabelled=self.mislabelled_forms)
+        self._form = MultipartReader(label, mislabelled=self.mislabelled_forms)
         self._staged: dict[int, Staged] = {}
 
     def parts_of(self, name: str) -> Parts:
@@ -187,7 +192,7 @@ class FolderHandler(UploadHandler):
 
     async def page(self, key: str, *, limit: int, after: str, folders: bool = False) -> FilePage:
         """Return some of the files, by path; see `Listings.page`."""
-        return await self.services.files.page(
+        return await self.services.sessions.files.page(
             self.owner, key, limit=limit, after=after, stop=self._stop, folders=folders
         )
 
@@ -200,11 +205,10 @@ class FilesHandler(FolderHandler):
         "List a session's files",
         Answer(200, "One page, sorted by path.", {JSON: FilePage}),
         query=FilesQuery,
-        errors=(*READS, QueueFull, ShuttingDown),
+        errors=(*READS, errors.QueueFull, errors.ShuttingDown),
         needs=Permission.FILES,
     )
     async def get(self, key: str) -> None:
-        self.check()
         query = self.query(FilesQuery)
         page = await self.page(key, limit=query.limit, after=query.after, folders=query.folders)
         self.answer(page)
@@ -216,11 +220,9 @@ class FilesHandler(FolderHandler):
         description="Each part with a filename becomes a file: all of them, or none.",
         body={FORM: None},
         errors=UPLOADS,
-        query=SessionQuery,
         needs=Permission.FILES,
     )
     async def post(self, _: str) -> None:
-        self.check()
         models = await self.placed()
         if models is not None:
             self.answer(FileChanges(files=models), 201)
@@ -231,7 +233,7 @@ class FileAnswers(BaseHandler):
 
     async def answer_file(self, key: str, parts: Parts) -> None:
         """Answer with the file, or with the range of it that is asked for."""
-        descriptor, file = await self.services.files.open(self.owner, key, parts)
+        descriptor, file = await self.services.sessions.files.open(self.owner, key, parts)
         try:
             await self._send(descriptor, file)
         except StreamClosedError:
@@ -256,16 +258,16 @@ class FileAnswers(BaseHandler):
         if self.request.method == "HEAD":
             self.finish()
             return
-        connection = self.request.connection
+        connection, lane = self.request.connection, self.services.sessions.files.lane
         if end - start > WIDE and can_send(connection):
             await self.flush()
             assert isinstance(connection, HTTP1Connection)
-            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
+            if not await send_file(connection, descriptor, start, end, lane):
                 connection.stream.close()
             return
         offset = start
         while offset < end:
-            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
+            chunk = await lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
             if not chunk:
                 # The file was truncated in the meantime: only a broken connection can report it now.
                 assert self.request.connection is not None
@@ -308,7 +310,9 @@ class FileHandler(FileAnswers, UploadHandler):
     def begin(self) -> None:
         kind = self.request.headers.get("Content-Type", "")
         if kind.startswith("multipart/"):
-            raise UnsupportedMedia("PUT takes the file's bytes as they are; POST to .../files takes forms")
+            raise errors.UnsupportedMedia(
+                "PUT takes the file's bytes as they are; POST to .../files takes forms"
+            )
         self._parts: Parts = parse_path(self.path_args[1])
         self._upload: Upload | None = None
 
@@ -328,11 +332,9 @@ class FileHandler(FileAnswers, UploadHandler):
         description="The request body is the file. Missing folders, and the session, are created.",
         body={BYTES: None},
         errors=UPLOADS,
-        query=SessionQuery,
         needs=Permission.FILES,
     )
     async def put(self, *_: str) -> None:
-        self.check()
         models = await self.place([Staged(self._parts, self._upload or self.new_upload())])
         if models is not None:
             (model,) = models
@@ -346,16 +348,15 @@ class FileHandler(FileAnswers, UploadHandler):
         ),
         Answer(201, "The folder was made.", {JSON: FileChanges}),
         description="With `mkdir`, the session is made if necessary. Nothing is ever replaced.",
-        errors=(*STARTS, Conflict, QuotaExceeded),
+        errors=(*STARTS, errors.Conflict, errors.QuotaExceeded),
         query=FileActionQuery,
         needs=Permission.FILES,
     )
     async def post(self, key: str, path: str) -> None:
-        self.check()
         query = self.query(FileActionQuery)
         if (query.mkdir is None) == (query.move_to is None):
             raise InvalidInput("Give either mkdir or move_to; PUT uploads a file")
-        files = self.services.files
+        files = self.services.sessions.files
         if query.move_to is None:
             made = await files.make_folder(self.owner, key, parse_path(path))
             self.answer(FileChanges(files=[]), 201 if made else 200)
@@ -367,26 +368,19 @@ class FileHandler(FileAnswers, UploadHandler):
         "delete_file",
         "Remove a file, a link or an empty folder",
         Answer(204, "Removed."),
-        errors=(*WRITES, Conflict),
-        query=SessionQuery,
+        errors=(*WRITES, errors.Conflict),
         needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:
-        self.check()
-        await self.services.files.remove(self.owner, key, parse_path(path))
+        await self.services.sessions.files.remove(self.owner, key, parse_path(path))
         self.set_status(204)
 
     @operation(
         "head_file",
         "Get a file's headers",
         Answer(200, "The size, without a body.", {BYTES: None}, FILE_HEADERS),
-        Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
-        NOT_MODIFIED,
-        Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
-        headers=RANGE_HEADERS,
-        errors=(*READS, FileHeld),
-        query=SessionQuery,
-        needs=Permission.FILES,
+        *IN_RANGES,
+        **DOWNLOAD,
     )
     async def head(self, key: str, path: str) -> None:
         await self.get(key, path)
@@ -395,14 +389,8 @@ class FileHandler(FileAnswers, UploadHandler):
         "get_file",
         "Download a file",
         Answer(200, "The file, as an attachment.", {BYTES: None}, FILE_HEADERS),
-        Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
-        NOT_MODIFIED,
-        Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
-        headers=RANGE_HEADERS,
-        errors=(*READS, FileHeld),
-        query=SessionQuery,
-        needs=Permission.FILES,
+        *IN_RANGES,
+        **DOWNLOAD,
     )
     async def get(self, key: str, path: str) -> None:
-        self.check()
         await self.answer_file(key, parse_path(path))

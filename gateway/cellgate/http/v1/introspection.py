@@ -14,7 +14,6 @@ from cellgate.sessions.introspection import completion, inspection, variables
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList
 from cellgate.wire.models import CompleteBody, InspectBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.codec.encoding import encode_in_steps
 from cellgate_kernels.codec.structure import INLINE_BYTES
@@ -25,12 +24,12 @@ ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
 
 class _SessionHandler(BaseHandler):
     def _session(self, key: str) -> Session:
-        return self.services.manager.live(self.owner, check_session_key(key))
+        return self.services.sessions.manager.live(self.owner, check_session_key(key))
 
     async def _answer_found(self, found: Completion | Inspection | VariableList, size: int) -> None:
         """Answer with what a kernel knows, of `size` characters of text; much is encoded in a thread."""
         if size > INLINE_BYTES:
-            await self.answer_parts(await self.services.lanes.texts.run(encode_in_steps, found))
+            await self.answer_parts(await self.services.storage.lanes.texts.run(encode_in_steps, found))
         else:
             self.answer(found)
 
@@ -48,11 +47,9 @@ class CompleteHandler(_SessionHandler):
         ),
         body={JSON: CompleteBody},
         errors=ASKS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(CompleteBody)
         found = await completion(self._session(key), body)
         await self._answer_found(found, sum(map(len, found.matches)))
@@ -71,11 +68,9 @@ class InspectHandler(_SessionHandler):
         ),
         body={JSON: InspectBody},
         errors=ASKS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(InspectBody)
         found = await inspection(self._session(key), body)
         await self._answer_found(found, len(found.text) + sum(map(len, found.data.values())))
@@ -93,11 +88,9 @@ class VariablesHandler(_SessionHandler):
             " waits. Nothing is recorded, and no cell is counted. It counts as a use of the session."
         ),
         errors=(*ASKS, Conflict),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def get(self, key: str) -> None:
-        self.check()
         found = await variables(self._session(key))
         sizes = (len(each.name) + len(each.type) + len(each.summary) for each in found.variables)
         await self._answer_found(found, sum(sizes))

@@ -37,11 +37,10 @@ class OutputHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str, execution: str, index: str) -> None:
-        self.check()
         query = self.query(OutputQuery)
         if not (index.isascii() and index.isdecimal() and len(index) < 8):
             raise InvalidInput("The index of an output is a whole number, from 0")
-        archive = self.services.archive
+        archive = self.services.sessions.archive
         mime, body = await archive.result(
             self.owner, key, execution, _output, int(index), query.type, plain=query.plain
         )

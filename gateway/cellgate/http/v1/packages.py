@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cellgate import errors
 from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, PACKAGES, READS, STARTS, Answer, operation
@@ -10,8 +11,18 @@ from cellgate.packages.requirements import parse_change
 from cellgate.packages.settings import not_allowed
 from cellgate.wire.answers import PackageChanges, Packages
 from cellgate.wire.models import PackagesBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.base.errors import InvalidInput
+
+PACKAGES = (
+    errors.PackagesNotAllowed,
+    errors.PackageError,
+    errors.PackageNotFound,
+    errors.PackageConflict,
+    errors.PackageIndexUnavailable,
+    errors.QuotaExceeded,
+    errors.QueueFull,
+)
+"""Errors of changing packages."""
 
 
 class PackagesHandler(BaseHandler):
@@ -26,14 +37,12 @@ class PackagesHandler(BaseHandler):
             {JSON: Packages},
         ),
         errors=READS,
-        query=SessionQuery,
         needs=Permission.PACKAGES,
     )
     async def get(self, key: str) -> None:
-        self.check()
-        session = self.services.manager.get(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.get(self.owner, check_session_key(key))
         if session is None:
-            await self.services.archive.row(self.owner, key)
+            await self.services.sessions.archive.row(self.owner, key)
         installed = [] if session is None else session.slot.packages.models()
         self.answer(Packages(packages=installed))
 
@@ -44,21 +53,19 @@ class PackagesHandler(BaseHandler):
         description="A missing session is created. A request that is refused or fails changes nothing.",
         body={JSON: PackagesBody},
         errors=(*STARTS, *PACKAGES),
-        query=SessionQuery,
         needs=Permission.PACKAGES,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(PackagesBody)
-        change = await self.services.files.lane.run(
+        change = await self.services.sessions.files.lane.run(
             parse_change, body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints
         )
         if not change.install and not change.uninstall:
             raise InvalidInput("Give requirements to install, or names to uninstall")
-        if self.services.installer is None:
+        if self.services.kernels.installer is None:
             raise not_allowed()
-        self.services.installer.settings.check(change.names)
-        session = await self.services.files.session(self.owner, key)
+        self.services.kernels.installer.settings.check(change.names)
+        session = await self.services.sessions.files.session(self.owner, key)
         changed = await session.slot.packages.change(
             session.slot, change, lambda kind, fields: session.log.append(kind, None, fields)
         )

@@ -11,10 +11,9 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
 from cellgate.identity.principal import DEFAULT, Permission
 from cellgate.identity.tickets import TICKET_SECONDS
+from cellgate.ports.grants import PortGrant
 from cellgate.ports.origin import check_port
-from cellgate.ports.tickets import PortGrant
 from cellgate.wire.answers import PortUrl
-from cellgate.wire.queries import SessionQuery
 
 
 class PortHandler(BaseHandler):
@@ -29,15 +28,13 @@ class PortHandler(BaseHandler):
             " the gateway's. Programs with a token need no such URL: they send it with each request. 404 if"
             " the gateway serves no ports (`--ports-port`)."
         ),
-        query=SessionQuery,
         errors=READS,
         needs=Permission.RUN,
     )
     async def post(self, key: str, port: str) -> None:
-        self.check()
         number = check_port(port)
-        session = self.services.manager.live(self.owner, check_session_key(key))
-        ports = self.services.ports
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
+        ports = self.services.front.ports
         if ports is None:
             raise NotFound("This gateway serves no ports: its operator starts it with --ports-port")
         if not ports.origin.wild and {self.principal.name, self.owner} != {DEFAULT.principal.name}:
@@ -50,7 +47,7 @@ class PortHandler(BaseHandler):
             )
         place = ports.origin.place(self.owner, session.row.key, number)
         grant = PortGrant(
-            self.login, self.owner, session.row.key, number, place, ref(session.ports), self.signed_in
+            self.login, self.owner, session.row.key, number, place, ref(session.ports), self.sender.signed_in
         )
         reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         url = f"{ports.origin.url(place, reached_at)}?ticket={ports.tickets.issue(grant)}"

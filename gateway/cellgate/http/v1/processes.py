@@ -14,7 +14,6 @@ from cellgate.processes.run import ProcessRun
 from cellgate.wire.answers import ProcessList, ProcessModel
 from cellgate.wire.events import Event
 from cellgate.wire.models import ProcessBody, ProcessInputBody, SignalBody
-from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.codec.structure import INLINE_BYTES
 
 
@@ -23,19 +22,19 @@ class ProcessAnswers(StreamingHandler):
 
     def find(self, key: str, process: str) -> ProcessRun:
         """Return the process of a live session. Raises NotFound."""
-        session = self.services.manager.live(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
         return session.processes.find(process)
 
     async def answer_models(self, answer: ProcessModel | ProcessList, size: int, status: int = 200) -> None:
         """Answer with processes of `size` characters of text; many are encoded in a thread."""
         if size > INLINE_BYTES:
-            await self.answer_parts(await self.services.archive.encoded(answer), status)
+            await self.answer_parts(await self.services.sessions.archive.encoded(answer), status)
         else:
             self.answer(answer, status)
 
     async def answer_model(self, run: ProcessRun, status: int = 200) -> None:
         """Answer with its state and output so far, once both are durable."""
-        model = run.model(self.services.base_url)
+        model = run.model(self.services.front.base_url)
         size = run.size
         await run.recorded()
         await self.answer_models(model, size, status)
@@ -53,15 +52,13 @@ class ProcessesHandler(ProcessAnswers):
         "list_processes",
         "List a session's processes",
         Answer(200, "Those that run, and the last that ended.", {JSON: ProcessList}),
-        query=SessionQuery,
         errors=READS,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
-        session = self.services.manager.live(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
         runs = session.processes.all
-        models = [run.model(self.services.base_url) for run in runs]
+        models = [run.model(self.services.front.base_url) for run in runs]
         size = sum(run.size for run in runs)
         await session.log.commit()
         await self.answer_models(ProcessList(processes=models), size)
@@ -79,18 +76,16 @@ class ProcessesHandler(ProcessAnswers):
             "It runs beside the session's cells, in the same sandbox, and ends with the kernel at the latest."
             " A session that is not there is made."
         ),
-        query=SessionQuery,
         body={JSON: ProcessBody},
         errors=(*RUNS, NotAcceptable),
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         form = self.accepted()
         body = await self.body(ProcessBody)
         request = check_process(body, waits=body.wait and form is Format.JSON)
         async with self.waiting(form) as moved:
-            run = await self.services.manager.start_process(self.owner, key, request, moved=moved)
+            run = await self.services.sessions.manager.start_process(self.owner, key, request, moved=moved)
         if form is not Format.JSON:
             await self.answer_events(run, form)
         elif body.wait:
@@ -113,12 +108,10 @@ class ProcessHandler(ProcessAnswers):
             "Its state and output so far; as a stream, all its events.",
             {JSON: ProcessModel, NDJSON: Event, SSE: Event},
         ),
-        query=SessionQuery,
         errors=(*READS, NotAcceptable),
         needs=Permission.READ,
     )
     async def get(self, key: str, process: str) -> None:
-        self.check()
         form = self.accepted()
         run = self.find(key, process)
         if form is Format.JSON:
@@ -131,12 +124,10 @@ class ProcessHandler(ProcessAnswers):
         "End a process",
         Answer(204, "It was told to end, or has ended already."),
         description="Its process group gets SIGTERM, and SIGKILL five seconds later.",
-        query=SessionQuery,
         errors=READS,
         needs=Permission.RUN,
     )
     async def delete(self, key: str, process: str) -> None:
-        self.check()
         self.find(key, process).terminate()
         self.set_status(204)
 
@@ -149,12 +140,10 @@ class ProcessInputHandler(ProcessAnswers):
         "Send input to a process",
         Answer(204, "The input was passed on."),
         body={JSON: ProcessInputBody},
-        query=SessionQuery,
         errors=(*READS, Conflict),
         needs=Permission.RUN,
     )
     async def post(self, key: str, process: str) -> None:
-        self.check()
         body = await self.body(ProcessInputBody)
         self.find(key, process).give_input(check_input(body), close=body.close)
         self.set_status(204)
@@ -168,12 +157,10 @@ class ProcessSignalHandler(ProcessAnswers):
         "Send a signal to a process",
         Answer(204, "The signal was sent to its process group."),
         body={JSON: SignalBody},
-        query=SessionQuery,
         errors=(*READS, Conflict),
         needs=Permission.RUN,
     )
     async def post(self, key: str, process: str) -> None:
-        self.check()
         body = await self.body(SignalBody)
         self.find(key, process).signal(check_signal(body.signal))
         self.set_status(204)

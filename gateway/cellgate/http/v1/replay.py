@@ -8,8 +8,8 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 
 from cellgate.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
-from cellgate.http.base import encode
-from cellgate.http.operation import HTML, JSON, NDJSON, PACKAGES, RUNS, Answer, Format, operation
+from cellgate.http.message import encode
+from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, Format, operation
 from cellgate.http.streaming import KEEP_ALIVE, StreamingHandler
 from cellgate.identity.principal import Permission
 from cellgate.pages.html_frame import PAGE_POLICY
@@ -42,7 +42,6 @@ class ReplayHandler(StreamingHandler):
         needs=(Permission.RUN, Permission.READ),
     )
     async def post(self, key: str) -> None:
-        self.check()
         form = self.query(ReplayQuery).format
         if form not in {"json", "html"}:
             raise NotAcceptable(f"format {form[:40]!r} is not available here; choose json or html")
@@ -57,7 +56,7 @@ class ReplayHandler(StreamingHandler):
             reach=self.login.reach,
         )
         replay = Supervisor().share(
-            self.services.replayer.replay(
+            self.services.sessions.replayer.replay(
                 self.owner, key, options, listen=self._tell if streamed else _ignore
             ),
             f"replay {key}",
@@ -83,7 +82,8 @@ class ReplayHandler(StreamingHandler):
         """Return the report; None if the client has gone by then."""
         while not self.disconnected:
             waiting: set[asyncio.Future[Any]] = {replay, self._gone}
-            await asyncio.wait(waiting, timeout=self.services.keep_alive, return_when=asyncio.FIRST_COMPLETED)
+            pause = self.services.front.keep_alive
+            await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             if replay.done():
                 return None if self.disconnected else replay.result()
             if keep_alive and not self.disconnected:

@@ -12,8 +12,9 @@ from cellgate.http.streaming import StreamingHandler
 from cellgate.identity.principal import Permission
 from cellgate.sessions.model import within
 from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
+from cellgate.wire.base import Query
 from cellgate.wire.models import BranchBody, SessionBody
-from cellgate.wire.queries import ModelQuery, PurgeQuery, SessionQuery, SessionsQuery
+from cellgate.wire.queries import ModelQuery, PurgeQuery, SessionsQuery
 from cellgate_kernels.base.branching import BranchSpec, BranchWorkspace
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
@@ -33,9 +34,8 @@ class SessionsHandler(StreamingHandler):
         needs=Permission.READ,
     )
     async def get(self) -> None:
-        self.check()
         query = self.query(SessionsQuery)
-        models, following = await self.services.archive.models(
+        models, following = await self.services.sessions.archive.models(
             None if self.owner == EVERYBODY else self.owner, self.login.reach, query
         )
         told = [within(self.login.reach, model) for model in models]
@@ -63,9 +63,9 @@ class SessionsHandler(StreamingHandler):
         body={JSON: SessionBody},
         errors=(*STARTS, Conflict, CannotShare, NetworkNotAllowed),
         needs=Permission.RUN,
+        query=Query,
     )
     async def post(self) -> None:
-        self.check()
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
         if self.login.reach.prefix:
@@ -77,7 +77,7 @@ class SessionsHandler(StreamingHandler):
         lines = Format.NDJSON in self.request.headers.get("Accept", "")
         form = Format.NDJSON if lines else Format.JSON
         async with self.waiting(form) as moved:
-            session, created = await self.services.manager.get_or_create(
+            session, created = await self.services.sessions.manager.get_or_create(
                 self.owner, body, moved=moved, exact=True
             )
             await session.log.commit()
@@ -97,9 +97,8 @@ class SessionHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
         usage = self.query(ModelQuery).usage
-        model = await self.services.archive.model(self.owner, key, usage=usage)
+        model = await self.services.sessions.archive.model(self.owner, key, usage=usage)
         self.answer(within(self.login.reach, model))
 
     @operation(
@@ -117,17 +116,16 @@ class SessionHandler(BaseHandler):
         needs=Permission.RUN,
     )
     async def delete(self, key: str) -> None:
-        self.check()
         if self.query(PurgeQuery).purge:
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
-            if not await self.services.manager.purger.purge(self.owner, key, by=self.principal.name):
+            if not await self.services.sessions.manager.purge(self.owner, key, by=self.principal.name):
                 # The session is gone, but readers of the record still use some of its bytes.
                 self.set_location(f"/v1/sessions/{key}")
                 self.set_status(202)
                 return
         else:
-            await self.services.manager.delete(self.owner, key)
+            await self.services.sessions.manager.delete(self.owner, key)
         self.set_status(204)
 
 
@@ -139,12 +137,10 @@ class InterruptHandler(BaseHandler):
         "Interrupt the running cell",
         Answer(204, "Interrupted, or nothing was running."),
         errors=READS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
-        self.services.manager.live(self.owner, check_session_key(key)).interrupt()
+        self.services.sessions.manager.live(self.owner, check_session_key(key)).interrupt()
         self.set_status(204)
 
 
@@ -161,15 +157,14 @@ class BranchHandler(BaseHandler):
         ),
         body={JSON: BranchBody},
         errors=(*STARTS, Conflict, FileHeld, KernelBusy, CannotBranch, QuotaExceeded),
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
         body = await self.body(BranchBody)
         branch = self.login.reach.branch_key(body.session)
         spec = BranchSpec(BranchWorkspace(body.workspace), body.seed, body.anyway)
-        session = await self.services.manager.branch(self.owner, check_session_key(key), branch, spec)
+        manager = self.services.sessions.manager
+        session = await manager.branch(self.owner, check_session_key(key), branch, spec)
         # Its first row and the one in its parent's record are one commit.
         await session.log.commit()
         self.set_location(f"/v1/sessions/{session.row.key}")
@@ -184,12 +179,10 @@ class TreeHandler(BaseHandler):
         "Get a session's ancestors and branches",
         Answer(200, "The tree.", {JSON: SessionTree}),
         errors=READS,
-        query=SessionQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        self.check()
-        self.answer(await self.services.archive.tree(self.owner, key, self.login.reach))
+        self.answer(await self.services.sessions.archive.tree(self.owner, key, self.login.reach))
 
 
 class RestartHandler(BaseHandler):
@@ -201,12 +194,10 @@ class RestartHandler(BaseHandler):
         Answer(200, "The session with its new kernel.", {JSON: SessionModel}),
         description="Variables are lost; files stay.",
         errors=STARTS,
-        query=SessionQuery,
         needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
-        self.check()
-        session = self.services.manager.live(self.owner, check_session_key(key))
+        session = self.services.sessions.manager.live(self.owner, check_session_key(key))
         await session.restart()
         await session.log.commit()
         self.answer(within(self.login.reach, session.to_wire()))

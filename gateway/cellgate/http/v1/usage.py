@@ -32,10 +32,9 @@ class UsageHandler(BaseHandler):
         needs=Permission.READ,
     )
     async def get(self) -> None:
-        self.check()
         self.login.check_for_all("the uses of quotas")
         query = self.query(UsageQuery)
-        usage = self.services.usage
+        usage = self.services.people.usage
         accounts, more = usage.page(query.after, query.limit)
         principals = [
             PrincipalUse(principal=account.name, role=usage.role(account.name), quotas=uses(account))

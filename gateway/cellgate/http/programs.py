@@ -20,11 +20,12 @@ from cellgate.errors import BadProgramAnswer, Forbidden, NotAuthenticated, NotFo
 from cellgate.execution.checks import check_session_key
 from cellgate.http.access import host_name, origin_host
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
 from cellgate.http.listener.streams import PART, ClientStream
 from cellgate.http.plain_page import POLICY, plain_page
+from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.ports.exchange import Exchange, ProgramAnswer
+from cellgate.ports.grants import PortGrant
 from cellgate.ports.headers import (
     Passing,
     answer_fields,
@@ -36,7 +37,6 @@ from cellgate.ports.headers import (
 )
 from cellgate.ports.origin import PortPlace, parse_path
 from cellgate.ports.table import PortConnection, SessionPorts
-from cellgate.ports.tickets import PortGrant
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, PortUnanswered
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -71,8 +71,8 @@ class ProgramHandler(BaseHandler):
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
-        assert services.ports is not None
-        self._served = services.ports
+        assert services.front.ports is not None
+        self._served = services.front.ports
         self._tasks = Supervisor()
         self._upgrade = False
 
@@ -82,7 +82,7 @@ class ProgramHandler(BaseHandler):
             self._check_name()
             if self._redirect() or self._redeem():
                 return
-            target = await self._let_in()
+            target = await self._find_target()
             self._trace()
             self._count_request()
             await self._begin(target)
@@ -97,7 +97,7 @@ class ProgramHandler(BaseHandler):
         """Check the Host, as on the main listener. Raises Forbidden, and InvalidInput for what is no path."""
         name = host_name(self.request.headers.get("Host", ""))
         if not self._served.origin.is_name(name):
-            self.services.access.check_host(self.request.headers.get("Host", ""))
+            self.services.people.access.check_host(self.request.headers.get("Host", ""))
         if not self._uri.startswith("/"):
             raise InvalidInput("The request must name a path")
 
@@ -167,7 +167,7 @@ class ProgramHandler(BaseHandler):
         self.set_header("Content-Security-Policy", POLICY)
         return plain_page(title, text, refresh=refresh)
 
-    async def _let_in(self) -> _Target:
+    async def _find_target(self) -> _Target:
         """Find out who asks for what. Raises NotAuthenticated, Forbidden and NotFound."""
         for secret in secrets_in(self.request.headers.get_list("Cookie")):
             grant = self._served.tickets.find(secret)
@@ -205,7 +205,7 @@ class ProgramHandler(BaseHandler):
         self._check_page()
         given = self.request.headers.get("Authorization", "")
         try:
-            found = self.services.access.authenticate(given, None)
+            found = self.services.people.access.authenticate(given, None)
         except NotAuthenticated as error:
             if error.is_attempt:
                 raise
@@ -217,8 +217,8 @@ class ProgramHandler(BaseHandler):
         if isinstance(found, Login):
             login = found
         else:
-            self._check_attempts(found)
-            login = await found(self.client_origin)
+            self.sender.check_attempts(found)
+            login = await found(self.sender.origin)
         path = None if self._at_own_name else parse_path(self._uri)
         if path is None:
             raise NotFound("A path begins with /SESSION/PORT/")
@@ -226,7 +226,7 @@ class ProgramHandler(BaseHandler):
         key = check_session_key(path.session)
         self._enter(login)
         login.reach.check(key)
-        session = self.services.manager.live(login.principal.name, key)
+        session = self.services.sessions.manager.live(login.principal.name, key)
         return _Target(session.ports, path.port, path.prefix, self._path_below(path.prefix))
 
     def _enter(self, login: Login, signed_in: Callable[[], bool] | None = None) -> None:
@@ -244,7 +244,7 @@ class ProgramHandler(BaseHandler):
 
     def _is_our_token(self, word: str) -> bool:
         """Return whether a word, or the Authorization field that it is, lets somebody in here, or might."""
-        return self.services.access.may_know(word)
+        return self.services.people.access.may_know(word)
 
     # The request
 

@@ -1,0 +1,137 @@
+"""What handlers may use: the parts of a running gateway in five groups, which ``server.assembly`` opens.
+
+A handler names the group of what it needs, as in ``services.people.usage``. The groups have no behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cellgate.console.assets import Assets
+from cellgate.console.sign_ins import SignIns
+from cellgate.http.access import AccessPolicy
+from cellgate.http.attempts import LoginAttempts
+from cellgate.http.metrics import Metrics, Problem
+from cellgate.http.tracing import Tracer
+from cellgate.identity.derived import DerivedTokens
+from cellgate.identity.oidc_sign_in import ProviderSignIn
+from cellgate.jobs.jobs import Jobs
+from cellgate.packages.installer import Installer
+from cellgate.ports.served import ServedPorts
+from cellgate.quotas.usage import Usage
+from cellgate.record.store.interface import RecordStore
+from cellgate.record.trail_writer import TrailWriter
+from cellgate.replay.service import Replayer
+from cellgate.sessions.document_sessions import NotebookSessions
+from cellgate.sessions.exploring import Explorer
+from cellgate.sessions.files import SessionFiles
+from cellgate.sessions.reader import Archive
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.sandboxes import Sandboxes
+from cellgate_kernels.base.threads import ThreadLanes
+from cellgate_kernels.engine.engine import Engine
+from cellgate_kernels.pool.pool import KernelPool
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The record with its audit trail, and the threads that work on files and long texts."""
+
+    journal: RecordStore
+    trail: TrailWriter
+    lanes: ThreadLanes
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What kernels can be had, and where they come from.
+
+    `open_network`: whether they have a network in any case, by the operator's choice of backend. `ways`: how
+    each kernelspec's kernels start. `containers`: what is said of containers that several sessions share.
+    """
+
+    backend: str
+    isolation: str
+    open_network: bool
+    catalog: KernelspecCatalog
+    pool: KernelPool
+    ways: Callable[[], Mapping[str, str]]
+    containers: Callable[[], tuple[str, str] | None]
+    engine: Engine | None = None
+    installer: Installer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Who may come in, by what, and how much each may use.
+
+    `sign_ins`: those of browsers at the console. `provider`: where browsers sign in at an identity provider,
+    if they can.
+    """
+
+    access: AccessPolicy
+    attempts: LoginAttempts
+    usage: Usage
+    sign_ins: SignIns
+    derived_tokens: DerivedTokens
+    provider: ProviderSignIn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """The sessions, and what is done with them and their records."""
+
+    manager: SessionManager
+    archive: Archive
+    explorer: Explorer
+    files: SessionFiles
+    jobs: Jobs
+    replayer: Replayer
+    notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
+    sandboxes: Sandboxes = field(default_factory=Sandboxes)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """How the gateway presents itself. `keep_alive`: seconds between keep-alives on a quiet stream.
+
+    `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root. `owner`:
+    the id of this gateway, which its answers name. `assets`: the console's. `doors`: the names of those for
+    other systems' clients that are open. `ports`: None unless programs' ports are served.
+    """
+
+    version: str
+    owner: str
+    base_url: str
+    keep_alive: float
+    doors: tuple[str, ...]
+    assets: Assets
+    metrics: Metrics
+    tracer: Tracer
+    ports: ServedPorts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a running gateway, each group above those before it."""
+
+    storage: Storage
+    people: People
+    kernels: Kernels
+    sessions: Sessions
+    front: Front
+
+    def problems(self) -> list[Problem]:
+        """Return why the gateway takes no new work now; empty while it does."""
+        found = []
+        if self.sessions.manager.closing:
+            found.append(Problem.SHUTTING_DOWN)
+        if not self.storage.journal.writable:
+            found.append(Problem.STORAGE)
+        if self.kernels.engine is not None and not self.kernels.engine.answers:
+            found.append(Problem.CONTAINER_ENGINE)
+        if not self.kernels.pool.ready:
+            found.append(Problem.NO_KERNEL_YET)
+        return found

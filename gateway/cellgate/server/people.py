@@ -1,0 +1,128 @@
+"""Opens what knows the people: users, tokens and all ways to log in, quotas, and what changes of them do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from itertools import chain
+
+from cellgate.console.sign_ins import SignIns
+from cellgate.http.access import AccessPolicy
+from cellgate.http.attempts import LoginAttempts
+from cellgate.http.listener.server import Listener
+from cellgate.http.metrics import Metrics
+from cellgate.http.services import People, Services
+from cellgate.identity.authentication import Authentication, Authenticator
+from cellgate.identity.derived import DerivedTokens
+from cellgate.identity.directory import PrincipalDirectory
+from cellgate.identity.hub import HubAuthenticator
+from cellgate.identity.librechat import open_librechat
+from cellgate.identity.oidc import OidcAuthenticator
+from cellgate.identity.oidc_sign_in import ProviderSignIn
+from cellgate.identity.principal import Login
+from cellgate.identity.provider import open_keys
+from cellgate.identity.store.opening import reader_of_users
+from cellgate.quotas.quotas_file import QuotaSettings, QuotasFile
+from cellgate.quotas.usage import Usage
+from cellgate.record.store.interface import RecordStore
+from cellgate.server.settings import FrontSettings, GatewaySettings
+from cellgate_kernels.base.errors import InvalidInput
+from cellgate_kernels.base.threads import Lane
+
+
+async def open_people(settings: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> People:
+    """Open the users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
+    people, provider = settings.people, None
+    directory = PrincipalDirectory(reader_of_users(settings.data_dir), people.token)
+    others: list[Authenticator] = []
+    if people.librechat_key is not None:
+        # Before the provider, which takes every other token of this form for its own.
+        others.append(await open_librechat(people.librechat_key))
+    if people.oidc is not None:
+        keys = await open_keys(people.oidc)
+        others.append(OidcAuthenticator(people.oidc, keys))
+        if people.oidc.client_id:
+            provider = ProviderSignIn(people.oidc, keys)
+            stack.push_async_callback(provider.close)
+    if people.hub is not None:
+        # The last: it asks the Hub about every token that nobody else knows.
+        others.append(HubAuthenticator(people.hub))
+    authentication = Authentication(directory, tuple(others))
+    stack.push_async_callback(authentication.close)
+    await directory.refresh()
+    tokenless = "--no-auth" if directory.is_open else "--e2b-debug" if settings.front.e2b_debug else None
+    if tokenless is not None and authentication.is_shared:
+        whose = "This data folder has" if directory.has_users else "Others vouch for"
+        raise InvalidInput(
+            f"{whose} users, and {tokenless} would make everybody the administrator: start without it, or"
+            " with another --data-dir"
+        )
+    return People(
+        access=_access(settings.front, authentication),
+        attempts=LoginAttempts(settings.front.login_attempts),
+        usage=Usage(people.quotas.policy, authentication.role_of, refused=metrics.quota_refused),
+        sign_ins=SignIns(authentication.is_valid),
+        derived_tokens=DerivedTokens(authentication.is_valid),
+        provider=provider,
+    )
+
+
+def _access(front: FrontSettings, authentication: Authentication) -> AccessPolicy:
+    everywhere = front.ip in {"", "0.0.0.0", "::"}  # noqa: S104
+    own = frozenset() if everywhere else frozenset({front.ip})
+    return AccessPolicy(
+        authentication, front.allowed_hosts | own, front.allowed_origins, any_address=everywhere
+    )
+
+
+class Changes:
+    """What follows from a change of users and tokens: connections and sessions end, quotas are others."""
+
+    def __init__(
+        self, services: Services, servers: tuple[Listener, ...], authentication: Authentication
+    ) -> None:
+        self._people = services.people
+        self._manager = services.sessions.manager
+        self._servers = servers
+        self._authentication = authentication
+
+    def logins_changed(self) -> None:
+        """Close the connections that logins opened which have ended, and look roles up again."""
+        self.end_logins()
+        self._people.usage.refresh()
+
+    def end_logins(self) -> None:
+        """Close the connections that logins opened which have ended."""
+        for server in self._servers:
+            server.end_logins(self._authentication.is_valid)
+
+    def open_logins(self) -> Iterator[Login]:
+        """Return the logins of open connections, and of browsers and derived tokens used lately."""
+        of_connections = chain.from_iterable(server.open_logins() for server in self._servers)
+        people = self._people
+        return chain(of_connections, people.sign_ins.logins_in_use(), people.derived_tokens.logins_in_use())
+
+    def role_changed(self, name: str) -> None:
+        """Apply the quotas of the principal's role."""
+        self._people.usage.refresh_account(name)
+
+    def user_gone(self, name: str, cause: str) -> None:
+        """End a user's sessions; their records and files stay."""
+        self._manager.end_all(name, cause)
+
+
+async def measure_records(usage: Usage, journal: RecordStore, settings: QuotaSettings) -> None:
+    """Load the size of each principal's records; later writes add to it. Without a file nobody has quotas."""
+    if settings.file is not None:
+        usage.load_records(await journal.reads.record_sizes())
+
+
+def watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) -> None:
+    """Apply the file of quotas, if there is one, whenever it changes."""
+    if settings.file is None:
+        return
+    lane = Lane("quotas", 1)
+    stack.callback(lane.close)
+    watched = QuotasFile(settings.file, settings.policy, usage.change, lane)
+    stack.push_async_callback(watched.close)
+    watched.start()

@@ -1,0 +1,125 @@
+"""Opens sessions, and what reads their records and files, and adopts the previous gateway's."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from cellgate.egress.policy import EgressPolicy
+from cellgate.egress.shared import Egress
+from cellgate.files.workspace import WorkspaceStore
+from cellgate.http.services import Kernels, People, Services, Sessions, Storage
+from cellgate.jobs.jobs import Jobs
+from cellgate.quotas.usage import Usage
+from cellgate.record.export.session_export import Exports
+from cellgate.record.keys import load_key
+from cellgate.record.spill import Spills
+from cellgate.record.spill_ledger import SpillLedger, SpillWatch
+from cellgate.replay.service import Replayer
+from cellgate.server.kernels import KernelGround, networked
+from cellgate.server.settings import GatewaySettings
+from cellgate.sessions.exploring import Explorer
+from cellgate.sessions.files import SessionFiles, UploadSpace
+from cellgate.sessions.meter import KernelMeter
+from cellgate.sessions.parts import SessionObserver, SharedParts
+from cellgate.sessions.reader import Archive
+from cellgate.sessions.registry import SessionManager
+from cellgate_kernels.base.leftovers import make_way
+from cellgate_kernels.base.trees import half_of_disk
+from cellgate_kernels.kernel.launcher import KernelFolders, runtime_name
+
+logger = logging.getLogger(__name__)
+
+
+def open_sessions(
+    settings: GatewaySettings,
+    storage: Storage,
+    people: People,
+    kernels: Kernels,
+    folders: KernelFolders,
+    observer: SessionObserver,
+    stack: AsyncExitStack,
+) -> Sessions:
+    """Open the registry of sessions, and what reads and converts their records and files."""
+    pool, usage, journal, lanes = kernels.pool, people.usage, storage.journal, storage.lanes
+    directory, reserve = people.access.authentication.directory, settings.storage.reserve
+    workspaces = WorkspaceStore(folders.workspaces, folders.leftovers, reserve=reserve)
+    egress = Egress(
+        lanes.lookups,
+        partial(_policy_of, usage),
+        unfit=networked(settings.kernels),
+        pass_bytes=usage.pass_network,
+    )
+    stack.push_async_callback(egress.close)
+    spilled = SpillLedger(settings.data_dir, reserve)
+    watch = SpillWatch(spilled)
+    stack.push_async_callback(watch.close)
+    watch.start()
+    parts = SharedParts(
+        pool,
+        workspaces,
+        spilled,
+        kernels.installer,
+        lanes.record,
+        weight_of=lambda principal: usage.quotas(principal).weight,
+        admits=lambda principal: not directory.is_shut_out(principal),
+        usage=usage,
+        observer=observer,
+        secrets=directory,
+        egress=egress,
+    )
+    manager = SessionManager(journal, kernels.catalog, parts, settings.manager)
+    staging = _staging(settings)
+    spills = Spills(staging, spilled, lanes.files)
+    stack.push_async_callback(spills.finished)
+    exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
+    stack.push_async_callback(exports.close)
+    archive = Archive(journal, manager, exports, lanes.texts, KernelMeter(pool.processes, lanes.bulk))
+    most = settings.storage.upload_space
+    space = UploadSpace(staging, reserve=reserve, most=half_of_disk(staging) if most is None else most)
+    files = SessionFiles(journal, manager, workspaces, lanes, space)
+    stack.push_async_callback(files.close)
+    jobs = Jobs(staging, spilled, lanes.files)
+    stack.push_async_callback(jobs.finished)
+    return Sessions(
+        manager=manager,
+        archive=archive,
+        explorer=Explorer(manager, journal),
+        files=files,
+        jobs=jobs,
+        replayer=Replayer(manager, archive, files, jobs, settings.version),
+    )
+
+
+async def recover_sessions(services: Services, ground: KernelGround) -> None:
+    """Adopt the previous gateway's sessions whose kernels are alive, and remove whatever else it left."""
+    manager, engine, left = services.sessions.manager, ground.engine, ground.left
+    adopted, ended = await manager.recover(ground.launcher, left if engine is not None else {})
+    if adopted or ended:
+        logger.info("Sessions of the previous gateway: %d go on, %d have ended", adopted, ended)
+    if engine is not None:
+        await engine.reap()
+    in_use = manager.kernel_ids()
+    if services.kernels.installer is not None:
+        await services.kernels.installer.tidy(in_use, manager.session_ids())
+    for kernel_id in left.keys() - in_use:
+        ground.store.remove(kernel_id)
+    await ground.folders.leftovers.empty(
+        ground.folders.runtime, {runtime_name(kernel_id) for kernel_id in in_use}
+    )
+
+
+def _policy_of(usage: Usage, principal: str) -> EgressPolicy | None:
+    """Return the policy of a principal's network by the file of quotas; None without one."""
+    quotas = usage.quotas(principal)
+    return EgressPolicy(quotas.network, quotas.allow_private) if quotas.network else None
+
+
+def _staging(settings: GatewaySettings) -> Path:
+    """Return an empty folder on the workspaces' file system, for uploads and inputs of jobs."""
+    staging = settings.data_dir / "uploads"
+    make_way(staging)
+    staging.mkdir(mode=0o700)
+    return staging
