@@ -97,7 +97,7 @@ class AzureHandler(DoorAccess):
 
     def wanted(self) -> SessionBody:
         """Return the session, as it is made if there is none."""
-        usual = self.services.sessions.manager.default_limits(self.owner).idle_timeout
+        usual = self.services.sessions.terms.default_limits(self.owner).idle_timeout
         return SessionBody(
             session=self.key(),
             limits=LimitsBody(idle_timeout=min(IDLE, usual)),
@@ -137,7 +137,7 @@ class AzureRunHandler(AzureHandler, DoorHandler):
             return None
         if asked < 0:
             raise InvalidInput("timeoutInSeconds must not be negative")
-        return min(asked, self.services.sessions.manager.ceilings(self.owner).cell_timeout)
+        return min(asked, self.services.sessions.terms.ceilings(self.owner).cell_timeout)
 
 
 class CodeHandler(AzureRunHandler):

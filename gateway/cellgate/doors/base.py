@@ -114,7 +114,7 @@ class DoorHandler(DoorAccess, ExecutionAnswers):
     def checked(self, script: Script) -> ExecuteRequest:
         """Return the cell that runs a script. Raises InvalidInput and PackagesNotAllowed."""
         services = self.services
-        usual = services.sessions.manager.default_limits(self.owner).cell_timeout
+        usual = services.sessions.terms.default_limits(self.owner).cell_timeout
         body = ExecuteBody(
             code=script.code,
             timeout=script.timeout if script.timeout is None else min(script.timeout, usual),

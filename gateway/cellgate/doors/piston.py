@@ -123,7 +123,7 @@ class PistonRunHandler(PistonHandler):
         names = [file.name or f"file{number}" for number, file in enumerate(body.files)]
         names[0] = body.files[0].name or language.main
         files = await self.aside(len(self.raw_body()), _given, names, body.files)
-        usual = self.services.sessions.manager.default_limits(self.owner).cell_timeout
+        usual = self.services.sessions.terms.default_limits(self.owner).cell_timeout
         asked = None if body.run_timeout == UNLIMITED else body.run_timeout
         timeout = usual if asked is None else min(usual, asked / 1000)
         argv = [*language.argv, f"./{names[0]}", *body.args]

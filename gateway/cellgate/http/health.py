@@ -109,8 +109,8 @@ class InfoHandler(BaseHandler):
                     name: KernelspecModel(display_name=spec.display_name, language=spec.language)
                     for name, spec in specs.items()
                 },
-                limits=manager.default_limits(user).to_wire(),
-                ceilings=Ceilings(**manager.ceilings(user).to_wire()),
+                limits=manager.terms.default_limits(user).to_wire(),
+                ceilings=Ceilings(**manager.terms.ceilings(user).to_wire()),
                 environment={
                     name: EnvironmentModel(
                         name=manifest.environment,
@@ -123,7 +123,7 @@ class InfoHandler(BaseHandler):
                 packages=allowed,
                 packages_allowed=allowed,
                 open_network=kernels.open_network,
-                network=manager.reachable(user),
+                network=manager.terms.reachable(user),
                 doors=list(front.doors),
                 ports=ports is not None,
                 ports_url=None if ports is None else ports.origin.described(reached_at),

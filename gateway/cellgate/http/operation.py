@@ -63,8 +63,8 @@ STARTS: Errors = (*WRITES, PoolExhausted, KernelStartFailed, BackendUnavailable,
 RUNS: Errors = (*STARTS, errors.QueueFull)
 """Errors of running a cell."""
 PACKAGES: Errors = (
-    *(PackagesNotAllowed, PackageError, PackageNotFound, PackageConflict, PackageIndexUnavailable),
-    *(QuotaExceeded, QueueFull),
+    *(errors.PackagesNotAllowed, errors.PackageError, errors.PackageNotFound, errors.PackageConflict),
+    *(errors.PackageIndexUnavailable, errors.QuotaExceeded, errors.QueueFull),
 )
 """Errors of changing packages."""
 

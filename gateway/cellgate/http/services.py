@@ -7,32 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from cellgate.console.assets import Assets
-from cellgate.console.sign_ins import SignIns
-from cellgate.http.access import AccessPolicy
-from cellgate.http.attempts import LoginAttempts
-from cellgate.http.metrics import Metrics, Problem
-from cellgate.http.tracing import Tracer
-from cellgate.identity.derived import DerivedTokens
-from cellgate.identity.oidc_sign_in import ProviderSignIn
-from cellgate.jobs.jobs import Jobs
-from cellgate.packages.installer import Installer
-from cellgate.ports.served import ServedPorts
-from cellgate.quotas.usage import Usage
-from cellgate.record.store.interface import RecordStore
-from cellgate.record.trail_writer import TrailWriter
-from cellgate.replay.service import Replayer
+from cellgate.http.metrics import Problem
 from cellgate.sessions.document_sessions import NotebookSessions
-from cellgate.sessions.exploring import Explorer
-from cellgate.sessions.files import SessionFiles
-from cellgate.sessions.reader import Archive
-from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.sandboxes import Sandboxes
-from cellgate_kernels.base.threads import ThreadLanes
-from cellgate_kernels.engine.engine import Engine
-from cellgate_kernels.pool.pool import KernelPool
-from cellgate_kernels.specs.catalog import KernelspecCatalog
+
+if TYPE_CHECKING:
+    from cellgate.console.assets import Assets
+    from cellgate.console.sign_ins import SignIns
+    from cellgate.http.access import AccessPolicy
+    from cellgate.http.attempts import LoginAttempts
+    from cellgate.http.metrics import Metrics
+    from cellgate.http.tracing import Tracer
+    from cellgate.identity.derived import DerivedTokens
+    from cellgate.identity.oidc_sign_in import ProviderSignIn
+    from cellgate.jobs.jobs import Jobs
+    from cellgate.packages.installer import Installer
+    from cellgate.ports.served import ServedPorts
+    from cellgate.quotas.usage import Usage
+    from cellgate.record.store.interface import RecordStore
+    from cellgate.record.trail_writer import TrailWriter
+    from cellgate.replay.service import Replayer
+    from cellgate.sessions.exploring import Explorer
+    from cellgate.sessions.files import SessionFiles
+    from cellgate.sessions.reader import Archive
+    from cellgate.sessions.registry import SessionManager
+    from cellgate.sessions.terms import SessionTerms
+    from cellgate_kernels.base.threads import ThreadLanes
+    from cellgate_kernels.engine.engine import Engine
+    from cellgate_kernels.pool.pool import KernelPool
+    from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class Sessions:
     """The sessions, and what is done with them and their records."""
 
     manager: SessionManager
+    terms: SessionTerms
     archive: Archive
     explorer: Explorer
     files: SessionFiles
@@ -126,7 +132,7 @@ class Services:
     def problems(self) -> list[Problem]:
         """Return why the gateway takes no new work now; empty while it does."""
         found = []
-        if self.sessions.manager.closing:
+        if self.sessions.manager.keys.closing:
             found.append(Problem.SHUTTING_DOWN)
         if not self.storage.journal.writable:
             found.append(Problem.STORAGE)

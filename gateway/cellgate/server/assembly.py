@@ -185,11 +185,9 @@ def _announce(
 
 def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExitStack) -> None:
     """Start what goes on beside the requests: old records, samples for metrics, free memory, sleep."""
-    lanes = services.storage.lanes
+    lanes, purger = services.storage.lanes, services.sessions.manager.purger
     clock = ProvenTime(settings.data_dir)
-    retention = Retention(
-        services.storage.journal, services.sessions.manager, settings.storage.retention, clock, lanes.bulk
-    )
+    retention = Retention(services.storage.journal, purger, settings.storage.retention, clock, lanes.bulk)
     services.front.metrics.watch(
         lambda: {"cellgate_unproven_clock_leaps": {"": float(retention.unproven_leaps)}}
     )

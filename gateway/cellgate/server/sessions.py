@@ -20,6 +20,7 @@ from cellgate.record.spill_ledger import SpillLedger, SpillWatch
 from cellgate.replay.service import Replayer
 from cellgate.server.kernels import KernelGround, networked
 from cellgate.server.settings import GatewaySettings
+from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
@@ -85,6 +86,7 @@ def open_sessions(
     stack.push_async_callback(jobs.finished)
     return Sessions(
         manager=manager,
+        terms=manager.terms,
         archive=archive,
         explorer=Explorer(manager, journal),
         files=files,
@@ -96,7 +98,9 @@ def open_sessions(
 async def recover_sessions(services: Services, ground: KernelGround) -> None:
     """Adopt the previous gateway's sessions whose kernels are alive, and remove whatever else it left."""
     manager, engine, left = services.sessions.manager, ground.engine, ground.left
-    adopted, ended = await manager.recover(ground.launcher, left if engine is not None else {})
+    kernels = left if engine is not None else {}
+    recovery = Recovery(services.storage.journal, ground.launcher, kernels, manager.opener)
+    adopted, ended = await recovery.recover()
     if adopted or ended:
         logger.info("Sessions of the previous gateway: %d go on, %d have ended", adopted, ended)
     if engine is not None:

@@ -37,7 +37,7 @@ from cellgate_kernels.protocol.messages import (
     new_message,
     read_header,
 )
-from cellgate_kernels.protocol.policy import SMALL_BYTES, SMALL_FRAMES
+from cellgate_kernels.protocol.policy import SMALL_BYTES, SMALL_FRAMES, MessagePolicy
 from cellgate_kernels.protocol.unsent import LastText
 from cellgate_kernels.protocol.waiting_questions import WaitingQuestions
 

@@ -31,6 +31,7 @@ from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.testing import Attempt, FakeLauncher
+from tests.support.clock import Clock
 from tests.support.listening import services_of
 
 HOSTILE = (

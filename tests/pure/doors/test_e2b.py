@@ -13,7 +13,6 @@ from cellgate.doors.e2b.commands import opened
 from cellgate.doors.e2b.contexts import CodeContext
 from cellgate.doors.e2b.files import parse_file_path
 from cellgate.doors.e2b.lines import CellLines
-from cellgate.doors.e2b.paths import home_path, parse_file_path, parse_home_path
 from cellgate.doors.e2b.setup import CHART
 from cellgate.errors import NotFound
 from cellgate.identity.derived import IN_USE_SECONDS, MOST_LOGINS, DerivedTokens

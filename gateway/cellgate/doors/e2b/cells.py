@@ -75,11 +75,11 @@ class CellHandler(SandboxHandler):
         # There is no deadline there but the client's own, at which it leaves.
         asked = ExecuteBody(
             code=body.code,
-            timeout=manager.ceilings(self.owner).cell_timeout,
+            timeout=manager.terms.ceilings(self.owner).cell_timeout,
             env={**env, **(body.env_vars or {})},
             on_disconnect="interrupt",
         )
-        request = manager.in_language(session, checked_cell(self, asked), body.language)
+        request = manager.terms.in_language(session.row.kernel, checked_cell(self, asked), body.language)
         try:
             _set_up(context, sandboxes.of(session))
             return session.submit(request), asked

@@ -85,7 +85,7 @@ def sandbox_body(
 ) -> SessionBody:
     """Return the session that is to be the login's sandbox of this id."""
     # Older SDKs ask for it unless told not to: whoever asks or says nothing has what the operator gives.
-    reachable = services.sessions.manager.reachable(login.principal.name)
+    reachable = services.sessions.terms.reachable(login.principal.name)
     network = asked.internet is not False and reachable is not None
     return SessionBody(
         session=session_key(login, identifier),
@@ -237,7 +237,7 @@ class ConnectHandler(ControlHandler):
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
         # Clients ask for as long as they would for a new one, which may be more than is left to it.
-        ceilings = self.services.sessions.manager.ceilings(self.owner)
+        ceilings = self.services.sessions.terms.ceilings(self.owner)
         session.record.let_live_longer(body.timeout, ceilings.lifetime)
         self._let_contexts_live(session)
         self.answer(self.told(session))
@@ -251,7 +251,7 @@ class TimeoutHandler(ControlHandler):
         """Let it end so many seconds from now."""
         body = await self.body(TimeoutBody)
         session = self.sandbox(identifier)
-        session.record.let_live(body.timeout, self.services.sessions.manager.ceilings(self.owner).lifetime)
+        session.record.let_live(body.timeout, self.services.sessions.terms.ceilings(self.owner).lifetime)
         self._let_contexts_live(session)
         self.set_status(204)
 

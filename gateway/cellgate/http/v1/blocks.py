@@ -63,7 +63,7 @@ class BlocksHandler(ExecutionAnswers):
         else:
             blocks = check_blocks(body)
         options = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
-        check_execute(options, self.services.sessions.manager.ceilings(self.owner), interactive=False)
+        check_execute(options, self.services.sessions.terms.ceilings(self.owner), interactive=False)
         session = await self.services.sessions.files.session(self.owner, key)
         language = self.services.kernels.catalog.get_kernel_spec(session.row.kernel).language
         cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]

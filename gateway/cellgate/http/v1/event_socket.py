@@ -148,7 +148,9 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             session.interrupt()
             return UNSET
         request = checked_cell(self, command.execute, interactive=True)
-        request = self.services.sessions.manager.in_language(session, request, command.execute.language)
+        request = self.services.sessions.terms.in_language(
+            session.row.kernel, request, command.execute.language
+        )
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":
             self._bound_to_me = [*self._bound_to_me[-MOST_HELD:], run.id]

@@ -19,9 +19,8 @@ from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.results import encoded_result
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.base import BaseHandler
-from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
+from cellgate.http.operation import JSON, NDJSON, PACKAGES, READS, RUNS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
-from cellgate.http.v1.packages import PACKAGES
 from cellgate.identity.principal import Permission
 from cellgate.packages.settings import OUT_OF_SCOPE, not_allowed
 from cellgate.sessions.registry import AcceptedExecution
@@ -44,7 +43,7 @@ def checked_cell(handler: BaseHandler, body: ExecuteBody, *, interactive: bool =
 
     Raises InvalidInput and PackagesNotAllowed.
     """
-    ceilings = handler.services.sessions.manager.ceilings(handler.owner)
+    ceilings = handler.services.sessions.terms.ceilings(handler.owner)
     request = check_execute(body, ceilings, interactive=interactive)
     if request.packages is not None and handler.services.kernels.installer is None:
         raise not_allowed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cellgate import errors
 from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, PACKAGES, READS, STARTS, Answer, operation
@@ -12,17 +11,6 @@ from cellgate.packages.settings import not_allowed
 from cellgate.wire.answers import PackageChanges, Packages
 from cellgate.wire.models import PackagesBody
 from cellgate_kernels.base.errors import InvalidInput
-
-PACKAGES = (
-    errors.PackagesNotAllowed,
-    errors.PackageError,
-    errors.PackageNotFound,
-    errors.PackageConflict,
-    errors.PackageIndexUnavailable,
-    errors.QuotaExceeded,
-    errors.QueueFull,
-)
-"""Errors of changing packages."""
 
 
 class PackagesHandler(BaseHandler):

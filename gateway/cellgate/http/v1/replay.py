@@ -9,7 +9,7 @@ from tornado.iostream import StreamClosedError
 
 from cellgate.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
 from cellgate.http.message import encode
-from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, Format, operation
+from cellgate.http.operation import HTML, JSON, NDJSON, PACKAGES, RUNS, Answer, Format, operation
 from cellgate.http.streaming import KEEP_ALIVE, StreamingHandler
 from cellgate.identity.principal import Permission
 from cellgate.pages.html_frame import PAGE_POLICY

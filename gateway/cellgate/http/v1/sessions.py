@@ -119,7 +119,7 @@ class SessionHandler(BaseHandler):
         if self.query(PurgeQuery).purge:
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
-            if not await self.services.sessions.manager.purge(self.owner, key, by=self.principal.name):
+            if not await self.services.sessions.manager.purger.purge(self.owner, key, by=self.principal.name):
                 # The session is gone, but readers of the record still use some of its bytes.
                 self.set_location(f"/v1/sessions/{key}")
                 self.set_status(202)
