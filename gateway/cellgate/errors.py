@@ -25,7 +25,7 @@ from cellgate_kernels.base.errors import (
     KernelDied,
     PoolExhausted,
     PortUnanswered,
-    in_words,
+    in_brief,
 )
 from cellgate_kernels.base.trees import NO_OPEN_FILES
 
@@ -438,7 +438,7 @@ def not_written(error: OSError, full: str, failed: str) -> StorageError:
     if is_full(error):
         return StorageFull(full)
     kind = NoOpenFiles if error.errno in NO_OPEN_FILES else StorageError
-    return kind(f"{failed}: {in_words(error, file=False)}")
+    return kind(f"{failed}: {in_brief(error)}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ TOLD = [
 ]
 WELL_TOLD = [
     'raise ValueError(f"no: {in_words(error)}")',
-    'logger.warning("no: %s", in_words(error, file=False))',
+    'logger.warning("no: %s", in_brief(error))',
     "raise ValueError() from error",
     "print(error.errno)",
 ]

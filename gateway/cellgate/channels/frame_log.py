@@ -21,7 +21,7 @@ from typing import Protocol
 from cellgate.errors import is_full
 from cellgate.record.spill_ledger import Opener, SpillEnds
 from cellgate.record.unnamed_file import UnnamedFile
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.resources import GIB, MIB
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane, work_for
@@ -198,7 +198,7 @@ class FrameLog:
             while self._tail:
                 await self._write_some()
         except OSError as error:
-            why = "the disk is full" if is_full(error) else in_words(error, file=False)
+            why = "the disk is full" if is_full(error) else in_brief(error)
             self._lose_all(f"What waits for this client can't be kept: {why}")
         finally:
             self._writing = None

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from cellgate.channels.frame_log import FrameLog, joined
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 OWN = 64 * 1024
 """Bytes that each client may have in memory, whatever the others of its kernel have there."""
@@ -143,7 +143,7 @@ class Outbox:
         except OSError as error:
             # What it reads was removed if it has been lost meanwhile.
             if self.lost is None:
-                self.lose(f"What waited for this client can't be read: {in_words(error, file=False)}")
+                self.lose(f"What waited for this client can't be read: {in_brief(error)}")
             return None
         if chunk is None or self.lost is not None:
             return None

@@ -39,7 +39,7 @@ from traitlets.config.loader import (
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
 from cellgate.cli.terminal.escaping import printed
-from cellgate_kernels.base.errors import InvalidInput, in_words, near_file, nearest
+from cellgate_kernels.base.errors import InvalidInput, in_brief, in_words, near_file, nearest
 from cellgate_kernels.base.regular import read_regular
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ class BaseApp(Application):
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            why = in_words(error, file=False)
+            why = in_brief(error)
             raise UsageError(f"{path} can't be read ({why}); give --url and --token") from error
 
     def initialize(self, argv: list[str] | None = None) -> None:

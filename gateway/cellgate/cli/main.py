@@ -20,7 +20,7 @@ from traitlets.utils.importstring import import_item
 from cellgate.cli.base import COMPLETING, BaseApp, UsageError, did_you_mean
 from cellgate.cli.extras import OF_THE_SERVER, SERVER, missing
 from cellgate.cli.terminal.escaping import printed, printed_line
-from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_brief
 
 OPTION_GROUPS = (
     "CommandApp",
@@ -168,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
         # Whatever can say more about it does so at its own place; an error without a file is a fault of ours.
         if error.filename is None:
             raise
-        return _fail(f"{printed_line(str(error.filename))}: {in_words(error, file=False)}", 1)
+        return _fail(f"{printed_line(str(error.filename))}: {in_brief(error)}", 1)
     return 0
 
 

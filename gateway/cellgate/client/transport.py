@@ -38,7 +38,7 @@ import msgspec
 from cellgate.client.errors import CannotBranch, GatewayError, InvalidInput, gateway_error
 from cellgate.client.owners import Owners, session_in
 from cellgate.wire.events import Obstacle
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.resources import MIB
 
 if TYPE_CHECKING:
@@ -212,9 +212,7 @@ class Trust:
             context = ssl.create_default_context(cafile=self.ca_file, cadata=self.certificate)
         except OSError as error:  # ssl.SSLError is one
             source = "the gateway's certificate" if self.ca_file is None else os.fspath(self.ca_file)
-            raise InvalidInput(
-                f"{source} can't be used to check certificates: {in_words(error, file=False)}"
-            ) from error
+            raise InvalidInput(f"{source} can't be used to check certificates: {in_brief(error)}") from error
         if self.ca_file is not None or self.certificate is not None:
             # A gateway's own certificate may stand there without the one that signed it.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -401,7 +399,7 @@ def _why(outermost: BaseException) -> str:
         if isinstance(error, ConnectionError) and error.errno:
             reason = os.strerror(error.errno)  # asyncio's strerror has its own text, with the address
         elif isinstance(error, OSError):
-            reason = in_words(error, file=False) if error.args else reason
+            reason = in_brief(error) if error.args else reason
     return reason
 
 

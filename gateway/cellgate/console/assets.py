@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cellgate.errors import NotFound, StorageError
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.threads import Lane
 
@@ -120,7 +120,7 @@ def _load(name: str, path: Path) -> Asset:
     try:
         body = read_regular(path, MOST_BYTES + 1, follow=False)
     except OSError as error:
-        raise StorageError(f"{path} can't be read: {in_words(error, file=False)}") from error
+        raise StorageError(f"{path} can't be read: {in_brief(error)}") from error
     if len(body) > MOST_BYTES:
         raise StorageError(f"{path} is larger than {MOST_BYTES} bytes")
     zipped = None

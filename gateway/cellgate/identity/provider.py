@@ -21,7 +21,7 @@ from cellgate.identity.addresses import check_url, is_local
 from cellgate.identity.fetching import Fetcher
 from cellgate.identity.jwks import MOST_BYTES, KeySet, parse_keys
 from cellgate.identity.oidc_settings import OidcSettings
-from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_words
+from cellgate_kernels.base.errors import CellgateError, InvalidInput, in_brief
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.tasks import Supervisor, outcome
 from cellgate_kernels.base.threads import Lane
@@ -80,7 +80,7 @@ class FileKeys(KeySource):
                 return None
             body = read_regular(self._path, MOST_BYTES + 1)
         except OSError as error:
-            raise InvalidInput(f"{self._path} can't be read: {in_words(error, file=False)}") from error
+            raise InvalidInput(f"{self._path} can't be read: {in_brief(error)}") from error
         try:
             keys = self._parse(body)
         except InvalidInput as error:

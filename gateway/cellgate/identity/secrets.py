@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.wire.models import ENV_NAME
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief
 from cellgate_kernels.base.regular import open_regular
 from cellgate_kernels.base.resources import KIB
 from cellgate_kernels.protocol.masking import SHORTEST
@@ -186,9 +186,7 @@ def load_secret_key(path: Path, *, create: bool) -> SecretKey:
                 raise StorageError(f"The key {path} can be read by other users; chmod 600 it")
             key = file.read(_KEY_BYTES + 1)
     except OSError as error:
-        raise StorageError(
-            f"The key {path} of the secrets can't be used: {in_words(error, file=False)}"
-        ) from error
+        raise StorageError(f"The key {path} of the secrets can't be used: {in_brief(error)}") from error
     if len(key) != _KEY_BYTES:
         raise StorageError(
             f"{path} is not the key of the secrets: it must be {_KEY_BYTES} bytes long. Put the right one"

@@ -19,7 +19,7 @@ from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.spill import STALLED
 from cellgate.record.spill_ledger import Opener, SpillEnds
 from cellgate.record.unnamed_file import UnnamedFile
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 PART = 512 * 1024
 GIVEN_WAY = "Others got the room on the gateway's disk that this had; try again later"
@@ -132,9 +132,7 @@ class JobFile:
             part = await self._lane.run(self.file.read, count, offset)
         except OSError as error:
             self.check()
-            raise StorageError(
-                f"A copy of this session can't be read: {in_words(error, file=False)}"
-            ) from error
+            raise StorageError(f"A copy of this session can't be read: {in_brief(error)}") from error
         # It may have been emptied after that.
         self.check()
         return part

@@ -20,7 +20,7 @@ from cellgate.errors import JobFailed, QueueFull
 from cellgate.fairness.turns import Turns
 from cellgate.jobs.job_files import PART, JobFile
 from cellgate.record.spill_ledger import SpillEnds, SpillLedger
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.resources import GIB
 from cellgate_kernels.base.threads import Lane
 
@@ -73,9 +73,7 @@ class Jobs:
         try:
             process = await self._start(module, arguments, given, made)
         except OSError as error:
-            raise QueueFull(
-                f"No job can be started now: {in_words(error, file=False)}", retry_after=5
-            ) from error
+            raise QueueFull(f"No job can be started now: {in_brief(error)}", retry_after=5) from error
         try:
             # Cells and the event loop take precedence.
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)

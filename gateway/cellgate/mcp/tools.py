@@ -22,7 +22,7 @@ from cellgate.integrations import tools
 from cellgate.integrations.tools import MAX_TEXT, undone
 from cellgate.mcp.calls import Content, as_content, offered, progress, text_content, told
 from cellgate.mcp.programs import ProgramTools
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 _INSTRUCTIONS = """
 Runs code in one isolated Jupyter kernel that keeps its variables and files from call to call. Everything that
@@ -162,5 +162,5 @@ class McpTools:
             try:
                 await self._session.save_notebook(path)
             except OSError as error:
-                raise ToolError(f"{path} can't be written: {in_words(error, file=False)}") from error
+                raise ToolError(f"{path} can't be written: {in_brief(error)}") from error
         return f"written: {path} (also at {address})"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellgate.quotas.quotas import Policy, parse_quotas
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.tasks import Supervisor
@@ -36,7 +36,7 @@ def read_quotas(path: Path) -> Policy:
     try:
         content = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {in_words(error, file=False)}") from error
+        raise InvalidInput(f"{path} can't be read: {in_brief(error)}") from error
     if len(content) > LARGEST_FILE:
         raise InvalidInput(f"{path} is larger than the {LARGEST_FILE // MIB} MiB that are read")
     return parse_quotas(content, str(path))
@@ -110,7 +110,7 @@ def _state(path: Path) -> State:
     try:
         status = os.stat(path)  # noqa: PTH116 - all of it in one call
     except OSError as error:
-        return in_words(error, file=False)
+        return in_brief(error)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

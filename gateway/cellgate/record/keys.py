@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellgate.errors import StorageError
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.regular import open_regular
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def load_key(data_dir: Path) -> SigningKey | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"The signing key {path} can't be read: {in_words(error, file=False)}") from error
+        raise StorageError(f"The signing key {path} can't be read: {in_brief(error)}") from error
     with os.fdopen(descriptor, "rb") as file:
         if os.fstat(descriptor).st_mode & 0o077:
             raise StorageError(
@@ -70,9 +70,7 @@ def make_key(data_dir: Path) -> SigningKey:
     except FileExistsError as error:
         raise StorageError(f"{path} exists; what it signed could not be checked with a new one") from error
     except OSError as error:
-        raise StorageError(
-            f"The signing key {path} can't be written: {in_words(error, file=False)}"
-        ) from error
+        raise StorageError(f"The signing key {path} can't be written: {in_brief(error)}") from error
     return SigningKey(key)
 
 

@@ -19,7 +19,7 @@ from threading import Lock
 from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.spill_ledger import SpillEnds, SpillLedger
 from cellgate.record.unnamed_file import UnnamedFile
-from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.errors import CellgateError, in_brief
 from cellgate_kernels.base.threads import Lane
 
 MEMORY = 256 * 1024
@@ -187,7 +187,7 @@ class Spill:
         try:
             return file.read(min(PART, self._size - offset), offset)
         except OSError as error:
-            unread = StorageError(f"This export can't be read: {in_words(error, file=False)}")
+            unread = StorageError(f"This export can't be read: {in_brief(error)}")
             raise self._error or unread from error
 
     def _leave(self) -> None:

@@ -26,7 +26,7 @@ from cellgate.record.verify.imported import (
     read_file,
 )
 from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile
-from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
+from cellgate_kernels.base.errors import InvalidInput, in_brief, in_words, near_file
 from cellgate_kernels.base.resources import MIB
 
 MOST_BYTES = 512 * MIB
@@ -77,7 +77,7 @@ def open_source(path: Path) -> tuple[dict[str, Any], Source]:
             )
         return _notebook_of_bundle(path), _Bundle(path)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {in_words(error, file=False)}{near_file(path)}") from error
+        raise InvalidInput(f"{path} can't be read: {in_brief(error)}{near_file(path)}") from error
 
 
 def _converted(notebook: dict[str, Any], path: Path) -> dict[str, Any]:

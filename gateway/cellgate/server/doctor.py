@@ -25,7 +25,7 @@ from docker.api.client import APIClient
 from cellgate.server import machine
 from cellgate_kernels.backends.docker import check_engine
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
-from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.errors import CellgateError, in_brief, in_words
 from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.base.trees import free
 from cellgate_kernels.engine.engine import Engine
@@ -315,7 +315,7 @@ def _hindrance(data: Path, existing: Path) -> str:
     except FileNotFoundError:
         pass
     except OSError as error:
-        return f"{data}: {in_words(error, file=False)}"
+        return f"{data}: {in_brief(error)}"
     if not existing.is_dir():
         return f"{existing} is not a folder"
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -359,7 +359,7 @@ def try_port(ip: str, port: int, *, serving: bool = False) -> Diagnosis:
             )
         if error.errno == errno.EADDRNOTAVAIL:
             return _problem("port", f"{ip} is no address of this machine", "Choose another: --ip")
-        return _problem("port", f"{address}: {in_words(error, file=False)}", "Choose others: --ip, --port")
+        return _problem("port", f"{address}: {in_brief(error)}", "Choose others: --ip, --port")
     return _fine("port", f"{address} is free")
 
 

@@ -39,7 +39,7 @@ from cellgate.ports.served import ServedPorts
 from cellgate.server.kernels import INSTANCE_FILE, gateway_id
 from cellgate.server.log import log_program_request, log_request
 from cellgate.server.settings import FrontSettings, GatewaySettings
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.threads import Lane
 
 # Handlers limit bodies themselves and answer 413; tornado's limit would cut the connection without an answer.
@@ -82,7 +82,7 @@ def bind(ip: str, port: int, option: str) -> list[socket.socket]:
     except UnicodeError as error:
         raise AddressInUse(f"Can't listen on {ip}: that is no address. Choose another with --ip") from error
     except OSError as error:
-        why = in_words(error, file=False)
+        why = in_brief(error)
         if error.errno == errno.EADDRNOTAVAIL:
             raise AddressInUse(
                 f"Can't listen on {ip}: that is no address of this machine. Choose another with --ip:"
@@ -110,7 +110,7 @@ def bind_debug() -> list[socket.socket]:
                 each.close()
             raise AddressInUse(
                 f"Can't listen on localhost:{port}, where E2B's SDKs look with E2B_DEBUG: "
-                f"{in_words(error, file=False)}. Stop what has this port, or start without --e2b-debug"
+                f"{in_brief(error)}. Stop what has this port, or start without --e2b-debug"
             ) from error
     return sockets
 

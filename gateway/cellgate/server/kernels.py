@@ -22,7 +22,7 @@ from cellgate.http.services import Kernels
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.server.settings import GatewaySettings, KernelSettings
 from cellgate_kernels.base import trees
-from cellgate_kernels.base.errors import BackendUnavailable, CellgateError, in_words
+from cellgate_kernels.base.errors import BackendUnavailable, CellgateError, in_brief, in_words
 from cellgate_kernels.base.leftovers import Leftovers
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.settings import ContainerSettings
@@ -115,9 +115,7 @@ def _installer(
         secrets = frozenset({token} if token else ())
         return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, leftovers, secrets)
     except OSError as error:
-        raise StorageError(
-            f"Can't use {settings.data_dir / PACKAGES}: {in_words(error, file=False)}"
-        ) from error
+        raise StorageError(f"Can't use {settings.data_dir / PACKAGES}: {in_brief(error)}") from error
 
 
 def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStack) -> KernelFolders:
@@ -138,7 +136,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
         runtime.chmod(0o700)
     except OSError as error:
         raise StorageError(
-            f"Can't make the folder {runtime} for the kernels' sockets: {in_words(error, file=False)}"
+            f"Can't make the folder {runtime} for the kernels' sockets: {in_brief(error)}"
         ) from error
 
     def leave() -> None:
@@ -191,7 +189,7 @@ def gateway_id(path: Path) -> str:
             path.write_text(secrets.token_hex(16))
         told = read_regular(path, INSTANCE_BYTES).strip()
     except OSError as error:
-        raise StorageError(f"Can't read or write {path}: {in_words(error, file=False)}") from error
+        raise StorageError(f"Can't read or write {path}: {in_brief(error)}") from error
     if not told or len(told) > MOST_INSTANCE or told.strip(b"0123456789abcdef"):
         raise StorageError(f"{path} is damaged; remove it while no container of this gateway runs")
     return told.decode()

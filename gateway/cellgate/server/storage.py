@@ -10,7 +10,7 @@ from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.server.settings import GatewaySettings
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.threads import ThreadLanes
 
 
@@ -20,7 +20,7 @@ async def open_storage(settings: GatewaySettings, lanes: ThreadLanes, stack: Asy
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"Can't make the data folder {data}: {in_words(error, file=False)}") from error
+        raise StorageError(f"Can't make the data folder {data}: {in_brief(error)}") from error
     journal = await Journal.open(data / RECORD, sync=storage.journal_sync, reserve=storage.reserve)
     stack.push_async_callback(journal.close)
     return Storage(journal, TrailWriter(journal), lanes)

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from cellgate.errors import StorageError
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief, in_words
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def read_state(folder: Path) -> ClockState | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"{path} can't be read: {in_words(error, file=False)}") from error
+        raise StorageError(f"{path} can't be read: {in_brief(error)}") from error
     except (msgspec.MsgspecError, ValueError) as error:
         raise StorageError(f"{path} holds something else than a clock's state: {error}") from error
 
@@ -182,7 +182,7 @@ def trust(folder: Path) -> None:
     try:
         path.touch(mode=0o600)
     except OSError as error:
-        raise StorageError(f"{path} can't be written: {in_words(error, file=False)}") from error
+        raise StorageError(f"{path} can't be written: {in_brief(error)}") from error
 
 
 def _keep(path: Path, state: ClockState) -> None:

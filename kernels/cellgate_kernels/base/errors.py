@@ -128,17 +128,21 @@ class GatewayFault(CellgateError):
 _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ?", re.IGNORECASE)
 
 
-def in_words(error: BaseException, *, file: bool = True) -> str:
-    """Return an error in words: without the system's number, and with the file unless that is named.
+def in_words(error: BaseException) -> str:
+    """Return an error in words, with its file: for the system's errors, and whatever is caught beside them.
 
-    For the system's errors, and whatever is caught beside them; ``tests/house.py`` allows no other way.
+    ``tests/house.py`` sees to it that none of these is told otherwise.
     """
-    if not isinstance(error, OSError):
-        return str(error) or type(error).__name__
-    # asyncio and requests put the system's own text into theirs.
-    words = _NUMBER.sub("", error.strerror or str(error)) or type(error).__name__
-    named = error.filename if file else None
+    named = error.filename if isinstance(error, OSError) else None
+    words = in_brief(error)
     return f"{words} ({os.fsdecode(named)})" if isinstance(named, (str, bytes, os.PathLike)) else words
+
+
+def in_brief(error: BaseException) -> str:
+    """Return an error in words, without the system's number and without its file: the sentence names that."""
+    # asyncio and requests put the system's own text into theirs.
+    words = _NUMBER.sub("", error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    return words or type(error).__name__
 
 
 LONGEST_MISTYPED: Final = 64

@@ -21,7 +21,7 @@ from typing import Annotated, Final, Protocol
 import msgspec
 
 from cellgate_kernels.base.branching import Obstacle
-from cellgate_kernels.base.errors import KernelDied, KernelStartFailed, in_words
+from cellgate_kernels.base.errors import KernelDied, KernelStartFailed, in_brief
 from cellgate_kernels.base.local_stream import open_stream
 from cellgate_kernels.base.tasks import Supervisor, guarded
 from cellgate_kernels.forking.kept import Kept
@@ -97,7 +97,7 @@ async def tie(path: str, tasks: Supervisor) -> Tether:
     try:
         return Tether(*await open_stream(path, MOST_ANSWER), tasks)
     except OSError as error:
-        raise KernelStartFailed(f"The checkpoint can't be reached: {in_words(error, file=False)}") from None
+        raise KernelStartFailed(f"The checkpoint can't be reached: {in_brief(error)}") from None
 
 
 class Forked(Protocol):

@@ -16,7 +16,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from packaging.utils import canonicalize_name
 from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, observe
 
-from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound, in_words
+from cellgate_kernels.base.errors import InvalidInput, KernelspecNotFound, in_brief, in_words
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manifest
 
@@ -79,7 +79,7 @@ class KernelspecCatalog(KernelSpecManager):
             return {}
 
     def _leave_out(self, folder: str, error: Exception) -> None:
-        why = in_words(error, file=False)
+        why = in_brief(error)
         self.unusable[folder] = why
         self.log.error("The kernelspec in %s can't be used: %s", folder, why)
 

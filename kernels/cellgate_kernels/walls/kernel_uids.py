@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate_kernels.base.errors import BackendUnavailable, in_words
+from cellgate_kernels.base.errors import BackendUnavailable, in_brief
 from cellgate_kernels.walls import bubblewrap
 from cellgate_kernels.walls.bubblewrap import SandboxFiles
 
@@ -102,7 +102,7 @@ class KernelUids:
         except OSError as error:
             found.close()
             raise BackendUnavailable(
-                f"files can't be mounted as another user's: {in_words(error, file=False)}"
+                f"files can't be mounted as another user's: {in_brief(error)}"
             ) from error
         except BaseException:
             found.close()

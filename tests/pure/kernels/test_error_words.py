@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief, in_words
 
 
 def test_the_words_of_the_system_and_the_file(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_the_words_of_the_system_and_the_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         missing.read_text()
     assert in_words(caught.value) == f"No such file or directory ({missing})"
-    assert in_words(caught.value, file=False) == "No such file or directory"
+    assert in_brief(caught.value) == "No such file or directory"
 
 
 def test_a_file_of_bytes_and_a_descriptor() -> None:

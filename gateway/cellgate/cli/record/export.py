@@ -15,7 +15,7 @@ from traitlets import Bool, Enum, Unicode
 from cellgate.cli.base import CommandApp, UsageError, switches
 from cellgate.cli.run.transfer import target_of, transfer
 from cellgate.client.calls import FORM_BY_EXTENSION
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief
 
 _EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ""}
 """A script's depends on the session's language, which the gateway knows."""
@@ -78,7 +78,7 @@ class ExportApp(CommandApp):
         try:
             path = await self._download(session, path)
         except OSError as error:
-            raise InvalidInput(f"{path} can't be written: {in_words(error, file=False)}") from error
+            raise InvalidInput(f"{path} can't be written: {in_brief(error)}") from error
         self.print(str(path))
         return 0
 

@@ -42,7 +42,7 @@ from cellgate.replay.run import refuse_other_environment, run_cells
 from cellgate.replay.source import Source, open_source, recorded_bytes
 from cellgate.replay.tally import compared, why_none
 from cellgate.wire.answers import NotebookFacts, NotebookReport, RestoredFile
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief
 from cellgate_kernels.base.resources import HASH_SEED
 from cellgate_kernels.protocol.outputs import OutputArea
 
@@ -215,7 +215,7 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be written: {in_words(error, file=False)}") from error
+        raise InvalidInput(f"{path} can't be written: {in_brief(error)}") from error
 
 
 def _kernel(notebook: dict[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from traitlets import Bool, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError, expanded, switches
 from cellgate.cli.terminal.escaping import printed
-from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
+from cellgate_kernels.base.errors import InvalidInput, in_brief, near_file
 
 if TYPE_CHECKING:
     from cellgate.record.findings import Finding
@@ -122,7 +122,7 @@ def _check_file(path: Path) -> Finding:
             raise UsageError(f"{path} is no notebook")
         return notebooks.check_notebook(content, path.name)
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {in_words(error, file=False)}{near_file(path)}") from error
+        raise UsageError(f"{path} can't be read: {in_brief(error)}{near_file(path)}") from error
 
 
 def _line(finding: Finding) -> str:

@@ -17,7 +17,7 @@ from cellgate.cli.base import CommandApp, UsageError, expanded
 from cellgate.cli.run.transfer import target_of, transfer
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.client import Files
-from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
+from cellgate_kernels.base.errors import InvalidInput, in_brief, near_file
 
 _ACTIONS = {"put": "SESSION FILE [PATH]", "get": "SESSION PATH [FILE]", "ls": "SESSION", "rm": "SESSION PATH"}
 
@@ -78,9 +78,7 @@ class FilesApp(CommandApp):
             with transfer(source.name) as tell:
                 model = await files.put(_named(path or "", source.name), source, tell)
         except OSError as error:
-            raise InvalidInput(
-                f"{source} can't be read: {in_words(error, file=False)}{near_file(source)}"
-            ) from error
+            raise InvalidInput(f"{source} can't be read: {in_brief(error)}{near_file(source)}") from error
         self.print(f"{model.path}  {model.size} bytes  sha256 {model.sha256}")
 
     async def _get(self, files: Files, path: str, name: str | None = None) -> None:
@@ -95,7 +93,7 @@ class FilesApp(CommandApp):
             with transfer(target.name) as tell:
                 await files.save(path, target, tell)
         except OSError as error:
-            raise InvalidInput(f"{target} can't be written: {in_words(error, file=False)}") from error
+            raise InvalidInput(f"{target} can't be written: {in_brief(error)}") from error
         self.print(str(target))
 
 

@@ -19,7 +19,7 @@ from traitlets import Enum as EnumTrait
 
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.run.cell_options import KernelOption
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 
 class McpApp(KernelOption):
@@ -156,9 +156,7 @@ class McpApp(KernelOption):
                 (self.ip, self.port), family=socket.AF_INET6 if ":" in self.ip else socket.AF_INET
             )
         except OSError as error:
-            raise UsageError(
-                f"can't listen on {self.ip} port {self.port}: {in_words(error, file=False)}"
-            ) from error
+            raise UsageError(f"can't listen on {self.ip} port {self.port}: {in_brief(error)}") from error
 
 
 def _folder(name: str) -> Path:

@@ -24,7 +24,7 @@ from cellgate.execution.blocks import cell_of
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.record.verify.imported import decode_notebook, read_file
 from cellgate.record.verify.older import MALFORMED, malformed, newest
-from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
+from cellgate_kernels.base.errors import InvalidInput, in_brief, near_file
 from cellgate_kernels.specs.languages import Language, find_language
 
 _nbformat: Any = nbformat  # untyped
@@ -52,7 +52,7 @@ def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool 
     try:
         return reader(path)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {in_words(error, file=False)}{near_file(path)}") from error
+        raise InvalidInput(f"{path} can't be read: {in_brief(error)}{near_file(path)}") from error
     except (UnicodeDecodeError, SyntaxError) as error:  # SyntaxError: a coding comment that names no codec
         raise InvalidInput(f"{path} is not text: {error}") from error
 

@@ -47,7 +47,7 @@ from cellgate.cli.terminal.live_screen import make_screen
 from cellgate.cli.terminal.screen import Screen, Silent, note_wait
 from cellgate.cli.terminal.tables import as_json
 from cellgate.client import ErrorInfo, FileModel, Files, Gateway
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief
 from cellgate_kernels.specs.languages import parse_language
 
 MOST_NAMED = 20
@@ -320,7 +320,7 @@ def _weave(run: Run, exported: Path, output: Path) -> None:
         else:
             reader.write(notebook, output)
     except OSError as error:
-        raise InvalidInput(f"{output} can't be written: {in_words(error, file=False)}") from error
+        raise InvalidInput(f"{output} can't be written: {in_brief(error)}") from error
 
 
 def _advise(screen: Screen, error: ErrorInfo | None, path: Path, sent: Sequence[Sent]) -> None:

@@ -24,7 +24,7 @@ from typing import BinaryIO, Final
 from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.terminal.escaping import printed_line
 from cellgate.client import ErrorInfo, FileModel, Files, GatewayError
-from cellgate_kernels.base.errors import InvalidInput, in_words, near_file
+from cellgate_kernels.base.errors import InvalidInput, in_brief, near_file
 from cellgate_kernels.base.resources import GIB
 
 MOST_FILES = 1000
@@ -150,7 +150,7 @@ async def send(files: Files, sent: Sequence[Sent]) -> dict[str, str]:
         try:
             model = await files.put(each.path, each.source)
         except OSError as error:
-            raise InvalidInput(f"{each.source} can't be read: {in_words(error, file=False)}") from error
+            raise InvalidInput(f"{each.source} can't be read: {in_brief(error)}") from error
         hashes[each.path] = model.sha256 or ""
     return hashes
 
@@ -214,7 +214,7 @@ async def bring_back(files: Files, models: Sequence[FileModel], target: FilesTar
         except RefusedFile as error:
             brought.refused.append(f"{printed_line(model.path)}: {error.message}")
         except OSError as error:
-            brought.refused.append(f"{printed_line(model.path)}: {in_words(error, file=False)}")
+            brought.refused.append(f"{printed_line(model.path)}: {in_brief(error)}")
         except GatewayError as error:
             brought.refused.append(f"{printed_line(model.path)}: {error.message}")
         else:

@@ -23,7 +23,7 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -129,7 +129,7 @@ class Pictures:
                     continue
                 return f"saved: {path}"
         except OSError as error:
-            return f"not saved: {in_words(error, file=False)}"
+            return f"not saved: {in_brief(error)}"
 
 
 # ---- which protocol ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief, in_words
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.tasks import Supervisor
@@ -153,7 +153,7 @@ def _pem(path: Path) -> str:
     try:
         content = read_regular(path, MOST_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(f"The file {path} can't be read: {in_words(error, file=False)}") from error
+        raise InvalidInput(f"The file {path} can't be read: {in_brief(error)}") from error
     if len(content) > MOST_BYTES:
         raise InvalidInput(f"The file {path} is larger than a certificate or a key can be")
     return content.decode("ascii", "replace")

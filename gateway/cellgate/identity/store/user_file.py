@@ -32,7 +32,7 @@ from cellgate.identity.store.interface import (
 )
 from cellgate.identity.tokens import check_name, digest, new_token, scopes_text
 from cellgate.record.store.sqlite.transactions import transaction
-from cellgate_kernels.base.errors import InvalidInput, in_words
+from cellgate_kernels.base.errors import InvalidInput, in_brief
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ class UserFile(UserStore):
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, msgspec.MsgspecError) as error:
-            raise StorageError(f"{self.path} can't be {what}: {in_words(error, file=False)}") from error
+            raise StorageError(f"{self.path} can't be {what}: {in_brief(error)}") from error
 
 
 class UserFileReader(UserReader):
@@ -293,7 +293,7 @@ class UserFileReader(UserReader):
             found = self._path.stat()
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
-                raise StorageError(f"{self._path} can't be read: {in_words(error, file=False)}") from error
+                raise StorageError(f"{self._path} can't be read: {in_brief(error)}") from error
             self.close()
             gone, self._seen = self._seen is not None, None
             return Everybody() if gone else None

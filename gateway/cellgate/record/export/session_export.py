@@ -29,7 +29,7 @@ from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
 from cellgate.record.store.interface import RecordStore, Steps
 from cellgate.wire.answers import ChainCheck
-from cellgate_kernels.base.errors import CellgateError, in_words
+from cellgate_kernels.base.errors import CellgateError, in_brief
 from cellgate_kernels.base.resources import GIB
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -186,4 +186,4 @@ def _write(moment: Moment, make: Making, spill: Spill, steps: Steps) -> None:
             for part in make(moment.reading(steps)):
                 spill.write(part)
     except OSError as error:
-        raise StorageError(f"A file of the session can't be read: {in_words(error, file=False)}") from error
+        raise StorageError(f"A file of the session can't be read: {in_brief(error)}") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite.redo import beside, last_beside
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 RECORD = "record.sqlite3"
 """The record's name in a data folder."""
@@ -70,4 +70,4 @@ def mode_of(path: Path) -> int:
 
 
 def _unreadable(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path} can't be read: {in_words(error, file=False)}")
+    return StorageError(f"{path} can't be read: {in_brief(error)}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite.location import resolved
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief, in_words
 
 ATTEMPTS = 10
 _NOT_FOR_FOLDERS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
@@ -37,9 +37,7 @@ class RecordLock:
         try:
             record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise StorageError(
-                f"The record {record} can't be opened: {in_words(error, file=False)}"
-            ) from error
+            raise StorageError(f"The record {record} can't be opened: {in_brief(error)}") from error
         try:
             self._lock_folder()
             self._lock_file()

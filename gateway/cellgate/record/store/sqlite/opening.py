@@ -20,7 +20,7 @@ from cellgate.record.store.sqlite import purge, salvage, schema
 from cellgate.record.store.sqlite.migrations import create, version_of
 from cellgate.record.store.sqlite.schema import Sync
 from cellgate.record.store.sqlite.transactions import transaction
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 WAL_PAGES = 4000
 WAL_BYTES = 64 * 1024 * 1024
@@ -38,7 +38,7 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
         os.fchmod(descriptor, 0o600)
         os.close(descriptor)
     except OSError as error:
-        raise StorageError(f"The record {path} can't be opened: {in_words(error, file=False)}") from error
+        raise StorageError(f"The record {path} can't be opened: {in_brief(error)}") from error
     try:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:

@@ -42,7 +42,7 @@ import msgspec
 from cellgate.errors import StorageError
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.sqlite.backlog import Group
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.resources import KIB, MIB
 
@@ -242,9 +242,7 @@ class RedoLog:
             for path, content in ((last_beside(record), last), (beside(record), bytes(LOG_BYTES))):
                 opened.append(_make(path, content))
         except OSError as error:
-            logger.warning(
-                "There is no redo log (%s), and each commit is a transaction", in_words(error, file=False)
-            )
+            logger.warning("There is no redo log (%s), and each commit is a transaction", in_brief(error))
             for descriptor in opened:
                 os.close(descriptor)
             last_beside(record).unlink(missing_ok=True)
@@ -361,7 +359,7 @@ class RedoLog:
                 whole = whole and os.pwrite(descriptor, data, position) == len(data)
         except OSError as error:
             whole = False
-            logger.warning("The redo log can't be written: %s", in_words(error, file=False))
+            logger.warning("The redo log can't be written: %s", in_brief(error))
         took = time.monotonic() - begun
         if took > SLOW_SECONDS:
             size = sum(len(data) for _, data, _ in writes)

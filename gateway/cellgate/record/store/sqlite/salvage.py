@@ -23,7 +23,7 @@ from cellgate.record.store.sqlite import schema, trail
 from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
 from cellgate.record.trail import DAMAGED
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +66,7 @@ def look(record: Path, seed: bytes | None) -> SalvagedLog:
         told = read_last(last_beside(record))
         data = read_beside(beside(record))
     except OSError as error:
-        raise StorageError(
-            f"The redo log of {record} can't be read: {in_words(error, file=False)}"
-        ) from error
+        raise StorageError(f"The redo log of {record} can't be read: {in_brief(error)}") from error
     there = data is not None
     told_seed, told_last = told or (b"", None)
     seeds = {each for each in (seed, told_seed) if each}

@@ -17,7 +17,7 @@ from pathlib import Path
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite.backlog import tell
 from cellgate.record.store.sqlite.redo import RedoLog
-from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.tasks import Supervisor, guarded
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Syncer:
         try:
             done.result()
         except OSError as failure:
-            error = StorageError(f"The disk does not keep the record: {in_words(failure, file=False)}")
+            error = StorageError(f"The disk does not keep the record: {in_brief(failure)}")
             if not self._failed:
                 logger.error("%s", error)
             self.soon()
