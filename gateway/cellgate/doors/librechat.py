@@ -39,7 +39,7 @@ from cellgate.identity.jwt import issuer_of
 from cellgate.identity.librechat import ISSUER, PREFIX
 from cellgate.identity.principal import Ask, Login, Permission
 from cellgate.sessions.session import Session
-from cellgate.wire.answers import FileChange, FileModel, Result
+from cellgate.wire.answers import FileModel, Result
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.codec.encoding import encode_in_steps
@@ -223,13 +223,9 @@ def _answer(key: str, result: Result) -> list[bytes]:
             "session_id": key,
             "stdout": result.stdout,
             "stderr": complaints(result),
-            "files": [_reference(key, each) for each in made],
+            "files": [{"id": _id(each.path), "name": each.path, "storage_session_id": key} for each in made],
         }
     )
-
-
-def _reference(key: str, file: FileChange) -> dict[str, str]:
-    return {"id": _id(file.path), "name": file.path, "storage_session_id": key}
 
 
 def _listed(key: str, files: list[FileModel]) -> list[bytes]:

@@ -77,15 +77,13 @@ class AssetHandler(BaseHandler):
         by_origin = ["Origin"] if self.services.people.access.allowed_origins else []
         by_kind = ["Accept"] if asset.name == PAGE else []
         self.set_header("Vary", ", ".join([*by_origin, *by_kind, "Accept-Encoding"]))
-        self.set_header(
-            "Cache-Control", "public, max-age=31536000, immutable" if asset.is_fixed else "no-cache"
-        )
-        self.set_header(
-            "Cross-Origin-Resource-Policy", "cross-origin" if asset.is_for_frames else "same-origin"
-        )
+        kept = "public, max-age=31536000, immutable" if asset.is_fixed else "no-cache"
+        self.set_header("Cache-Control", kept)
+        policy = "cross-origin" if asset.is_for_frames else "same-origin"
+        self.set_header("Cross-Origin-Resource-Policy", policy)
         if asset.kind.startswith("text/html"):
-            policy = frame_policy if asset.name == FRAME else page_policy
-            self.set_header("Content-Security-Policy", policy(self._files()))
+            of_content = frame_policy if asset.name == FRAME else page_policy
+            self.set_header("Content-Security-Policy", of_content(self._files()))
             self.set_header("X-DNS-Prefetch-Control", "off")
             self.set_header("Referrer-Policy", "no-referrer" if asset.name == FRAME else "same-origin")
             if asset.name == PAGE:

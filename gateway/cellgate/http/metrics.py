@@ -225,13 +225,11 @@ class Metrics:
         self.sessions_ended = self._choices(
             "cellgate_sessions_ended_total", "Sessions that ended, by cause.", "cause", (*SESSION_ENDS, OTHER)
         )
-        self.branches = self._counter(
-            "cellgate_sessions_branched_total", "Sessions that were made as branches."
-        )
+        self.branches = self._counter("cellgate_sessions_branched_total", "Sessions made as branches.")
 
     def _declare_kernels(self) -> None:
         self.claims = self._choices(
-            "cellgate_pool_claims_total", "Claims of kernels by how they ended.", "end", ClaimEnd
+            "cellgate_pool_claims_total", "Claims of kernels by their end.", "end", ClaimEnd
         )
         self._claim_seconds = self._histogram(
             "cellgate_pool_claim_seconds", "Time from a claim to its kernel.", WAIT_SECONDS
@@ -240,23 +238,19 @@ class Metrics:
             "cellgate_kernel_start_seconds", "Time until a started kernel is ready.", WAIT_SECONDS
         )
         self.start_failures = self._counter(
-            "cellgate_kernel_start_failures_total", "Kernels that did not start."
+            "cellgate_kernel_start_failures_total", "Kernel starts that failed."
         )
         self.deaths = self._choices(
             "cellgate_kernel_deaths_total", "Kernels that died, by cause.", "cause", KERNEL_DEATHS
         )
-        self.kernels_memory = self._gauge(
-            "cellgate_kernels_memory_bytes", "Resident memory of all kernels' processes."
-        )
+        self.kernels_memory = self._gauge("cellgate_kernels_memory_bytes", "Resident memory of all kernels.")
         self.largest_kernel = self._gauge(
             "cellgate_largest_kernel_memory_bytes", "Resident memory of the kernel that has most."
         )
 
     def _declare_machine(self) -> None:
         self.record_size = self._gauge("cellgate_record_bytes", "Size of the record's files.")
-        self.free_space = self._gauge(
-            "cellgate_storage_free_bytes", "Free space on the data folder's file system."
-        )
+        self.free_space = self._gauge("cellgate_storage_free_bytes", "Free space on the data folder's disk.")
         self.storage_size = self._gauge("cellgate_storage_bytes", "Size of the data folder's file system.")
         self.loop_lag = self._histogram(
             "cellgate_loop_lag_seconds", "How late the event loop wakes a task that has slept.", LAG_SECONDS

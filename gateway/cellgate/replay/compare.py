@@ -238,16 +238,12 @@ def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: A
         return
     if kind in _PICTURES and _is_text(before) and _is_text(after):
         _compare_pictures(found, part, read_text(before), read_text(after))
-    elif not _is_json(kind) and _is_text(before) and _is_text(after):
+    elif not (kind == "application/json" or kind.endswith("+json")) and _is_text(before) and _is_text(after):
         texts = read_text(before), read_text(after)
         drawn = kind.startswith(_DRAWN) or (kind == HTML and all(chart_of({HTML: text}) for text in texts))
         found.text(part, *texts, markup=kind in _MARKUP, drawn=drawn)
     else:
         found.text(part, _as_json(before), _as_json(after), drawn=kind.startswith(_DRAWN))
-
-
-def _is_json(kind: str) -> bool:
-    return kind == "application/json" or kind.endswith("+json")
 
 
 def _is_text(value: Any) -> bool:

@@ -62,7 +62,11 @@ class SharedWorkspaces:
         """Return whether a session's files are another one's too, which has not been deleted."""
         if folder_of(row) not in self._names:
             return False
-        opened = (each.made.result() for _, each in self._keys.openings() if each.made.done())
+        openings = [each for _, each in self._keys.openings()]
+        # Whoever deletes a session has waited for its own opening.
+        if any(each.folder == row.folder and not each.made.done() for each in openings):
+            return True
+        opened = (each.made.result() for each in openings if each.made.done())
         for session in (*self._keys.sessions(), *opened):
             if session.row.folder == row.folder and session.row.id != row.id and not session.is_deleted:
                 return True

@@ -260,9 +260,7 @@ class DockerProvisioner(CellgateProvisioner):
 
     def _signal(self, signum: int) -> None:
         if signum not in (signal.SIGKILL, signal.SIGTERM):
-            raise InvalidInput(
-                "A kernel in a container takes no signals; its kernelspec needs interrupt_mode 'message'."
-            )
+            raise InvalidInput("A kernel in a container takes no signals: it needs interrupt_mode 'message'.")
         self._end()
 
     async def explain_kill(self) -> KernelExit | None:

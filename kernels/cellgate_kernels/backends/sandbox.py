@@ -192,9 +192,7 @@ class SandboxProvisioner(ChildProvisioner):
 
     def _signal(self, signum: int) -> None:
         if signum not in (signal.SIGKILL, signal.SIGTERM):
-            raise InvalidInput(
-                "A sandboxed kernel takes no signals; its kernelspec needs interrupt_mode 'message'."
-            )
+            raise InvalidInput("A sandboxed kernel takes no signals: it needs interrupt_mode 'message'.")
         self._end()
 
 
@@ -210,10 +208,8 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
     """Start bwrap with the launch's command in it."""
     # RLIMIT_NPROC never counts tasks of root, nor those of a user namespace that maps root.
     unprivileged = os.geteuid() != 0
-    command = [
-        *rlimit_arguments(launch.limits, processes=unprivileged, reserved=reserved, own_user=True),
-        *launch.argv,
-    ]
+    limits = rlimit_arguments(launch.limits, processes=unprivileged, reserved=reserved, own_user=True)
+    command = [*limits, *launch.argv]
     with SandboxFiles() as contents:
         program = sandbox_filter(platform.machine(), branches=can_fork(launch.argv), root=not unprivileged)
         steps = [*system_part(readable), *session_part(launch.limits, launch.folders, readable)]

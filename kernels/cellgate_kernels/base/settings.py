@@ -30,9 +30,7 @@ class PoolSettings:
     )
     burst_window: float = 10.0
     max_kernels: int = option(64, "The most kernels that exist at once.", least=1)
-    concurrent_starts: int = option(
-        2, "The most kernels that start at once; 0: 2, or 4 with a fork server.", absent=0
-    )
+    concurrent_starts: int = option(2, "Kernels that start at once; 0: 2, or 4 with a fork server.", absent=0)
     claim_timeout: float = option(
         30.0, "Seconds that a request waits for a kernel when none is free.", unit=SECONDS, least=0.1
     )
@@ -47,9 +45,7 @@ class ContainerSettings:
     """An operator's settings for containers of kernels. Sources of `mounts` are on the engine's host."""
 
     image: str = option(IMAGE, "The image of kernels in containers.", metavar="NAME")
-    runtime: str = option(
-        "", "The container engine's runtime, such as runsc; default: the engine's own.", metavar="NAME"
-    )
+    runtime: str = option("", "The engine's runtime, such as runsc; default: its own.", metavar="NAME")
     network: str = option("", "The container engine's network for kernels; default: none at all.")
     mounts: tuple[str, ...] = option(
         (),

@@ -41,11 +41,8 @@ class EngineEvents:
     ) -> None:
         self.connected = False
         self._client = client
-        self._filters = {
-            "type": "container",
-            "event": ["create", "die", "oom"],
-            "label": f"{INSTANCE_LABEL}={instance}",
-        }
+        label = f"{INSTANCE_LABEL}={instance}"
+        self._filters = {"type": "container", "event": ["create", "die", "oom"], "label": label}
         self._tell_connected = connected
         self._happened = happened
         self._loop = asyncio.get_running_loop()

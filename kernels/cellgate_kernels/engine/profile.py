@@ -142,7 +142,7 @@ def _rules() -> Iterator[dict[str, Any]]:
         shared = SHARED_FILES | SHARED_FOLDERS
         yield _allow(["clone"], [_has(index, shared, of=NEW_NAMESPACES | shared)], **machines)
     # One rule has one condition for an argument.
-    yield _allow(_FCNTL, [_less(1, _LINUX_COMMANDS.start)])
+    yield _allow(_FCNTL, [{"index": 1, "value": _LINUX_COMMANDS.start, "op": "SCMP_CMP_LT"}])
     for command in _LINUX_COMMANDS:
         if command not in HOLDS_FILE:
             yield _allow(_FCNTL, [_equals(1, command)])
@@ -188,10 +188,6 @@ def _allow(names: Any, args: list[dict[str, Any]] | None = None, **where: Any) -
 
 def _equals(index: int, value: int) -> dict[str, Any]:
     return {"index": index, "value": value, "op": "SCMP_CMP_EQ"}
-
-
-def _less(index: int, value: int) -> dict[str, Any]:
-    return {"index": index, "value": value, "op": "SCMP_CMP_LT"}
 
 
 def _without(index: int, bits: int) -> dict[str, Any]:

@@ -327,11 +327,8 @@ class Writer:
         if isinstance(dtype, pandas.DatetimeTZDtype):
             name = zone_name(dtype.tz)
             said = {} if name is None else {"tz": name}
-            return (
-                said
-                if dtype.unit == "ns"
-                else {**said, "dtype": f"datetime64[{dtype.unit}, {name or 'UTC'}]"}
-            )
+            kind = f"datetime64[{dtype.unit}, {name or 'UTC'}]"
+            return said if dtype.unit == "ns" else {**said, "dtype": kind}
         if isinstance(dtype, pandas.api.extensions.ExtensionDtype):
             return {"extDtype": dtype.name, **self.more_of(dtype)}
         name = str(dtype)
@@ -457,11 +454,8 @@ class Writer:
         self.opened(1 if plain else 2 + len(value), depth if plain else depth + 2)
         if plain:
             return {key: self.value(each, depth + 1) for key, each in value.items()}
-        return {
-            "$dict": [
-                [self.value(key, depth + 3), self.value(each, depth + 3)] for key, each in value.items()
-            ]
-        }
+        inner = depth + 3
+        return {"$dict": [[self.value(key, inner), self.value(each, inner)] for key, each in value.items()]}
 
     def sequence(self, value, depth):
         """Lists, tuples and sets."""

@@ -117,9 +117,8 @@ async def complete(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], code: str, cursor: int
 ) -> KernelCompletion:
     """Ask for completions at the cursor. Raises the errors of `ask`."""
-    content = await ask(
-        connection, exited, "complete_request", {"code": code, "cursor_pos": cursor}, "complete_reply"
-    )
+    asked = {"code": code, "cursor_pos": cursor}
+    content = await ask(connection, exited, "complete_request", asked, "complete_reply")
     return completion_of(content, len(code), cursor)
 
 

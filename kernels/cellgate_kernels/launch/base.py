@@ -177,9 +177,7 @@ class CellgateProvisioner(KernelProvisionerBase):
     readable: List[str] = List(
         Unicode(), help="Host paths that the kernel needs to read: its environment and its interpreter."
     )
-    reserved = Int(
-        0, help="Bytes that the kernel's program reserves and leaves unused; no part of its memory limit."
-    )
+    reserved = Int(0, help="Bytes that the program reserves and leaves unused; no part of its memory limit.")
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

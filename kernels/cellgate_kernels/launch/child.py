@@ -418,8 +418,5 @@ def rlimit_arguments(
 ) -> list[str]:
     """Return a prlimit(1) command line to which the kernel's command is appended; see `rlimits`."""
     named = rlimits(limits, processes=processes, reserved=reserved, own_user=own_user)
-    return [
-        find_program("prlimit", "util-linux"),
-        *(f"--{name}={most}" for name, most in named.items()),
-        "--",
-    ]
+    options = (f"--{name}={most}" for name, most in named.items())
+    return [find_program("prlimit", "util-linux"), *options, "--"]

@@ -92,10 +92,8 @@ class KernelspecCatalog(KernelSpecManager):
         config = own.get("config", {}) if isinstance(own, dict) else None
         if not isinstance(config, dict):
             raise ValueError("its metadata has a kernel_provisioner without a config of settings")
-        provisioner = {
-            "provisioner_name": f"cellgate-{self.backend}",
-            "config": {**self.provisioner_config, **config},
-        }
+        config = {**self.provisioner_config, **config}
+        provisioner = {"provisioner_name": f"cellgate-{self.backend}", "config": config}
         spec.metadata = spec.metadata | {"kernel_provisioner": provisioner}
         return spec
 

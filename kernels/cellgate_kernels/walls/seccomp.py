@@ -66,11 +66,7 @@ OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
 """Calls that may make a file, with the indices of their flags and their mode."""
 
 UNKNOWN_CALLS = (
-    "openat2",
-    "clone3",
-    "landlock_create_ruleset",
-    "landlock_add_rule",
-    "landlock_restrict_self",
+    *("openat2", "clone3", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"),
 )
 """Calls that the system claims not to have: programs do without, or use the older ones. Of the first two the
 arguments are behind a pointer, where no filter can read them."""

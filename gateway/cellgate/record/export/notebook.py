@@ -256,7 +256,9 @@ class _Cell:
             case "finished":
                 self.finished = _finished(row.body)
             case "packages":
-                self.flags.setdefault("packages", []).append(_changed_packages(_packages(row.body)))
+                change = _packages(row.body)
+                packages = msgspec.to_builtins(change.packages)
+                self.flags.setdefault("packages", []).append({"action": change.action, "packages": packages})
             case event_type if outputs:
                 self.area.apply(event_type, _decode(row.body))
 
@@ -339,10 +341,6 @@ def _gave_up(ended: Finished) -> bool:
     Records from before losses were described don't tell that from a kernel that was replaced before the cell.
     """
     return ended.kernel.replaced and (ended.status == "timeout" or ended.kernel.files is UNSET)
-
-
-def _changed_packages(event: PackagesChanged) -> dict[str, Any]:
-    return {"action": event.action, "packages": msgspec.to_builtins(event.packages)}
 
 
 def _capped(output: dict[str, Any], cap: int) -> dict[str, Any]:
