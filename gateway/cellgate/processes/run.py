@@ -317,15 +317,11 @@ class ProcessRun:
         """Yield the run's events from the first to the last, as they are recorded."""
         async with aclosing(self._host.log.follow(self._first_seq - 1)) as batches:
             async for rows in batches:
-                mine = [row for row in rows if row.type in EVENTS and _process_of(row) == self.id]
+                mine = [row for row in rows if row.type in EVENTS and _decode(row.body).process == self.id]
                 if mine:
                     yield mine
                 if mine and mine[-1].type == "process_exited":
                     return
 
 
-def _process_of(row: EventRow) -> str:
-    return _DECODER.decode(row.body).process
-
-
-_DECODER: Final = msgspec.json.Decoder(_Mine)
+_decode: Final = msgspec.json.Decoder(_Mine).decode

@@ -99,7 +99,7 @@ class Spill:
         except OSError as error:
             full = "There is no room on the gateway's disk for this export"
             raise not_written(error, full, "This export can't be written") from error
-        self._tell()
+        self._space.loop.call_soon_threadsafe(self._news.set)
 
     def _write(self, part: bytes) -> None:
         if self._file is None:
@@ -147,9 +147,6 @@ class Spill:
             self._end()
         self._news.set()
         return True
-
-    def _tell(self) -> None:
-        self._space.loop.call_soon_threadsafe(self._news.set)
 
     # The reader
 
