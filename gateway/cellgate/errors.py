@@ -2,7 +2,7 @@
 
 The tree of errors begins in ``cellgate_kernels.base.errors``. This module adds the server's errors, and the
 only table from errors to HTTP statuses and problems (RFC 9457; the structs are ``wire.problems``). It writes
-no responses: ``http.base`` does. The client's errors are in ``client.errors``.
+no responses: ``http.message`` does. The client's errors are in ``client.errors``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from cellgate.doors.base import Asked, DoorAccess, DoorHandler, in_workspace
 from cellgate.errors import Forbidden, NotFound
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.tree import Parts, parse_path
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.http.v1.executions import checked_cell
 from cellgate.http.v1.files import FileAnswers, FolderHandler

@@ -19,6 +19,7 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
 from cellgate.files.tree import parse_path
 from cellgate.http.base import BaseHandler
+from cellgate.http.message import too_large
 from cellgate.http.v1.executions import ExecutionAnswers, checked_cell
 from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.session import Session
@@ -84,7 +85,7 @@ class DoorAccess(BaseHandler):
         """Check the size; the type that foreign clients name is often none that fits."""
         length = self.request.headers.get("Content-Length", "0")
         if length.isdecimal() and int(length) > self.max_body:
-            raise self._too_large()
+            raise too_large(self.max_body)
 
 
 class DoorHandler(DoorAccess, ExecutionAnswers):

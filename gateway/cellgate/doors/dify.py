@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from cellgate.doors.base import Asked, DoorHandler, DoorHealthHandler, Script, printed
 from cellgate.errors import status_of
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import Result

@@ -32,7 +32,7 @@ from cellgate.errors import Forbidden, NotFound, status_of
 from cellgate.files.listing import file_model
 from cellgate.files.tree import Parts, parse_path
 from cellgate.http.access import token_of
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.http.v1.files import FileAnswers, FolderHandler
 from cellgate.identity.jwt import issuer_of

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from cellgate.doors.base import Asked, DoorHandler
 from cellgate.errors import Conflict
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import requires
 from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process

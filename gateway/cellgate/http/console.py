@@ -160,19 +160,19 @@ class Entrance(BaseHandler):
         found = self.services.people.access.authenticate(f"Bearer {token}", None)
         if isinstance(found, Login):
             return found
-        self._check_attempts(found)
-        return await found(self.client_origin)
+        self.sender.check_attempts(found)
+        return await found(self.sender.origin)
 
     async def refuse(self, error: NotAuthenticated) -> CellgateError:
         """Return the refusal of a wrong token or ticket; it may have to wait, as anywhere else."""
-        refusal = self._counted(error)
+        refusal = self.sender.counted(error)
         if isinstance(refusal, TooManyAttempts):
             await self.services.people.attempts.hold()
         return refusal
 
     def check_other(self, login: Login) -> None:
         """Check that nobody else is signed in: what they do now would happen as `login`. Raises Forbidden."""
-        found = self.services.people.sign_ins.find(self.secrets())
+        found = self.services.people.sign_ins.find(self.sender.secrets())
         name = None if found is None else found[1].principal.name
         if name not in {None, login.principal.name} and self.services.people.access.authentication.is_shared:
             raise Forbidden(
@@ -185,8 +185,8 @@ class Entrance(BaseHandler):
         """Give the browser its cookie, in place of a former one. Raises PrincipalQuotaExceeded."""
         self.login = login
         self._count_request()
-        self.services.people.sign_ins.sign_out(self.secrets())
-        self.set_header("Set-Cookie", self.cookie_place.field(secret))
+        self.services.people.sign_ins.sign_out(self.sender.secrets())
+        self.set_header("Set-Cookie", self.sender.cookie_place.field(secret))
 
     def form(self, most: int) -> Mapping[str, str]:
         """Return the fields of the form that is the body, `most` at the most. Raises InvalidInput."""
@@ -356,7 +356,7 @@ class ProviderHandler(_VisitHandler):
     @property
     def asking_place(self) -> CookiePlace:
         """The place of the cookie with the browser's side of a sign-in."""
-        return replace(self.cookie_place, purpose=Purpose.ASKING)
+        return replace(self.sender.cookie_place, purpose=Purpose.ASKING)
 
     @requires()
     async def get(self) -> None:
@@ -401,8 +401,8 @@ class ProviderAnswerHandler(ProviderHandler):
             )
         if not code:
             raise NotAuthenticated("The identity provider has signed nobody in: begin again", cause="oidc")
-        self._check_attempts()
-        login = await provider.login(begun, code, self.back, self.client_origin)
+        self.sender.check_attempts()
+        login = await provider.login(begun, code, self.back, self.sender.origin)
         return self.services.people.access.authentication.admitted(login)
 
 
@@ -449,7 +449,7 @@ class SignOutHandler(_FormHandler):
     @requires()
     async def post(self) -> None:
         """End the browser's sign-in, and whatever connections it has opened. 204 in any case."""
-        self.set_header("Set-Cookie", self.cookie_place.field(""))
+        self.set_header("Set-Cookie", self.sender.cookie_place.field(""))
         self.set_status(HTTPStatus.NO_CONTENT)
         await self.finish()
-        self.services.people.sign_ins.sign_out(self.secrets())
+        self.services.people.sign_ins.sign_out(self.sender.secrets())

@@ -12,25 +12,7 @@ from enum import StrEnum
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from cellgate.errors import (
-    Forbidden,
-    IdentityUnavailable,
-    NoOpenFiles,
-    NotAuthenticated,
-    NotFound,
-    NotOwner,
-    NotRecorded,
-    PrincipalQuotaExceeded,
-    PrincipalQuotaExceededForNow,
-    QueueFull,
-    RecordGone,
-    ShuttingDown,
-    StorageError,
-    StorageFull,
-    TooLarge,
-    TooManyAttempts,
-    UnsupportedMedia,
-)
+from cellgate import errors
 from cellgate.identity.principal import Permission
 from cellgate.wire.base import Query
 from cellgate.wire.queries import SessionQuery
@@ -61,24 +43,24 @@ class Format(StrEnum):
     SSE = SSE
 
 
-ALWAYS: Errors = (InvalidInput, Forbidden, TooLarge, UnsupportedMedia, GatewayFault)
+ALWAYS: Errors = (InvalidInput, errors.Forbidden, errors.TooLarge, errors.UnsupportedMedia, GatewayFault)
 """Errors of any request, whatever it asks for."""
 OF_A_PRINCIPAL: Errors = (
-    NotAuthenticated,
-    TooManyAttempts,
-    IdentityUnavailable,
-    NotOwner,
-    PrincipalQuotaExceeded,
-    PrincipalQuotaExceededForNow,
+    errors.NotAuthenticated,
+    errors.TooManyAttempts,
+    errors.IdentityUnavailable,
+    errors.NotOwner,
+    errors.PrincipalQuotaExceeded,
+    errors.PrincipalQuotaExceededForNow,
 )
 """Errors of any request that needs a token."""
-READS: Errors = (NotFound, StorageError, NoOpenFiles, RecordGone)
+READS: Errors = (errors.NotFound, errors.StorageError, errors.NoOpenFiles, errors.RecordGone)
 """Errors of reading a session and its record."""
-WRITES: Errors = (*READS, StorageFull, NotRecorded, ShuttingDown)
+WRITES: Errors = (*READS, errors.StorageFull, errors.NotRecorded, errors.ShuttingDown)
 """Errors of changing a session."""
 STARTS: Errors = (*WRITES, PoolExhausted, KernelStartFailed, BackendUnavailable, ImageMissing, KernelDied)
 """Errors of a request for which a kernel may have to be started."""
-RUNS: Errors = (*STARTS, QueueFull)
+RUNS: Errors = (*STARTS, errors.QueueFull)
 """Errors of running a cell."""
 
 

@@ -82,7 +82,7 @@ class ProgramHandler(BaseHandler):
             self._check_name()
             if self._redirect() or self._redeem():
                 return
-            target = await self._let_in()
+            target = await self._find_target()
             self._trace()
             self._count_request()
             await self._begin(target)
@@ -167,7 +167,7 @@ class ProgramHandler(BaseHandler):
         self.set_header("Content-Security-Policy", POLICY)
         return plain_page(title, text, refresh=refresh)
 
-    async def _let_in(self) -> _Target:
+    async def _find_target(self) -> _Target:
         """Find out who asks for what. Raises NotAuthenticated, Forbidden and NotFound."""
         for secret in secrets_in(self.request.headers.get_list("Cookie")):
             grant = self._served.tickets.find(secret)
@@ -217,8 +217,8 @@ class ProgramHandler(BaseHandler):
         if isinstance(found, Login):
             login = found
         else:
-            self._check_attempts(found)
-            login = await found(self.client_origin)
+            self.sender.check_attempts(found)
+            login = await found(self.sender.origin)
         path = None if self._at_own_name else parse_path(self._uri)
         if path is None:
             raise NotFound("A path begins with /SESSION/PORT/")

@@ -8,69 +8,33 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cellgate.http import console, health
 from cellgate.http.base import BaseHandler, BaseUrlHandler
-from cellgate.http.console import (
-    ConsoleFileHandler,
-    ConsoleHandler,
-    ProviderAnswerHandler,
-    ProviderHandler,
-    SignInHandler,
-    SignOutHandler,
-)
-from cellgate.http.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
-from cellgate.http.jupyter.channels import ChannelsHandler
-from cellgate.http.jupyter.document_sessions import NotebookSessionHandler, NotebookSessionsHandler
-from cellgate.http.jupyter.kernels import (
-    ApiHandler,
-    KernelHandler,
-    KernelInterruptHandler,
-    KernelRestartHandler,
-    KernelsHandler,
-    StatusHandler,
-)
-from cellgate.http.jupyter.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
-from cellgate.http.jupyter.login import LoginHandler
+from cellgate.http.jupyter import channels, document_sessions, kernels, kernelspecs, login
 from cellgate.http.openapi.description import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.services import Services
-from cellgate.http.v1.audit import AuditHandler, AuditVerifyHandler
-from cellgate.http.v1.blocks import BlocksHandler
-from cellgate.http.v1.checkpoints import CheckpointHandler, CheckpointsHandler, RollbackHandler, UndoHandler
-from cellgate.http.v1.console import ConsoleUrlHandler
-from cellgate.http.v1.event_socket import EventSocketHandler
-from cellgate.http.v1.events import EventsHandler
-from cellgate.http.v1.executions import (
-    CancelHandler,
-    ExecuteHandler,
-    ExecutionHandler,
-    ExecutionsHandler,
-    InputHandler,
-    OneShotHandler,
+from cellgate.http.v1 import (
+    audit,
+    blocks,
+    checkpoints,
+    event_socket,
+    events,
+    executions,
+    explore,
+    files,
+    introspection,
+    me,
+    notebook,
+    output,
+    packages,
+    ports,
+    processes,
+    replay,
+    sessions,
+    trail,
+    usage,
 )
-from cellgate.http.v1.explore import ExploreHandler
-from cellgate.http.v1.files import FileHandler, FilesHandler
-from cellgate.http.v1.introspection import CompleteHandler, InspectHandler, VariablesHandler
-from cellgate.http.v1.me import MeHandler
-from cellgate.http.v1.notebook import BundleHandler, NotebookHandler
-from cellgate.http.v1.output import OutputHandler
-from cellgate.http.v1.packages import PackagesHandler
-from cellgate.http.v1.ports import PortHandler
-from cellgate.http.v1.processes import (
-    ProcessesHandler,
-    ProcessHandler,
-    ProcessInputHandler,
-    ProcessSignalHandler,
-)
-from cellgate.http.v1.replay import ReplayHandler
-from cellgate.http.v1.sessions import (
-    BranchHandler,
-    InterruptHandler,
-    RestartHandler,
-    SessionHandler,
-    SessionsHandler,
-    TreeHandler,
-)
-from cellgate.http.v1.trail import TrailHandler
-from cellgate.http.v1.usage import UsageHandler
+from cellgate.http.v1 import console as console_url
 from cellgate_kernels.base.errors import InvalidInput
 
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
@@ -79,82 +43,82 @@ _EXECUTION = "/v1/sessions/{session}/executions/{execution}"
 _PROCESS = "/v1/sessions/{session}/processes/{process}"
 
 TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
-    ("/healthz", HealthHandler),
-    ("/readyz", ReadyHandler),
-    ("/metrics", MetricsHandler),
+    ("/healthz", health.HealthHandler),
+    ("/readyz", health.ReadyHandler),
+    ("/metrics", health.MetricsHandler),
     ("/openapi.json", DocumentHandler),
     ("/docs", PageHandler),
-    ("/v1/info", InfoHandler),
-    ("/v1/me", MeHandler),
-    ("/v1/audit", TrailHandler),
-    ("/v1/usage", UsageHandler),
-    ("/v1/console", ConsoleUrlHandler),
-    ("/v1/execute", OneShotHandler),
-    ("/v1/sessions", SessionsHandler),
-    ("/v1/sessions/{session}", SessionHandler),
-    ("/v1/sessions/{session}/interrupt", InterruptHandler),
-    ("/v1/sessions/{session}/restart", RestartHandler),
-    ("/v1/sessions/{session}/branch", BranchHandler),
-    ("/v1/sessions/{session}/explore", ExploreHandler),
-    ("/v1/sessions/{session}/tree", TreeHandler),
-    ("/v1/sessions/{session}/checkpoints", CheckpointsHandler),
-    ("/v1/sessions/{session}/checkpoints/{checkpoint}", CheckpointHandler),
-    ("/v1/sessions/{session}/rollback", RollbackHandler),
-    ("/v1/sessions/{session}/undo", UndoHandler),
-    ("/v1/sessions/{session}/complete", CompleteHandler),
-    ("/v1/sessions/{session}/inspect", InspectHandler),
-    ("/v1/sessions/{session}/variables", VariablesHandler),
-    ("/v1/sessions/{session}/execute", ExecuteHandler),
-    ("/v1/sessions/{session}/execute-blocks", BlocksHandler),
-    ("/v1/sessions/{session}/executions", ExecutionsHandler),
-    (_EXECUTION, ExecutionHandler),
-    (_EXECUTION + "/cancel", CancelHandler),
-    (_EXECUTION + "/input", InputHandler),
-    (_EXECUTION + "/output/{index}", OutputHandler),
-    ("/v1/sessions/{session}/processes", ProcessesHandler),
-    (_PROCESS, ProcessHandler),
-    (_PROCESS + "/input", ProcessInputHandler),
-    (_PROCESS + "/signal", ProcessSignalHandler),
-    ("/v1/sessions/{session}/ports/{port}", PortHandler),
-    ("/v1/sessions/{session}/events", EventsHandler),
-    ("/v1/sessions/{session}/ws", EventSocketHandler),
-    ("/v1/sessions/{session}/notebook", NotebookHandler),
-    ("/v1/sessions/{session}/replay", ReplayHandler),
-    ("/v1/sessions/{session}/bundle", BundleHandler),
-    ("/v1/sessions/{session}/audit", AuditHandler),
-    ("/v1/sessions/{session}/audit/verify", AuditVerifyHandler),
-    ("/v1/sessions/{session}/packages", PackagesHandler),
-    ("/v1/sessions/{session}/files", FilesHandler),
-    ("/v1/sessions/{session}/files/{path}", FileHandler),
+    ("/v1/info", health.InfoHandler),
+    ("/v1/me", me.MeHandler),
+    ("/v1/audit", trail.TrailHandler),
+    ("/v1/usage", usage.UsageHandler),
+    ("/v1/console", console_url.ConsoleUrlHandler),
+    ("/v1/execute", executions.OneShotHandler),
+    ("/v1/sessions", sessions.SessionsHandler),
+    ("/v1/sessions/{session}", sessions.SessionHandler),
+    ("/v1/sessions/{session}/interrupt", sessions.InterruptHandler),
+    ("/v1/sessions/{session}/restart", sessions.RestartHandler),
+    ("/v1/sessions/{session}/branch", sessions.BranchHandler),
+    ("/v1/sessions/{session}/explore", explore.ExploreHandler),
+    ("/v1/sessions/{session}/tree", sessions.TreeHandler),
+    ("/v1/sessions/{session}/checkpoints", checkpoints.CheckpointsHandler),
+    ("/v1/sessions/{session}/checkpoints/{checkpoint}", checkpoints.CheckpointHandler),
+    ("/v1/sessions/{session}/rollback", checkpoints.RollbackHandler),
+    ("/v1/sessions/{session}/undo", checkpoints.UndoHandler),
+    ("/v1/sessions/{session}/complete", introspection.CompleteHandler),
+    ("/v1/sessions/{session}/inspect", introspection.InspectHandler),
+    ("/v1/sessions/{session}/variables", introspection.VariablesHandler),
+    ("/v1/sessions/{session}/execute", executions.ExecuteHandler),
+    ("/v1/sessions/{session}/execute-blocks", blocks.BlocksHandler),
+    ("/v1/sessions/{session}/executions", executions.ExecutionsHandler),
+    (_EXECUTION, executions.ExecutionHandler),
+    (_EXECUTION + "/cancel", executions.CancelHandler),
+    (_EXECUTION + "/input", executions.InputHandler),
+    (_EXECUTION + "/output/{index}", output.OutputHandler),
+    ("/v1/sessions/{session}/processes", processes.ProcessesHandler),
+    (_PROCESS, processes.ProcessHandler),
+    (_PROCESS + "/input", processes.ProcessInputHandler),
+    (_PROCESS + "/signal", processes.ProcessSignalHandler),
+    ("/v1/sessions/{session}/ports/{port}", ports.PortHandler),
+    ("/v1/sessions/{session}/events", events.EventsHandler),
+    ("/v1/sessions/{session}/ws", event_socket.EventSocketHandler),
+    ("/v1/sessions/{session}/notebook", notebook.NotebookHandler),
+    ("/v1/sessions/{session}/replay", replay.ReplayHandler),
+    ("/v1/sessions/{session}/bundle", notebook.BundleHandler),
+    ("/v1/sessions/{session}/audit", audit.AuditHandler),
+    ("/v1/sessions/{session}/audit/verify", audit.AuditVerifyHandler),
+    ("/v1/sessions/{session}/packages", packages.PackagesHandler),
+    ("/v1/sessions/{session}/files", files.FilesHandler),
+    ("/v1/sessions/{session}/files/{path}", files.FileHandler),
 )
 """The paths of our own interface, as `/openapi.json` shows them."""
 
 _KERNEL = "/api/kernels/{kernel}"
 
 JUPYTER: tuple[tuple[str, type[BaseHandler]], ...] = (
-    ("/api/?", ApiHandler),
-    ("/api/status", StatusHandler),
-    ("/api/kernelspecs", KernelspecsHandler),
-    ("/api/kernelspecs/{name}", KernelspecHandler),
-    ("/kernelspecs/{name}/{file}", KernelspecResourceHandler),
-    ("/api/kernels", KernelsHandler),
-    (_KERNEL, KernelHandler),
-    (_KERNEL + "/interrupt", KernelInterruptHandler),
-    (_KERNEL + "/restart", KernelRestartHandler),
-    (_KERNEL + "/channels", ChannelsHandler),
-    ("/api/sessions", NotebookSessionsHandler),
-    ("/api/sessions/{session}", NotebookSessionHandler),
-    ("/login", LoginHandler),
+    ("/api/?", kernels.ApiHandler),
+    ("/api/status", kernels.StatusHandler),
+    ("/api/kernelspecs", kernelspecs.KernelspecsHandler),
+    ("/api/kernelspecs/{name}", kernelspecs.KernelspecHandler),
+    ("/kernelspecs/{name}/{file}", kernelspecs.KernelspecResourceHandler),
+    ("/api/kernels", kernels.KernelsHandler),
+    (_KERNEL, kernels.KernelHandler),
+    (_KERNEL + "/interrupt", kernels.KernelInterruptHandler),
+    (_KERNEL + "/restart", kernels.KernelRestartHandler),
+    (_KERNEL + "/channels", channels.ChannelsHandler),
+    ("/api/sessions", document_sessions.NotebookSessionsHandler),
+    ("/api/sessions/{session}", document_sessions.NotebookSessionHandler),
+    ("/login", login.LoginHandler),
 )
 """The paths of Jupyter's own interface."""
 
 CONSOLE: tuple[tuple[str, type[BaseHandler]], ...] = (
-    ("/", ConsoleHandler),
-    ("/console/sign-in", SignInHandler),
-    ("/console/sign-out", SignOutHandler),
-    ("/console/oidc", ProviderHandler),
-    ("/console/oidc/callback", ProviderAnswerHandler),
-    ("/console/{asset}", ConsoleFileHandler),
+    ("/", console.ConsoleHandler),
+    ("/console/sign-in", console.SignInHandler),
+    ("/console/sign-out", console.SignOutHandler),
+    ("/console/oidc", console.ProviderHandler),
+    ("/console/oidc/callback", console.ProviderAnswerHandler),
+    ("/console/{asset}", console.ConsoleFileHandler),
 )
 """The paths of the page for people: for its browser alone, so they may change with it."""
 
@@ -196,7 +160,7 @@ def routes(services: Services) -> list[Route]:
     ]
     found = own + [(pattern(path), handler, given) for path, handler in (*JUPYTER, *CONSOLE)]
     # Paths are tried in turn, and most requests bring a cell.
-    found.sort(key=lambda route: route[1] is not ExecuteHandler)
+    found.sort(key=lambda route: route[1] is not executions.ExecuteHandler)
     if not base_url:
         return found
     prefix = re.escape(base_url)

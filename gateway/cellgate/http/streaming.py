@@ -17,12 +17,14 @@ from tornado.iostream import StreamClosedError
 from tornado.web import Finish
 
 from cellgate.errors import stream_problem_of
-from cellgate.http.base import BaseHandler, encode
+from cellgate.http.base import BaseHandler
+from cellgate.http.message import encode
 from cellgate.http.operation import Format
 from cellgate.http.services import Services
 from cellgate.record.rows import EventRow
 from cellgate.wire.answers import KeepAlive
-from cellgate_kernels.base.errors import CellgateError
+from cellgate.wire.queries import EventsQuery
+from cellgate_kernels.base.errors import CellgateError, InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
 
 Batches = AsyncGenerator[list[EventRow], None]
@@ -50,6 +52,20 @@ def _seen(flushed: asyncio.Future[None]) -> None:
 
 async def _next(batches: Batches) -> list[EventRow] | None:
     return await anext(batches, None)
+
+
+def event_position(handler: BaseHandler) -> int:
+    """Return the seq after which to send events: `after` or Last-Event-ID, or 0. Raises InvalidInput.
+
+    The later of both: a browser's EventSource that connects again sends the address of the first time.
+    """
+    after = handler.query(EventsQuery).after or 0
+    last = handler.request.headers.get("Last-Event-ID")
+    if last is None:
+        return after
+    if not (last.isascii() and last.isdecimal() and len(last) < 17):
+        raise InvalidInput("Last-Event-ID must be the seq of an event")
+    return max(after, int(last))
 
 
 class StreamingHandler(BaseHandler):

@@ -1,7 +1,7 @@
 """The request bodies of the wire.
 
 Bodies are frozen and strict: an unknown field and a wrong type are refused with the name of the field.
-``http.base`` decodes them; ``execution.checks`` checks the values that types alone can't. The gateway's
+``http.message`` decodes them; ``execution.checks`` checks the values that types alone can't. The gateway's
 answers are in ``answers``. Pure.
 """
 

@@ -16,8 +16,9 @@ import pytest
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder, encoded_result
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
-from cellgate.http import base
-from cellgate.http.base import BaseHandler, decode_heavy
+from cellgate.http import message
+from cellgate.http.base import BaseHandler
+from cellgate.http.message import decode_heavy
 from cellgate.http.operation import requires
 from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.record import events
@@ -322,7 +323,7 @@ async def test_other_requests_do_not_wait_for_a_heavy_body(
         assert may_go.wait(DEADLINE)
         return decode_heavy(body, kind)
 
-    monkeypatch.setattr(base, "decode_heavy", slowly)
+    monkeypatch.setattr(message, "decode_heavy", slowly)
     heavy = asyncio.ensure_future(asyncio.to_thread(post, port, b'{"a":"' + b"x" * MIB + b'"}'))
     assert await asyncio.to_thread(begun.wait, DEADLINE)
     assert await asyncio.to_thread(post, port, b'{"a":1,"b":2}') == (200, 2)

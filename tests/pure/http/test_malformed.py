@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellgate.http.base import decode
+from cellgate.http.message import decode
 from cellgate.wire.models import ExecuteBody
 from cellgate_kernels.base.errors import InvalidInput
 

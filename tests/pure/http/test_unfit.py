@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cellgate.http.base import decode
+from cellgate.http.message import decode
 from cellgate.http.queries import read_query
 from cellgate.http.unfit import MOST_SHOWN
 from cellgate.wire import models

@@ -17,7 +17,7 @@ from cellgate.doors.base import DoorHandler
 from cellgate.errors import Conflict, InvalidToken, NotFound, status_of
 from cellgate.files.tree import MAX_PATH, Parts, parse_path
 from cellgate.http.access import host_name
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.services import Services
 from cellgate.identity.addresses import is_loopback
 from cellgate.identity.principal import Ask, Login

@@ -16,7 +16,7 @@ from cellgate.doors.e2b.setup import SETUP
 from cellgate.errors import ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import Format, requires
 from cellgate.http.services import Services
 from cellgate.http.v1.executions import checked_cell

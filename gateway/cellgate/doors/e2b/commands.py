@@ -19,7 +19,7 @@ import msgspec
 from cellgate.doors.base import Asked
 from cellgate.doors.e2b.base import SandboxHandler, Unsupported, home_path, parse_home_path
 from cellgate.errors import NotFound
-from cellgate.http.base import decode, decode_heavy, encode
+from cellgate.http.message import decode, decode_heavy, encode
 from cellgate.http.operation import Format, requires
 from cellgate.identity.principal import Permission
 from cellgate.processes.request import check_input, check_process

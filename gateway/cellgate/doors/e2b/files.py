@@ -23,7 +23,7 @@ from cellgate.doors.e2b.base import (
 )
 from cellgate.errors import UnsupportedMedia
 from cellgate.files.tree import MAX_DEPTH, Item, Parts
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.multipart import FormReader
 from cellgate.http.operation import requires
 from cellgate.http.services import Services

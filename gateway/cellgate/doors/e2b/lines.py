@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from cellgate.doors.e2b.setup import CHART, DATA
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.record.rows import EventRow
 from cellgate_kernels.protocol.outputs import strip_ansi
 

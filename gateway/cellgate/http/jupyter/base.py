@@ -16,8 +16,9 @@ import msgspec
 from cellgate.console.cookies import CookiePlace, Purpose
 from cellgate.errors import NotFound, quota_of
 from cellgate.http.access import token_of
-from cellgate.http.base import BaseHandler, encode
+from cellgate.http.base import BaseHandler
 from cellgate.http.jupyter.logged_in import WORD_HEADER, login_of
+from cellgate.http.message import encode
 from cellgate.identity.principal import Ask, Login
 from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
@@ -85,7 +86,7 @@ class JupyterHandler(BaseHandler):
     @property
     def login_place(self) -> CookiePlace:
         """The place of the cookie of a client that has logged in."""
-        return replace(self.cookie_place, purpose=Purpose.JUPYTER)
+        return replace(self.sender.cookie_place, purpose=Purpose.JUPYTER)
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         quota = quota_of(error)

@@ -36,7 +36,7 @@ class LoginHandler(Entrance, JupyterHandler):
         if "text/html" in self.request.headers.get("Accept", "").lower():
             self._lead()
             return
-        place = self.cookie_place
+        place = self.sender.cookie_place
         secure = "; Secure" if place.secure else ""
         word = new_word(time.time())
         self.set_header(

@@ -10,7 +10,8 @@ import re
 from functools import cached_property
 from typing import Any
 
-from cellgate.http.base import BaseHandler, encode
+from cellgate.http.base import BaseHandler
+from cellgate.http.message import encode
 from cellgate.http.openapi.document import Table, build_document
 from cellgate.http.openapi.page import ORIGIN, reference_page
 from cellgate.http.operation import HTML, JSON, Answer, Foreign, operation

@@ -16,7 +16,7 @@ from cellgate.execution.answer_size import AnswerSize, images_in, shorten
 from cellgate.execution.blocks import FAILED, Block, check_blocks, exit_code
 from cellgate.execution.request import check_execute
 from cellgate.execution.results import ResultBuilder
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
 from cellgate.http.v1.executions import ExecutionAnswers, checked_cell
 from cellgate.identity.principal import Permission

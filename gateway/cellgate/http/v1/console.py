@@ -24,7 +24,7 @@ class ConsoleUrlHandler(BaseHandler):
         query=Query,
     )
     async def post(self) -> None:
-        if self.signed_in is not None:
+        if self.sender.signed_in is not None:
             # It would outlive the sign-in that asks, whose user could sign out and be none the wiser.
             raise Forbidden("A browser that is signed in signs in no other: send a token", cause="sign_in")
         at = f"{self.request.protocol}://{self.request.host}{self.services.front.base_url}"

@@ -18,10 +18,12 @@ from tornado.iostream import StreamClosedError
 from cellgate.channels.frames import frame
 from cellgate.errors import TooLarge, stream_problem_of
 from cellgate.execution.checks import check_text
-from cellgate.http.base import BaseHandler, decode, decode_heavy, encode
+from cellgate.http.base import BaseHandler
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream
+from cellgate.http.message import decode, decode_heavy, encode
 from cellgate.http.operation import HTML, READS, Answer, operation
+from cellgate.http.streaming import event_position
 from cellgate.http.v1.executions import checked_cell
 from cellgate.identity.principal import Permission
 from cellgate.record.events import EventLog
@@ -68,7 +70,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidInput("This path takes WebSockets; /events beside it gives the same as a stream")
         self._key = key
-        self._after = self.event_position()
+        self._after = event_position(self)
         self._events = await self.services.sessions.archive.log(self.owner, key)
         await WatchedWebSocketHandler.get(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cellgate.errors import NotAcceptable, NotRecorded
 from cellgate.http.operation import JSON, NDJSON, READS, SSE, Answer, Format, operation
-from cellgate.http.streaming import StreamingHandler
+from cellgate.http.streaming import StreamingHandler, event_position
 from cellgate.identity.principal import Permission
 from cellgate.wire.answers import EventPage
 from cellgate.wire.events import Event
@@ -31,7 +31,7 @@ class EventsHandler(StreamingHandler):
     )
     async def get(self, key: str) -> None:
         form = self.accepted()
-        after = self.event_position()
+        after = event_position(self)
         log = await self.services.sessions.archive.log(self.owner, key)
         if form is not Format.JSON:
             await self.stream(log.follow(after), form)

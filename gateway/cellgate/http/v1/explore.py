@@ -19,7 +19,7 @@ from cellgate.execution.answer_size import AnswerSize, images_in
 from cellgate.execution.checks import check_session_key
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
 from cellgate.http.v1.executions import ExecutionAnswers, checked_cell
 from cellgate.identity.principal import Permission

@@ -15,19 +15,12 @@ from urllib.parse import quote
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
-from cellgate.errors import (
-    Conflict,
-    FileHeld,
-    QueueFull,
-    QuotaExceeded,
-    ShuttingDown,
-    TooLarge,
-    UnsupportedMedia,
-)
+from cellgate import errors
 from cellgate.files.listing import Stop, modified_at
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
-from cellgate.http.base import MAX_DRAINED_BODY, MAX_JSON_BODY, BaseHandler
+from cellgate.http.base import BaseHandler
+from cellgate.http.message import MAX_DRAINED_BODY, MAX_JSON_BODY
 from cellgate.http.multipart import FormReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
 from cellgate.http.services import Services
@@ -41,7 +34,7 @@ from cellgate.wire.queries import FileActionQuery, FilesQuery, SessionQuery
 from cellgate_kernels.base.errors import CellgateError, InvalidInput
 
 MAX_UPLOAD = 1 << 40
-UPLOADS = (*STARTS, QuotaExceeded, QueueFull, Conflict)
+UPLOADS = (*STARTS, errors.QuotaExceeded, errors.QueueFull, errors.Conflict)
 """Errors of an upload."""
 FILE_HEADERS = {"ETag": "Changes with the file.", "Content-Disposition": "The name of the file."}
 CONTENT_RANGE = {"Content-Range": "Which bytes of how many."}
@@ -52,7 +45,7 @@ IN_RANGES = (
 )
 DOWNLOAD: Mapping[str, Any] = {
     "headers": {"Range": "One range of bytes.", **IF_NONE_MATCH},
-    "errors": (*READS, FileHeld),
+    "errors": (*READS, errors.FileHeld),
     "query": SessionQuery,
     "needs": Permission.FILES,
 }
@@ -143,7 +136,7 @@ class UploadHandler(BaseHandler):
         else:
             if self._refused is None and self._body_size + len(chunk) > MAX_JSON_BODY:
                 # Of these methods none has a body to speak of; what comes is kept in memory.
-                self._refused = TooLarge("This method takes no such body")
+                self._refused = errors.TooLarge("This method takes no such body")
             super().data_received(bytes(chunk))
 
     def on_connection_close(self) -> None:
@@ -212,7 +205,7 @@ class FilesHandler(FolderHandler):
         "List a session's files",
         Answer(200, "One page, sorted by path.", {JSON: FilePage}),
         query=FilesQuery,
-        errors=(*READS, QueueFull, ShuttingDown),
+        errors=(*READS, errors.QueueFull, errors.ShuttingDown),
         needs=Permission.FILES,
     )
     async def get(self, key: str) -> None:
@@ -317,7 +310,9 @@ class FileHandler(FileAnswers, UploadHandler):
     def begin(self) -> None:
         kind = self.request.headers.get("Content-Type", "")
         if kind.startswith("multipart/"):
-            raise UnsupportedMedia("PUT takes the file's bytes as they are; POST to .../files takes forms")
+            raise errors.UnsupportedMedia(
+                "PUT takes the file's bytes as they are; POST to .../files takes forms"
+            )
         self._parts: Parts = parse_path(self.path_args[1])
         self._upload: Upload | None = None
 
@@ -353,7 +348,7 @@ class FileHandler(FileAnswers, UploadHandler):
         ),
         Answer(201, "The folder was made.", {JSON: FileChanges}),
         description="With `mkdir`, the session is made if necessary. Nothing is ever replaced.",
-        errors=(*STARTS, Conflict, QuotaExceeded),
+        errors=(*STARTS, errors.Conflict, errors.QuotaExceeded),
         query=FileActionQuery,
         needs=Permission.FILES,
     )
@@ -373,7 +368,7 @@ class FileHandler(FileAnswers, UploadHandler):
         "delete_file",
         "Remove a file, a link or an empty folder",
         Answer(204, "Removed."),
-        errors=(*WRITES, Conflict),
+        errors=(*WRITES, errors.Conflict),
         needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:

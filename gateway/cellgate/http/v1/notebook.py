@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cellgate.http.operation import HTML, TEXT, Answer, Foreign, operation
-from cellgate.http.v1.conversion import answer_converted
 from cellgate.http.v1.download import (
     CONVERSIONS,
     EXPORTS,
@@ -13,6 +12,8 @@ from cellgate.http.v1.download import (
     notebook_tag,
 )
 from cellgate.identity.principal import Permission
+from cellgate.jobs.convert import check_form, extension_of
+from cellgate.pages.html_frame import PAGE_POLICY
 from cellgate.wire.queries import NotebookQuery
 
 NOTEBOOK = Foreign("Notebook", "A notebook, as nbformat 4.5 describes it.")
@@ -39,7 +40,7 @@ class NotebookHandler(DownloadHandler):
     async def get(self, key: str) -> None:
         query = self.query(NotebookQuery)
         if query.format not in {"ipynb", "notebook"}:
-            await self.while_there(answer_converted(self, key, query))
+            await self.while_there(self._converted(key, query))
             return
         await self.while_there(self._notebook(key, query))
 
@@ -51,6 +52,29 @@ class NotebookHandler(DownloadHandler):
                 moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
             )
             await self.send(parts, kind="application/x-ipynb+json", name=f"{key}.ipynb")
+
+    async def _converted(self, key: str, query: NotebookQuery) -> None:
+        """Answer with HTML, Markdown or a script in which no script runs; the conversion is a job."""
+        form = query.format
+        converted = check_form(form)
+        archive, jobs = self.services.sessions.archive, self.services.sessions.jobs
+        moment = await archive.moment(self.owner, key, self.login.reach)
+        if self.known(f"{notebook_tag(moment, query)}-{form}"):
+            return
+        with jobs.file(self.owner) as made:
+            with jobs.file(self.owner) as given:
+                parts = archive.exports.notebook(
+                    moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
+                )
+                await given.take(parts)
+                await jobs.run(self.owner, "cellgate.jobs.convert", form, given=given, made=made)
+            # Only a script's extension depends on the language, for which the whole record has to be read.
+            metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
+            extension = extension_of(form, metadata.get("language_info", {}))
+            self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
+            self.set_header("Content-Length", made.size)
+            kind = f"{converted.media_type}; charset=utf-8"
+            await self.send(made.parts(), kind=kind, name=f"{key}{extension}")
 
 
 class BundleHandler(DownloadHandler):

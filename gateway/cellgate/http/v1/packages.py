@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from cellgate.errors import (
-    PackageConflict,
-    PackageError,
-    PackageIndexUnavailable,
-    PackageNotFound,
-    PackagesNotAllowed,
-    QueueFull,
-    QuotaExceeded,
-)
+from cellgate import errors
 from cellgate.execution.checks import check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, Answer, operation
@@ -22,13 +14,13 @@ from cellgate.wire.models import PackagesBody
 from cellgate_kernels.base.errors import InvalidInput
 
 PACKAGES = (
-    PackagesNotAllowed,
-    PackageError,
-    PackageNotFound,
-    PackageConflict,
-    PackageIndexUnavailable,
-    QuotaExceeded,
-    QueueFull,
+    errors.PackagesNotAllowed,
+    errors.PackageError,
+    errors.PackageNotFound,
+    errors.PackageConflict,
+    errors.PackageIndexUnavailable,
+    errors.QuotaExceeded,
+    errors.QueueFull,
 )
 """Errors of changing packages."""
 

@@ -47,7 +47,7 @@ class PortHandler(BaseHandler):
             )
         place = ports.origin.place(self.owner, session.row.key, number)
         grant = PortGrant(
-            self.login, self.owner, session.row.key, number, place, ref(session.ports), self.signed_in
+            self.login, self.owner, session.row.key, number, place, ref(session.ports), self.sender.signed_in
         )
         reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         url = f"{ports.origin.url(place, reached_at)}?ticket={ports.tickets.issue(grant)}"

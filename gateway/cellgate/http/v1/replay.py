@@ -8,7 +8,7 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 
 from cellgate.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
-from cellgate.http.base import encode
+from cellgate.http.message import encode
 from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, Format, operation
 from cellgate.http.streaming import KEEP_ALIVE, StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
