@@ -46,7 +46,7 @@ IMPORTED = [
     "cellgate.cli.people.token",
     "cellgate.cli.people.user",
     "cellgate.cli.record.verify",
-    "cellgate.mcp.http",
+    "cellgate.mcp.door",
     "cellgate.identity.store.opening",
     "cellgate.server.assembly",
     "cellgate_kernels.backends.docker",

@@ -11,8 +11,8 @@ folder too; `Home` says which. Who gets a kernel first brings its folder, and wh
 back.
 
 Branches are the exception. A branch's folder can be written by other kernels of its sandbox even when its
-own is gone, and a kernel's folder may be used by several sessions; ``sharing`` counts them, and those that
-are not the last to leave it get a copy, by ``copying``.
+own is gone, and a kernel's folder may be used by several sessions; ``folder_users`` counts them, and those
+that are not the last to leave it get a copy, by ``copying``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weakref import WeakValueDictionary
 from cellgate.errors import storage
 from cellgate.files.copying import copy_tree, data_bytes
 from cellgate.files.data import Stop
-from cellgate.files.sharing import FolderUsers
+from cellgate.files.folder_users import FolderUsers
 from cellgate.files.snapshots import Snapshots, is_unfinished
 from cellgate.record.rows import SessionRow
 from cellgate_kernels.base import trees

@@ -26,7 +26,7 @@ Piece = tuple[int, str, bytes]
 """A file's number in the form, its name, and some of its bytes."""
 
 
-class FormReader:
+class MultipartReader:
     """Reads one form. Fields without a filename are ignored.
 
     `mislabelled`: a header of another type is no error; the form's first line has the boundary, too.

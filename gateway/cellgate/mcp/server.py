@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
 from cellgate.mcp.briefing import Wanted
-from cellgate.mcp.http import PATH, McpDoor
+from cellgate.mcp.door import PATH, McpDoor
 from cellgate.mcp.tools import McpTools
 from cellgate_kernels.base.errors import InvalidInput
 

@@ -24,7 +24,7 @@ import msgspec
 
 from cellgate.errors import PackageConflict, PackageError, QuotaExceeded, StorageError, not_written
 from cellgate.fairness.turns import Turns
-from cellgate.files.sharing import FolderUsers
+from cellgate.files.folder_users import FolderUsers
 from cellgate.packages.cache import CacheEntry, Wheel, WheelCache, entry_key
 from cellgate.packages.child import ChildLimits, run, too_large
 from cellgate.packages.places import inside

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cellgate.ports.grants import PortTickets
 from cellgate.ports.origin import PortsOrigin
-from cellgate.ports.tickets import PortTickets
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,14 @@ from cellgate.http.listener.forwarded import TrustedProxies
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import BACKLOG, FEWEST_CONNECTIONS, ListenerSettings
 from cellgate.http.metrics import Metrics
-from cellgate.http.ports import ProgramHandler
+from cellgate.http.programs import ProgramHandler
 from cellgate.http.routes import TABLE, paths, routes
 from cellgate.http.services import Front, Services
 from cellgate.http.tracing import Tracer
 from cellgate.identity.authentication import Authentication
+from cellgate.ports.grants import PortTickets
 from cellgate.ports.origin import PortsOrigin
 from cellgate.ports.served import ServedPorts
-from cellgate.ports.tickets import PortTickets
 from cellgate.server.kernels import INSTANCE_FILE, gateway_id
 from cellgate.server.log import log_program_request, log_request
 from cellgate.server.settings import FrontSettings, GatewaySettings

@@ -42,9 +42,9 @@ from cellgate_kernels.protocol.messages import (
     new_message,
     read_header,
 )
-from cellgate_kernels.protocol.overtaking import WaitingQuestions
 from cellgate_kernels.protocol.policy import SMALL_BYTES, SMALL_FRAMES
 from cellgate_kernels.protocol.unsent import LastText
+from cellgate_kernels.protocol.waiting_questions import WaitingQuestions
 
 logger = logging.getLogger(__name__)
 

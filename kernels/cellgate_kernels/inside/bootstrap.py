@@ -559,7 +559,7 @@ def session_class():
     """jupyter_client's session, for messages that are kept before they are sent.
 
     A question says which output was sent before it: the two go through sockets of their own, and the other
-    side could not tell otherwise (``kernels/cellgate_kernels/protocol/overtaking.py``).
+    side could not tell otherwise (``kernels/cellgate_kernels/protocol/waiting_questions.py``).
     """
     from jupyter_client.session import Session  # noqa: PLC0415
 

@@ -29,7 +29,7 @@ from cellgate_kernels.channels import zmtp
 from cellgate_kernels.channels.connection import KernelConnection, _Reading
 from cellgate_kernels.channels.reception import THREADS, Reception
 from cellgate_kernels.channels.sockets import LocalSocket, socket_path
-from cellgate_kernels.protocol import overtaking
+from cellgate_kernels.protocol import waiting_questions
 from cellgate_kernels.protocol.masking import Masker, MessageMasker
 from cellgate_kernels.protocol.messages import Channel, MalformedMessage, Message, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
@@ -1013,7 +1013,7 @@ def types(messages: list[Message]) -> list[str]:
 async def test_a_question_waits_for_what_was_shown_before_it(
     connection: KernelConnection, peer: Peer, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overtaking, "PATIENCE", 0.05)
+    monkeypatch.setattr(waiting_questions, "PATIENCE", 0.05)
     messages = collect(connection)
     identity = await met(peer, connection)
     shown, after = output_named(peer, "x" * size)
@@ -1024,7 +1024,7 @@ async def test_a_question_waits_for_what_was_shown_before_it(
     # However long the output is left unread.
     await asyncio.sleep(0.3)
     assert not messages
-    monkeypatch.setattr(overtaking, "PATIENCE", DEADLINE)
+    monkeypatch.setattr(waiting_questions, "PATIENCE", DEADLINE)
     connection.resume()
     peer.publish("earlier")
     peer.sockets[Channel.IOPUB].send_multipart(shown)
@@ -1036,7 +1036,7 @@ async def test_a_question_waits_for_what_was_shown_before_it(
 async def test_questions_are_not_lost_with_what_was_shown_before_them(
     connection: KernelConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overtaking, "PATIENCE", 0.05)
+    monkeypatch.setattr(waiting_questions, "PATIENCE", 0.05)
     messages = collect(connection)
     identity = await met(peer, connection)
     for number in range(30):
@@ -1069,7 +1069,7 @@ async def test_a_question_that_names_nothing_that_could_come_is_delivered(
 async def test_a_closed_connection_forgets_a_question_that_waits(
     connection: KernelConnection, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overtaking, "PATIENCE", 0.05)
+    monkeypatch.setattr(waiting_questions, "PATIENCE", 0.05)
     messages = collect(connection)
     identity = await met(peer, connection)
     connection.pause()

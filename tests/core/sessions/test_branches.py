@@ -24,7 +24,7 @@ from cellgate.errors import (
     StorageError,
 )
 from cellgate.files.copying import copy_tree
-from cellgate.files.sharing import FolderUsers
+from cellgate.files.folder_users import FolderUsers
 from cellgate.files.workspace import WorkspaceStore, folder_of
 from cellgate.identity.principal import EVERYWHERE, Reach
 from cellgate.packages.session import SessionPackages

@@ -6,7 +6,7 @@ import pytest
 
 from cellgate.errors import UnsupportedMedia
 from cellgate.http import multipart
-from cellgate.http.multipart import FormReader
+from cellgate.http.multipart import MultipartReader
 from cellgate_kernels.base.errors import InvalidInput
 
 BOUNDARY = "5f9a'()+_,./:=?-"
@@ -16,7 +16,7 @@ FORM = f"--{BOUNDARY}\r\n{PART}\r\n--{BOUNDARY}--\r\n".encode()
 
 @pytest.mark.parametrize("size", [1, 7, len(FORM)])
 def test_a_mislabelled_form_is_read_in_pieces_of_any_size(size: int) -> None:
-    reader = FormReader("application/json", mislabelled=True)
+    reader = MultipartReader("application/json", mislabelled=True)
     pieces = [piece for at in range(0, len(FORM), size) for piece in reader.feed(FORM[at : at + size])]
     reader.end()
     assert {(number, name) for number, name, _ in pieces} == {(1, "a.txt")}
@@ -31,21 +31,21 @@ def test_a_mislabelled_form_is_read_in_pieces_of_any_size(size: int) -> None:
     ],
 )
 def test_what_begins_as_no_form_is_none(body: bytes) -> None:
-    reader = FormReader("application/json", mislabelled=True)
+    reader = MultipartReader("application/json", mislabelled=True)
     with pytest.raises(UnsupportedMedia):
         reader.feed(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"--abc"])
 def test_what_ends_before_its_first_line_is_none(body: bytes) -> None:
-    reader = FormReader("text/plain", mislabelled=True)
+    reader = MultipartReader("text/plain", mislabelled=True)
     assert reader.feed(body) == []
     with pytest.raises(UnsupportedMedia):
         reader.end()
 
 
 def test_a_form_that_ends_too_early_is_told() -> None:
-    reader = FormReader("application/json", mislabelled=True)
+    reader = MultipartReader("application/json", mislabelled=True)
     reader.feed(FORM[:-20])
     with pytest.raises(InvalidInput, match="too early"):
         reader.end()
@@ -53,7 +53,7 @@ def test_a_form_that_ends_too_early_is_told() -> None:
 
 def test_elsewhere_the_label_counts() -> None:
     with pytest.raises(UnsupportedMedia):
-        FormReader("application/json")
+        MultipartReader("application/json")
 
 
 def test_a_label_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +66,11 @@ def test_a_label_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -
         return parse(value)
 
     monkeypatch.setattr(multipart, "parse_options_header", noted)
-    FormReader("multipart/form-data; boundary=x")
+    MultipartReader("multipart/form-data; boundary=x")
     long = 'multipart/form-data; boundary=x; a="' + ";" * 60_000
     with pytest.raises(UnsupportedMedia):
-        FormReader(long)
-    reader = FormReader(long, mislabelled=True)
+        MultipartReader(long)
+    reader = MultipartReader(long, mislabelled=True)
     reader.feed(b'--y\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\nz\r\n--y--\r\n')
     reader.end()
     assert max(map(len, read)) < 100

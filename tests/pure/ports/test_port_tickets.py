@@ -10,9 +10,9 @@ import pytest
 
 from cellgate.identity.principal import DEFAULT, Login, Principal
 from cellgate.identity.tickets import MOST_OF_PRINCIPAL, SIGN_IN_SECONDS, TICKET_SECONDS
+from cellgate.ports.grants import PortGrant, PortTickets
 from cellgate.ports.origin import PortPlace, PortsOrigin, check_port, parse_path, parse_ports_url
 from cellgate.ports.table import PortCounts, SessionPorts
-from cellgate.ports.tickets import PortGrant, PortTickets
 from cellgate_kernels.base.errors import InvalidInput
 
 

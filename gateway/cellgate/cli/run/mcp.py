@@ -2,7 +2,7 @@
 
 It is a client of a running gateway. Over stdin and stdout it is started by a language model's program, for
 one session; over HTTP it serves many clients, each with its own session. The tools are in ``mcp.tools``, the
-HTTP side in ``mcp.http``.
+HTTP side in ``mcp.door``.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from cellgate.doors.e2b.base import (
 from cellgate.errors import UnsupportedMedia
 from cellgate.files.tree import MAX_DEPTH, Item, Parts
 from cellgate.http.message import encode
-from cellgate.http.multipart import FormReader
+from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import requires
 from cellgate.http.services import Services
 from cellgate.http.v1.files import FileAnswers, UploadHandler
@@ -57,7 +57,7 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
     def initialize(self, services: Services) -> None:
         super().initialize(services)
         self._parts: Parts | None = None
-        self._form: FormReader | None = None
+        self._form: MultipartReader | None = None
         self._staged: dict[int, Staged] = {}
 
     def begin(self) -> None:
@@ -67,7 +67,7 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
         path = self.get_query_argument("path", "", strip=False)
         self._parts = parse_file_path(path) if path else None
         if headers.get("Content-Type", "").lower().startswith("multipart/"):
-            self._form = FormReader(headers["Content-Type"])
+            self._form = MultipartReader(headers["Content-Type"])
         elif self._parts is None:
             raise InvalidInput("path is missing")
 

@@ -21,7 +21,7 @@ from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
 from cellgate.http.base import BaseHandler
 from cellgate.http.message import MAX_DRAINED_BODY, MAX_JSON_BODY
-from cellgate.http.multipart import FormReader
+from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
 from cellgate.http.services import Services
 from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
@@ -172,7 +172,7 @@ class FolderHandler(UploadHandler):
 
     def begin(self) -> None:
         label = self.request.headers.get("Content-Type", "")
-        self._form = FormReader(label, mislabelled=self.mislabelled_forms)
+        self._form = MultipartReader(label, mislabelled=self.mislabelled_forms)
         self._staged: dict[int, Staged] = {}
 
     def parts_of(self, name: str) -> Parts:

@@ -11,8 +11,8 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, Answer, operation
 from cellgate.identity.principal import DEFAULT, Permission
 from cellgate.identity.tickets import TICKET_SECONDS
+from cellgate.ports.grants import PortGrant
 from cellgate.ports.origin import check_port
-from cellgate.ports.tickets import PortGrant
 from cellgate.wire.answers import PortUrl
 
 

@@ -25,6 +25,7 @@ from cellgate.http.plain_page import POLICY, plain_page
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
 from cellgate.ports.exchange import Exchange, ProgramAnswer
+from cellgate.ports.grants import PortGrant
 from cellgate.ports.headers import (
     Passing,
     answer_fields,
@@ -36,7 +37,6 @@ from cellgate.ports.headers import (
 )
 from cellgate.ports.origin import PortPlace, parse_path
 from cellgate.ports.table import PortConnection, SessionPorts
-from cellgate.ports.tickets import PortGrant
 from cellgate_kernels.base.errors import CellgateError, InvalidInput, PortUnanswered
 from cellgate_kernels.base.tasks import Supervisor
 
