@@ -22,7 +22,7 @@ from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.sessions.parts import SessionSettings, SharedParts
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.settings import ManagerSettings
 from cellgate_kernels.base import trees
 from cellgate_kernels.base.budget import Owner
@@ -287,7 +287,7 @@ class House:
         settings = SessionSettings(
             ExecutionSettings(OutputCaps(), interrupt_grace=0.2, settle=2.0), ChannelSettings(root, self.lane)
         )
-        self.manager = SessionManager(
+        self.manager = SessionRegistry(
             journal,
             cast(KernelspecCatalog, FakeCatalog()),
             SharedParts(cast(KernelPool, self.pool), WorkspaceStore(self.workspaces), SpillLedger(root, 0)),

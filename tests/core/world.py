@@ -39,7 +39,7 @@ from cellgate.record.store.sqlite.schema import storage_error
 from cellgate.server.observing import Observer
 from cellgate.sessions.adoption import Recovery
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.secrets import SecretSource
 from cellgate.sessions.session import Session
 from cellgate.sessions.settings import ManagerSettings
@@ -173,7 +173,7 @@ class World:
         )
         self.usage = Usage(Policy({"user": quotas or {}}), clock=self.loop.time)
         self.usage.load_records(await self.journal.reads.record_sizes())
-        self.manager = SessionManager(
+        self.manager = SessionRegistry(
             self.journal,
             self.launcher.catalog,
             SharedParts(

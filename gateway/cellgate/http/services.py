@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cellgate.sessions.exploring import Explorer
     from cellgate.sessions.files import SessionFiles
     from cellgate.sessions.reader import Archive
-    from cellgate.sessions.registry import SessionManager
+    from cellgate.sessions.registry import SessionRegistry
     from cellgate.sessions.terms import SessionTerms
     from cellgate_kernels.base.threads import ThreadLanes
     from cellgate_kernels.engine.engine import Engine
@@ -88,7 +88,7 @@ class People:
 class Sessions:
     """The sessions, and what is done with them and their records."""
 
-    manager: SessionManager
+    manager: SessionRegistry
     terms: SessionTerms
     archive: Archive
     explorer: Explorer

@@ -43,7 +43,7 @@ from cellgate.replay.run import Listener, refuse_other_environment, run_cells
 from cellgate.sessions.files import SessionFiles
 from cellgate.sessions.model import environment_of
 from cellgate.sessions.reader import Archive
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ReplayFacts
 from cellgate.wire.models import LimitsBody, SessionBody
@@ -73,7 +73,7 @@ class Replayer:
     """Runs up to four replays at once; more are refused."""
 
     def __init__(
-        self, manager: SessionManager, archive: Archive, files: SessionFiles, jobs: Jobs, version: str
+        self, manager: SessionRegistry, archive: Archive, files: SessionFiles, jobs: Jobs, version: str
     ) -> None:
         self._manager = manager
         self._archive = archive

@@ -26,7 +26,7 @@ from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.parts import SessionObserver, SharedParts
 from cellgate.sessions.reader import Archive
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate_kernels.base.leftovers import make_way
 from cellgate_kernels.base.trees import half_of_disk
 from cellgate_kernels.kernel.launcher import KernelFolders, runtime_name
@@ -71,7 +71,7 @@ def open_sessions(
         secrets=directory,
         egress=egress,
     )
-    manager = SessionManager(journal, kernels.catalog, parts, settings.manager)
+    manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _staging(settings)
     spills = Spills(staging, spilled, lanes.files)
     stack.push_async_callback(spills.finished)

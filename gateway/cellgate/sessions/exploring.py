@@ -22,7 +22,7 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.rows import SessionRow
 from cellgate.record.store.interface import RecordStore
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate_kernels.base.branching import BranchSpec
@@ -141,7 +141,7 @@ class _Alternative:
 class SessionExploration:
     """One exploration. Made by `Explorer.begin`; `ended` waits for it."""
 
-    def __init__(self, manager: SessionManager, parent: Session, plan: Plan, tasks: Supervisor) -> None:
+    def __init__(self, manager: SessionRegistry, parent: Session, plan: Plan, tasks: Supervisor) -> None:
         self.plan = plan
         self._manager = manager
         self._parent = parent
@@ -159,7 +159,7 @@ class SessionExploration:
     async def ended(self) -> list[Explored]:
         """Wait for the outcome of each alternative, in the order given.
 
-        Raises what `SessionManager.branch` and `Session.submit` do if not even one cell was accepted.
+        Raises what `SessionRegistry.branch` and `Session.submit` do if not even one cell was accepted.
         """
         return await outcome(self.task, lambda: ShuttingDown("The gateway is shutting down"))
 
@@ -312,7 +312,7 @@ class SessionExploration:
 class Explorer:
     """Explores sessions. `close` it after the manager of sessions."""
 
-    def __init__(self, manager: SessionManager, journal: RecordStore) -> None:
+    def __init__(self, manager: SessionRegistry, journal: RecordStore) -> None:
         self._manager = manager
         self._journal = journal
         self._tasks = Supervisor()

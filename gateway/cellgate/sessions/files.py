@@ -28,7 +28,7 @@ from cellgate.files.upload import Upload
 from cellgate.files.watch import MAX_HASHED
 from cellgate.files.workspace import WorkspaceStore, folder_of
 from cellgate.record.store.interface import RecordStore
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FilePage
 from cellgate.wire.models import SessionBody
@@ -79,7 +79,7 @@ class SessionFiles:
     def __init__(
         self,
         journal: RecordStore,
-        manager: SessionManager,
+        manager: SessionRegistry,
         workspaces: WorkspaceStore,
         lanes: ThreadLanes,
         space: UploadSpace,

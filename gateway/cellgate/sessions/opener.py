@@ -251,7 +251,7 @@ class SessionOpener:
         until: float | None = None,
         moved: Moved | None = None,
     ) -> Session:
-        """Return a session in memory, for one request; see `SessionManager.open_one_shot`."""
+        """Return a session in memory, for one request; see `SessionRegistry.open_one_shot`."""
         key = f"one-shot-{uuid.uuid4()}"
         row = _row(await self._journal.begin_session(principal, key), ("", key), plan, new_folder())
         store = MemoryStore() if store is None else store

@@ -24,7 +24,7 @@ from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.model import TITLE, session_model
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.answers import ExecutionModel, SessionModel, SessionTree, TreeNode
@@ -66,7 +66,7 @@ class Archive:
     def __init__(
         self,
         journal: RecordStore,
-        manager: SessionManager,
+        manager: SessionRegistry,
         exports: Exports,
         texts: Lane,
         meter: KernelMeter | None = None,

@@ -65,7 +65,7 @@ class AcceptedExecution:
     execution: ExecutionRun | tuple[str, int]
 
 
-class SessionManager:
+class SessionRegistry:
     """Finds sessions by (principal, key). Recover first, then call anything else, and `close` at the end."""
 
     def __init__(

@@ -64,7 +64,7 @@ LISTENER = "listener"
 
 
 class Session(SessionCore):
-    """A live session. Created by ``registry.SessionManager``, over when `end` returns."""
+    """A live session. Created by ``registry.SessionRegistry``, over when `end` returns."""
 
     def __init__(self, spec: SessionSpec, parts: SharedParts, settings: SessionSettings) -> None:
         self.account = parts.usage.account(spec.principal or spec.row.principal)

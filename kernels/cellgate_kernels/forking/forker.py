@@ -207,7 +207,7 @@ class Forker:
         """Return the child of this descriptor, which it takes over or closes. Raises NotForked."""
         try:
             self._check_child(pidfd)
-            return ForkedChild(pidfd, cgroup, limits.memory, self._tasks)
+            return self._new_child(pidfd, cgroup, limits)
         except (OSError, ValueError) as error:
             os.close(pidfd)
             raise NotForked(f"the child that the zygote names is none: {in_words(error)}") from error
@@ -221,6 +221,9 @@ class Forker:
     def _doubt(self, why: str) -> None:
         """Retire the zygote, which has named a child that can't be one."""
         self.retire(why)
+
+    def _new_child(self, pidfd: int, cgroup: Cgroup | None, limits: ResourceLimits) -> ForkedChild:
+        return ForkedChild(pidfd, cgroup, limits.memory, self._tasks)
 
     async def _request_child(self, number: int, door: socket.socket, scratch: str) -> int | None:
         """Have a child of this number forked; `door` is its end of the connection.

@@ -27,7 +27,7 @@ from cellgate.errors import NotFound
 from cellgate.http.operation import requires
 from cellgate.http.services import Services
 from cellgate.identity.principal import Login, Permission
-from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.sandboxes import Sandboxes
 from cellgate.sessions.session import Session
 from cellgate.wire.models import LimitsBody, SessionBody
@@ -87,7 +87,7 @@ def further_contexts(services: Services, sandbox: Session) -> list[CodeContext]:
     return [_context_of(session) for session in found if not session.ending]
 
 
-def recover_contexts(manager: SessionManager, sandboxes: Sandboxes) -> None:
+def recover_contexts(manager: SessionRegistry, sandboxes: Sandboxes) -> None:
     """Give sandboxes that a former gateway has left their contexts again; those without one end."""
     for session in sorted(manager.everybodys(), key=lambda each: each.row.id):
         told = session.row.metadata or {}
@@ -106,7 +106,7 @@ def recover_contexts(manager: SessionManager, sandboxes: Sandboxes) -> None:
             _join(manager, sandboxes, found, context)
 
 
-def _join(manager: SessionManager, sandboxes: Sandboxes, sandbox: Session, context: CodeContext) -> None:
+def _join(manager: SessionRegistry, sandboxes: Sandboxes, sandbox: Session, context: CodeContext) -> None:
     """Let a context be the sandbox's for as long as both live; it ends with it."""
     sandboxes.of(sandbox).add(context.id, context.session)
     manager.end_with(context.session, sandbox)
