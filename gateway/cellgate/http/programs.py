@@ -60,6 +60,23 @@ class _Target:
     path: str
 
 
+def _check_page(headers: HTTPHeaders) -> None:
+    """Raise Forbidden for a request by a page of any other origin: a browser says where it is from.
+
+    Cookies alone would not tell: they are the same for all ports of a host.
+    """
+    site = headers.get("Sec-Fetch-Site", "none")
+    if site not in OWN_PAGES:
+        raise Forbidden(
+            "Another origin's page asks for this: open it by an address of its own, which has a ticket",
+            cause="origin",
+        )
+    origin = headers.get("Origin")
+    own = headers.get("Host", "").lower()
+    if origin is not None and origin_host(origin) != own:
+        raise Forbidden("Pages of other origins may not ask for this", cause="origin")
+
+
 class ProgramHandler(BaseHandler):
     """One request, whatever its path."""
 
@@ -177,32 +194,16 @@ class ProgramHandler(BaseHandler):
 
     def _by_cookie(self, grant: PortGrant) -> _Target:
         """Return a browser: only for what its user does, and the pages of this origin. Raises Forbidden."""
-        self._check_page()
+        _check_page(self.request.headers)
         self._enter(grant.login, grant.signed_in)
         ports = grant.open_ports
         if ports is None:
             raise NotFound("This session has ended")
         return _Target(ports, grant.port, grant.place.prefix, self._path_below(grant.place.prefix))
 
-    def _check_page(self) -> None:
-        """Raise Forbidden for a request by a page of any other origin: a browser says where it is from.
-
-        Cookies alone would not tell: they are the same for all ports of a host.
-        """
-        site = self.request.headers.get("Sec-Fetch-Site", "none")
-        if site not in OWN_PAGES:
-            raise Forbidden(
-                "Another origin's page asks for this: open it by an address of its own, which has a ticket",
-                cause="origin",
-            )
-        origin = self.request.headers.get("Origin")
-        own = self.request.headers.get("Host", "").lower()
-        if origin is not None and origin_host(origin) != own:
-            raise Forbidden("Pages of other origins may not ask for this", cause="origin")
-
     async def _by_token(self) -> _Target:
         """Return a program: its token is in the Authorization field, and the session in the path."""
-        self._check_page()
+        _check_page(self.request.headers)
         given = self.request.headers.get("Authorization", "")
         try:
             found = self.services.people.access.authenticate(given, None)

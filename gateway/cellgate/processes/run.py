@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import Signals
 from typing import Any, Final, Protocol
 
@@ -83,13 +83,11 @@ class ProcessRun:
         self._program = program
         self._masker = host.masker()
         mask = (lambda text: text) if self._masker is None else self._masker.text
-        # Not the request itself: the values of its variables are kept nowhere.
+        # The values of its variables are kept nowhere.
+        unnamed = tuple((name, "") for name, _ in request.env)
+        self._request = replace(request, argv=(), cwd=mask(request.cwd), env=unnamed)
         self._argv = [mask(word) for word in request.argv]
         self._forgotten = 0
-        self._cwd = mask(request.cwd)
-        self._env = [name for name, _ in request.env]
-        self._takes_input = request.stdin
-        self._timeout = request.timeout
         self._outputs = ProcessOutputs(host.cap, self._masker)
         self._cause: str | None = None
         self._end: _End | None = None
@@ -119,7 +117,7 @@ class ProcessRun:
     @property
     def folder(self) -> tuple[str, ...]:
         """The names of the folder that it runs in, below the workspace."""
-        return tuple(self._cwd.split("/")) if self._cwd else ()
+        return tuple(self._request.cwd.split("/")) if self._request.cwd else ()
 
     @property
     def kept(self) -> int:
@@ -160,16 +158,16 @@ class ProcessRun:
         event = self._record(
             "process_started",
             argv=self._argv,
-            cwd=self._cwd,
-            env=self._env,
-            stdin=self._takes_input,
-            timeout=self._timeout,
+            cwd=self._request.cwd,
+            env=[name for name, _ in self._request.env],
+            stdin=self._request.stdin,
+            timeout=self._request.timeout,
             pid=self._program.pid,
         )
         self._first_seq = event["seq"]
         self._guard = guard
-        if self._timeout is not None:
-            self._later(self._timeout, self.terminate, TIMEOUT)
+        if self._request.timeout is not None:
+            self._later(self._request.timeout, self.terminate, TIMEOUT)
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
         guarded_call = self._guard(call, f"process {self.id}")
@@ -280,7 +278,7 @@ class ProcessRun:
     def give_input(self, data: bytes, *, close: bool) -> None:
         """Send it input, and the end of it. Raises Conflict when it takes none, InvalidInput for too much."""
         self._check_running()
-        if not self._takes_input:
+        if not self._request.stdin:
             raise Conflict("This process was started without input; start it with stdin: true")
         if data:
             self._program.write(data)
@@ -301,7 +299,7 @@ class ProcessRun:
             session=self._host.log.key,
             state="running" if self.running else "exited",
             argv=[*self._argv, cut] if self._forgotten else self._argv,
-            cwd=self._cwd,
+            cwd=self._request.cwd,
             pid=self._program.pid,
             exit_code=None if found is None else found.code,
             signal=None if found is None else found.signal_name,

@@ -61,7 +61,7 @@ def _of_another_kind(
     kernel = session.row.kernel
     if names_kernel(body) and kernels.choose(body.kernel, body.language, kernel) != kernel:
         return f"kernel {kernel!r}"
-    network = "allow" if session.slot.has_network else "none"
+    network = "allow" if session.slot.profile.egress else "none"
     if body.network not in (None, network):
         return f"network {network!r}"
     if body.checkpoint not in (None, AUTO if session.undo.automatic else "none"):

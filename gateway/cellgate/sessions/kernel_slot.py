@@ -56,6 +56,7 @@ class KernelCallbacks:
 class SessionKernel:
     """Holds at most one kernel at a time. `proxy`: their way to a network, if they have one.
 
+    `profile`: that of its kernels, without the values of secrets. `secrets`: the session's, if it has any.
     Attaching and removing a kernel always run to completion, even if the caller is cancelled, so its files
     are never left half moved.
     """
@@ -80,11 +81,11 @@ class SessionKernel:
         """Whether it waits for its turn to get a kernel; not while one starts for it."""
         self._left_line_at = 0.0
         self._time = asyncio.get_running_loop().time
-        self._profile = profile
+        self.profile = profile
         self._pool = pool
         self._files = files
         self._callbacks = callbacks
-        self._secrets = callbacks.secrets
+        self.secrets = callbacks.secrets
         self._neighbours = callbacks.neighbours
         self._network = NetworkWay(proxy, callbacks.neighbours)
         self._tasks = Supervisor(packages.ids)
@@ -96,11 +97,6 @@ class SessionKernel:
         return self.current is not None and self.current.alive
 
     @property
-    def has_network(self) -> bool:
-        """Whether its kernels have a way to a network."""
-        return self._profile.egress
-
-    @property
     def workspace(self) -> Path:
         """The folder that holds the session's files now; without a kernel it may not exist."""
         return self.current.workspace if self.current else self._files.place
@@ -110,20 +106,15 @@ class SessionKernel:
         until = self._time() if self.in_line else self._left_line_at
         return max(0.0, until - since)
 
-    @property
-    def variables(self) -> tuple[tuple[str, str], ...]:
-        """The environment variables of the session's kernels."""
-        return self._profile.env
-
     async def claim(self, patience: float | None = None) -> Kernel:
         """Return a fresh kernel with the session's files; waits in line for it at most `patience` seconds.
 
         It may share a folder with others. Raises the pool's errors and StorageError; then there is no kernel.
         """
         assert self.current is None
-        profile = self._profile
-        if self._secrets is not None:
-            profile = replace(profile, secrets=self._secrets.current())
+        profile = self.profile
+        if self.secrets is not None:
+            profile = replace(profile, secrets=self.secrets.current())
         joined = self._time()
         self.in_line = True
         try:
@@ -211,16 +202,6 @@ class SessionKernel:
         self._neighbours.arrive(kernel, neighbour)
 
     # Branches
-
-    @property
-    def profile(self) -> KernelProfile:
-        """The profile of the session's kernels, without the values of secrets."""
-        return self._profile
-
-    @property
-    def secrets(self) -> SessionSecrets | None:
-        """The session's secrets, if it has any."""
-        return self._secrets
 
     @property
     def neighbours(self) -> list[str]:
@@ -342,9 +323,9 @@ class SessionKernel:
         return kernel
 
     def _attend(self, kernel: Kernel) -> None:
-        if self._secrets is not None:
+        if self.secrets is not None:
             if not kernel.connection.masks:
-                kernel.connection.mask(self._secrets.masker())
+                kernel.connection.mask(self.secrets.masker())
             # Before all who are told of the kernel's end.
             kernel.exited.add_done_callback(lambda _: kernel.connection.show_rest())
         self._callbacks.attend(kernel)

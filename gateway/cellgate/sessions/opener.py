@@ -293,7 +293,7 @@ class SessionOpener:
             use.session = None
             self.keys.release((row.principal, row.key))
             if row.principal and session.record.cause != "deleted":
-                self.variables.keep(row.principal, row.id, session.slot.variables)
+                self.variables.keep(row.principal, row.id, session.slot.profile.env)
 
     def check_admitted(self, principal: str) -> None:
         """Check that a principal was not shut out while a request waited. Raises Forbidden."""

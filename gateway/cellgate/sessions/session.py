@@ -82,23 +82,7 @@ class Session(SessionCore):
             self.queue, RunContext(spec.log, settings.execution, self, parts.observer, self.account.name)
         )
         self.replacement = KernelReplacement(self)
-        self.slot = SessionKernel(
-            spec.profile,
-            parts.pool,
-            parts.workspaces.of(folder_of(spec.row)),
-            SessionPackages(self.account.name, spec.row.id, parts.installer, self.ids),
-            KernelCallbacks(
-                key=spec.row.key,
-                secrets=spec.secrets,
-                neighbours=parts.neighbours,
-                room=self._room,
-                attend=self._attend,
-                exited=self.tasks.guard(self.replacement.kernel_exited, "death of a kernel"),
-                moved=self.replacement.moved,
-                claimant=lambda: Claimant(self.account.name, parts.weight_of(self.account.name)),
-            ),
-            _proxy(self, spec, parts),
-        )
+        self.slot = _slot(self, spec, parts)
         spec.log.overfull = self.slot.hold_back
         self.undo = SessionUndo(
             parts.pool,
@@ -419,6 +403,23 @@ class Session(SessionCore):
     def begin_end(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
         """Begin what `end` waits for: from this moment on the session is `ending`."""
         return self._end.begin(cause, keep_files=keep_files, keep_kernel=keep_kernel)
+
+
+def _slot(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionKernel:
+    """Return the place of the session's kernel, which has none yet."""
+    callbacks = KernelCallbacks(
+        key=spec.row.key,
+        secrets=spec.secrets,
+        neighbours=parts.neighbours,
+        room=session._room,
+        attend=session._attend,
+        exited=session.tasks.guard(session.replacement.kernel_exited, "death of a kernel"),
+        moved=session.replacement.moved,
+        claimant=lambda: Claimant(session.account.name, parts.weight_of(session.account.name)),
+    )
+    files = parts.workspaces.of(folder_of(spec.row))
+    packages = SessionPackages(session.account.name, spec.row.id, parts.installer, session.ids)
+    return SessionKernel(spec.profile, parts.pool, files, packages, callbacks, _proxy(session, spec, parts))
 
 
 def _proxy(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:

@@ -135,6 +135,25 @@ def settled(found, is_object):
     ], said
 
 
+def base_of(label, code):
+    """Return a field's name for a label, if no other has it."""
+    if type(code) in (str, int):
+        return code
+    inside = code[f"${tag_of(code)}"] if tag_of(code) else None
+    return inside if isinstance(inside, str) else str(label)
+
+
+def times_of_day(values):
+    """Arrow's, to the nanosecond, which Python's own times of day don't know."""
+    found = []
+    for value, gone in zip(values.astype("int64[pyarrow]"), values.isna(), strict=True):
+        seconds, fraction = (0, 0) if gone else divmod(int(value), 10**9)
+        text = (datetime.min + timedelta(seconds=seconds)).time().isoformat()  # noqa: DTZ901
+        exactly = f".{fraction:09d}".rstrip("0") if fraction else ""
+        found.append(None if gone else text + exactly)
+    return found
+
+
 class Writer:
     """Writes one table, of limited size."""
 
@@ -197,7 +216,7 @@ class Writer:
     def names(self, labels, index, *, is_series):
         """Return each field's name, which is its key in the rows, and its label if that differs."""
         encoded = [self.value(label) for label in labels]
-        bases = [self.base(*pair) for pair in zip(labels, encoded, strict=True)]
+        bases = [base_of(*pair) for pair in zip(labels, encoded, strict=True)]
         if is_series and not labels[0]:
             bases = ["values"]
         taken, numbers = {str(base) for base in bases}, {}
@@ -222,7 +241,7 @@ class Writer:
         for at, label in enumerate(index.names):
             default = "index" if index.nlevels == 1 else f"level_{at}"
             code = self.value(label)
-            base = default if label is None else self.base(label, code)
+            base = default if label is None else base_of(label, code)
             if label is None and base == "index" and base in taken and "level_0" not in taken:
                 base = "level_0"  # as reset_index does
             name = another(base) if str(base) in taken else base
@@ -231,13 +250,6 @@ class Writer:
             plain = label is None if name == default else type(code) is type(name) and code == name
             of_index.append({"name": name} if plain else {"name": name, "label": code})
         return [*of_index, *of_columns]
-
-    def base(self, label, code):
-        """Return a field's name for a label, if no other has it."""
-        if type(code) in (str, int):
-            return code
-        inside = code[f"${tag_of(code)}"] if tag_of(code) else None
-        return inside if isinstance(inside, str) else str(label)
 
     def columns(self, columns):
         """Return the properties of the columns' index that its labels don't show."""
@@ -294,7 +306,7 @@ class Writer:
             if dtype.kind == "m":
                 return field, self.durations(values)
         if dtype.name == "time64[ns][pyarrow]":
-            return {**field, "values": "time"}, self.times_of_day(values)
+            return {**field, "values": "time"}, times_of_day(values)
         if field["type"] in ("integer", "number", "boolean") and dtype.kind != "c":
             return field, self.numbers(values, dtype)
         is_object = isinstance(dtype, self.numpy.dtype) and dtype.kind == "O"
@@ -389,16 +401,6 @@ class Writer:
         missing = self.numpy.isnat(values).tolist()
         pairs = zip(values.astype("int64").tolist(), missing, strict=True)
         return [None if gone else duration(value * factor) for value, gone in pairs]
-
-    def times_of_day(self, values):
-        """Arrow's, to the nanosecond, which Python's own times of day don't know."""
-        found = []
-        for value, gone in zip(values.astype("int64[pyarrow]"), values.isna(), strict=True):
-            seconds, fraction = (0, 0) if gone else divmod(int(value), 10**9)
-            text = (datetime.min + timedelta(seconds=seconds)).time().isoformat()  # noqa: DTZ901
-            exactly = f".{fraction:09d}".rstrip("0") if fraction else ""
-            found.append(None if gone else text + exactly)
-        return found
 
     # Values
 

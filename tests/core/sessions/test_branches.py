@@ -140,7 +140,7 @@ def test_a_branch_has_what_its_parent_has_and_goes_on_from_there(world: Family) 
     assert model.branched_from is not None
     assert model.shares_sandbox_with == ["p"]
     assert of_parent.shares_sandbox_with == ["b"]
-    assert branch.slot.variables == (("A", "1"),)
+    assert branch.slot.profile.env == (("A", "1"),)
     last = world.recorded("p")[-1]
     assert (last["type"], last["branch"], last["workspace"], last["seed"]) == ("branched", "b", "copy", 7)
     first = world.recorded("b")[0]

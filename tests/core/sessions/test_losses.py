@@ -334,7 +334,7 @@ def test_a_request_that_names_variables_and_limits_gets_those(world: World) -> N
     session = world.live("s")
     assert session is not None
     assert (session.limits.cell_timeout, session.limits.idle_timeout) == (60, 900)
-    assert session.slot.variables == (("OTHER", "1"),)
+    assert session.slot.profile.env == (("OTHER", "1"),)
 
 
 def test_packages_that_are_gone_are_named(world: World) -> None:

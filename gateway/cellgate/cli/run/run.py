@@ -188,12 +188,9 @@ class RunApp(SessionOptions):
         choice = await self._choose_kernel(gateway, path, source)
         if choice.notice:
             source = replace(source, notices=(*source.notices, choice.notice))
+        waits = None if self.json else note_wait
         await gateway.create_session(
-            session,
-            on_wait=None if self.json else note_wait,
-            kernel=choice.kernel,
-            language=choice.language,
-            checkpoint=self.checkpoint,
+            session, on_wait=waits, kernel=choice.kernel, language=choice.language, checkpoint=self.checkpoint
         )
         run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going, is_script=is_script))
         brought = Brought()

@@ -160,7 +160,7 @@ class ContextsHandler(SandboxHandler):
             language=language,
             env=env,
             limits=LimitsBody(lifetime=left, idle_timeout=left),
-            network="allow" if sandbox.slot.has_network else "none",
+            network="allow" if sandbox.slot.profile.egress else "none",
             metadata={
                 "door": DOOR,
                 "context": identifier,
