@@ -18,7 +18,6 @@ that are not the last to leave it get a copy, by ``copying``.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
 import os
@@ -35,6 +34,7 @@ from cellgate.errors import storage
 from cellgate.files.copying import copy_tree, data_bytes
 from cellgate.files.data import Stop
 from cellgate.files.folder_users import FolderUsers
+from cellgate.files.owed import OWED, owe, owed_folder
 from cellgate.files.snapshots import Snapshots, is_unfinished
 from cellgate.record.rows import SessionRow
 from cellgate_kernels.base import trees
@@ -53,8 +53,6 @@ COPY = ".copy"
 """Suffix of a copy that is not complete."""
 GROWTH = 64 * 1024 * 1024
 """Bytes by which shared files may grow, beyond what they were twice over, while they are copied."""
-OWED = ".owed"
-"""Suffix of a link that says in which ended kernel's folder a session's files still are."""
 SNAPSHOTS = ".snapshots"
 """Suffix of the folder with the files of a session's checkpoints."""
 LATER = ".later"
@@ -234,7 +232,7 @@ class KeptFolder:
                         await self._work(_keep_copy, source, self._copy, self.path, self._patience.is_over)
         except (CellgateError, OSError):
             with storage("The session's files can't be marked"):
-                await asyncio.to_thread(_owe, self._owed, source)
+                await asyncio.to_thread(owe, self._owed, source)
             raise
         return last
 
@@ -309,7 +307,7 @@ class KeptFolder:
 
     async def _waive(self) -> None:
         """Do without what is owed to the session, if there is anything."""
-        folder = await asyncio.to_thread(_owed_folder, self._owed)
+        folder = await asyncio.to_thread(owed_folder, self._owed)
         if folder is None:
             return
         async with self._users.leaving(folder) as last:
@@ -381,7 +379,7 @@ class WorkspaceStore:
         """
         with storage("The sessions' folders can't be looked through"):
             names = await asyncio.to_thread(os.listdir, self._root)
-            owed = await asyncio.to_thread(_all_owed, self._root, names, known)
+            owed = await asyncio.to_thread(all_owed, self._root, names, known)
         left = _united(left, owed)
         for name in names:
             if name in known or name == ORPHANS or is_leftover(name) or name.endswith((OWED, SNAPSHOTS)):
@@ -503,47 +501,6 @@ def _keep_copy(source: Path, draft: Path, kept: Path, stop: Stop) -> None:
         raise
 
 
-def _owe(mark: Path, source: Path) -> None:
-    """Remember that a session's files are in this folder of an ended kernel. Opens no file."""
-    if not trees.is_folder(source):
-        return
-    place = Path(source.name)
-    for around in source.parents:
-        if not around.name.endswith(BRANCHES):
-            break
-        place = around.name / place
-    mark.unlink(missing_ok=True)
-    mark.symlink_to(place)
-
-
-def _owed_folder(mark: Path) -> Path | None:
-    """Return the folder with files that are owed; None where there is none."""
-    try:
-        place = mark.readlink()
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.EINVAL}:
-            return None
-        raise
-    *around, name = place.parts
-    is_ours = name not in {"..", "/"} and all(each.endswith(BRANCHES) for each in around)
-    return mark.parent / place if is_ours and trees.is_folder(mark.parent / place) else None
-
-
-def _all_owed(root: Path, names: Collection[str], known: Collection[str]) -> dict[str, list[str]]:
-    """Return the recorded sessions that are owed files, by folder name, and remove other marks."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        session = name.removesuffix(OWED)
-        if session == name:
-            continue
-        place = _owed_folder(root / name) if session in known else None
-        if place is None:
-            (root / name).unlink(missing_ok=True)
-        else:
-            found.setdefault(place.name, []).append(session)
-    return found
-
-
 def _united(left: Mapping[str, Sequence[str]], owed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return {name: [*dict.fromkeys([*left.get(name, ()), *owed.get(name, ())])] for name in {**left, **owed}}
 
@@ -577,7 +534,7 @@ def _restore_unless_owed(owed: Path, kept: Path, later: Path, target: Path) -> t
 
     Both in one thread, because every session that starts waits for it.
     """
-    folder = _owed_folder(owed)
+    folder = owed_folder(owed)
     return folder, folder is None and _restore(kept, later, target)
 
 

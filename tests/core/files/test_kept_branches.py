@@ -11,6 +11,7 @@ import pytest
 
 from cellgate.errors import ShuttingDown
 from cellgate.files import workspace
+from cellgate.files.owed import owe, owed_folder
 from cellgate.files.workspace import ORPHANS, WorkspaceStore
 from cellgate_kernels.base.branching import BRANCHES
 from tests.support.hostile import place_of_nobody, run_as
@@ -85,8 +86,8 @@ async def test_files_of_a_branch_in_a_shared_container_are_owed_where_they_are(t
     folder.mkdir(parents=True)
     (folder / "data").write_text("text")
     mark = tmp_path / "session-one.owed"
-    workspace._owe(mark, folder)
-    assert workspace._owed_folder(mark) == folder
+    owe(mark, folder)
+    assert owed_folder(mark) == folder
 
 
 async def test_a_folder_that_can_not_be_processed_is_nobody_elses_loss(
