@@ -34,7 +34,7 @@ from cellgate.errors import storage
 from cellgate.files.copying import copy_tree, data_bytes
 from cellgate.files.data import Stop
 from cellgate.files.folder_users import FolderUsers
-from cellgate.files.owed import OWED, owe, owed_folder
+from cellgate.files.owed import OWED, all_owed, owe, owed_folder
 from cellgate.files.snapshots import Snapshots, is_unfinished
 from cellgate.record.rows import SessionRow
 from cellgate_kernels.base import trees
