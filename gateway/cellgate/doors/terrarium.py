@@ -39,7 +39,7 @@ class TerrariumBody(Asked, frozen=True):
     files: list[TerrariumFile] = []  # noqa: RUF012 - of a struct, made anew for each
 
 
-class Wanted:
+class FileChoice:
     """Which files of a script are sent: visible ones that it was not given, as long as there is room."""
 
     def __init__(self, given: frozenset[str]) -> None:
@@ -65,7 +65,7 @@ class TerrariumHandler(DoorHandler):
         """Run a script and answer its output, last value, and the files that it made."""
         body = await self.body(TerrariumBody)
         files = await self.aside(len(self.raw_body()), _given, body.files)
-        wanted = Wanted(frozenset(files))
+        wanted = FileChoice(frozenset(files))
         ran = await self.run_once(Script(body.code, timeout=TIMEOUT, files=files, wants=wanted))
         if self.disconnected:
             return

@@ -244,7 +244,7 @@ class SessionProxy:
             to_host.transport.abort()
 
     async def _connect(self, request: ProxyRequest, connection: _Connection) -> socket.socket:
-        """Return a socket that is connected to a checked address of the host. Raises Refused."""
+        """Return a socket that is connected to a checked address of the host. Raises RefusedConnection."""
         policy = self._admit(request)
         # Before the first await, so that no more are opened than may be.
         self._open.add(connection)
@@ -270,7 +270,7 @@ class SessionProxy:
         return upstream
 
     def _admit(self, request: ProxyRequest) -> EgressPolicy:
-        """Return the policy that allows the request, before its host is resolved. Raises Refused."""
+        """Return the policy that allows the request, before its host is resolved. Raises RefusedConnection."""
         limits = self._egress.limits
         if len(self._open) >= limits.connections:
             raise RefusedConnection(
@@ -313,7 +313,7 @@ class SessionProxy:
         client: tuple[StreamReader, StreamWriter],
         host: tuple[StreamReader, StreamWriter],
     ) -> None:
-        """Relay until the host has said all, or for a tunnel both. Raises Refused, OSError and BadBody."""
+        """Relay until the host has said all, or for a tunnel both. Raises RefusedConnection, OSError and BadBody."""
         from_client, to_client = client
         from_host, to_host = host
         send = partial(self._count, connection, sent=True)
@@ -342,7 +342,7 @@ class SessionProxy:
             await tasks.cancel()
 
     async def _count(self, connection: _Connection, number: int, *, sent: bool) -> None:
-        """Count bytes that are about to be sent on, at the principal's pace. Raises Refused for too many."""
+        """Count bytes that are about to be sent on, at the principal's pace. Raises RefusedConnection for too many."""
         self._carried += number
         if self._carried > self._egress.limits.bytes:
             raise RefusedConnection(Cause.QUOTA_EXCEEDED, "this session has used up its bytes")
@@ -422,7 +422,7 @@ async def _streams(connected: socket.socket) -> tuple[StreamReader, StreamWriter
 
 
 async def _read_head(reader: StreamReader) -> bytes | None:
-    """Return the head of the request; None if the client leaves without one. Raises Refused."""
+    """Return the head of the request; None if the client leaves without one. Raises RefusedConnection."""
     try:
         async with asyncio.timeout(HEAD_SECONDS):
             return await reader.readuntil(b"\r\n\r\n")

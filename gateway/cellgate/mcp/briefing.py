@@ -30,7 +30,7 @@ _MIB, _GIB = 1024**2, 1024**3
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SessionWish:
     """The session that tools work in, as it is asked for; see `Gateway.session`."""
 
     kernel: str | None = None
@@ -39,7 +39,7 @@ class Wanted:
     checkpoint: str | None = None
 
 
-async def ask_for_briefing(gateway: Gateway, wanted: Wanted) -> str:
+async def ask_for_briefing(gateway: Gateway, wanted: SessionWish) -> str:
     """Return the briefing on new sessions of a gateway; "" if the gateway does not answer now."""
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -49,7 +49,7 @@ async def ask_for_briefing(gateway: Gateway, wanted: Wanted) -> str:
         return ""
 
 
-def briefing(info: GatewayInfo, wanted: Wanted) -> str:
+def briefing(info: GatewayInfo, wanted: SessionWish) -> str:
     """Describe a new session to a model: packages, limits, network, and whether packages can be installed."""
     kernel = wanted.kernel or info.default_kernel
     environment = None if wanted.language not in (None, "python") else info.environment.get(kernel)
@@ -96,7 +96,7 @@ def _size(count: float) -> str:
     return f"{count / _GIB:g} GiB" if count >= _GIB else f"{count / _MIB:g} MiB"
 
 
-def _network(info: GatewayInfo, wanted: Wanted) -> str:
+def _network(info: GatewayInfo, wanted: SessionWish) -> str:
     if info.open_network:
         return "Code has a network, as the operator has set it up."
     if wanted.network != "allow" or not info.network:

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
-from cellgate.mcp.briefing import Wanted, ask_for_briefing
+from cellgate.mcp.briefing import SessionWish, ask_for_briefing
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import Supervisor
 
@@ -81,7 +81,7 @@ class McpDoor:
         security: TransportSecuritySettings,
         *,
         trust: Trust,
-        new: Wanted,
+        new: SessionWish,
         idle: float,
     ) -> None:
         self._url = url

@@ -16,7 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
-from cellgate.mcp.briefing import Wanted
+from cellgate.mcp.briefing import SessionWish
 from cellgate.mcp.door import PATH, McpDoor
 from cellgate.mcp.tools import McpTools
 from cellgate_kernels.base.errors import InvalidInput
@@ -31,7 +31,7 @@ class Serving:
     url: str
     trust: Trust
     version: str
-    new: Wanted
+    new: SessionWish
     notebooks: Path | None
     max_text: int
     hosts: Sequence[str]

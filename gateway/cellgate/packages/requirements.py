@@ -52,7 +52,7 @@ _UPGRADE = frozenset({"-U", "--upgrade"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPackage:
     """A parsed and checked requirement; `line` is the whole of it, including its marker."""
 
     name: NormalizedName
@@ -71,7 +71,7 @@ class Change:
     `upgrade`: replace installed versions by newer ones. `constraints` limit the versions of all dependencies.
     """
 
-    install: tuple[Wanted, ...] = ()
+    install: tuple[WantedPackage, ...] = ()
     uninstall: tuple[str, ...] = ()
     upgrade: bool = False
     constraints: tuple[Line, ...] = ()
@@ -82,7 +82,7 @@ class Change:
         return frozenset(wanted.name for wanted in self.install)
 
 
-def parse_requirement(text: str) -> Wanted:
+def parse_requirement(text: str) -> WantedPackage:
     """Return a requirement by name that fits on one line. Raises InvalidInput."""
     check_text(text, "a requirement", MAX_REQUIREMENT)
     shown = ascii(text[:80])
@@ -104,7 +104,7 @@ def parse_requirement(text: str) -> Wanted:
     except InvalidInput as error:
         raise InvalidInput(f"{shown}: {error.message}") from None
     extras = frozenset(map(canonicalize_name, requirement.extras))
-    return Wanted(canonicalize_name(requirement.name), extras, requirement.specifier, line)
+    return WantedPackage(canonicalize_name(requirement.name), extras, requirement.specifier, line)
 
 
 def parse_change(

@@ -40,7 +40,7 @@ class NoSeal(Exception):
     """A notebook has nothing to be checked against; the message says why."""
 
 
-class Told(msgspec.Struct):
+class RowFacts(msgspec.Struct):
     """What the body of each row says about the row."""
 
     seq: int
@@ -49,7 +49,7 @@ class Told(msgspec.Struct):
     type: str
 
 
-_told = msgspec.json.Decoder(Told).decode
+_told = msgspec.json.Decoder(RowFacts).decode
 
 
 def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:

@@ -35,7 +35,7 @@ from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.base.threads import Lane, ThreadLanes
-from cellgate_kernels.limits.disk import ENTRY_BYTES, Folder, new_bytes, usage
+from cellgate_kernels.limits.disk import ENTRY_BYTES, CountedFolder, new_bytes, usage
 
 MAX_UPLOADS = 32
 UPLOADS_OF_ONE = 24
@@ -338,7 +338,7 @@ def _used(root: Path, limit: int) -> int:
     Counts no further than a little more than `limit`. Raises StorageError when that can't be found out.
     """
     with storage("The workspace can't be measured"):
-        return usage([Folder(root)], None, enough=limit).used
+        return usage([CountedFolder(root)], None, enough=limit).used
 
 
 def _measure(root: Path, parts: Parts | None, limit: int) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from cellgate_kernels.launch.base import KernelExit, KernelView, Launch, kernel_
 from cellgate_kernels.launch.child import Child, ChildProvisioner, Supervised, find_program, rlimit_arguments
 from cellgate_kernels.launch.folders import LaunchFolders, remove_tree
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest
-from cellgate_kernels.limits.disk import Folder, may_look
+from cellgate_kernels.limits.disk import CountedFolder, may_look
 from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
 from cellgate_kernels.protocol.unsent import FILES_BYTES
 from cellgate_kernels.walls import bubblewrap
@@ -127,10 +127,10 @@ class SandboxProvisioner(ChildProvisioner):
         process = child.inner_pid
         if process is not None and not may_look(process):
             process = None
-        workspace = Folder(launch.folders.workspace, is_workspace=True)
-        folders = [workspace, Folder(launch.folders.sockets, FILES_BYTES)]
+        workspace = CountedFolder(launch.folders.workspace, is_workspace=True)
+        folders = [workspace, CountedFolder(launch.folders.sockets, FILES_BYTES)]
         if launch.folders.branches is not None:
-            folders.append(Folder(launch.folders.branches, has_workspaces=True))
+            folders.append(CountedFolder(launch.folders.branches, has_workspaces=True))
         watched = Watched(
             launch.limits, tuple(folders), process, child.kill, workspaces=lambda: self.workspaces
         )

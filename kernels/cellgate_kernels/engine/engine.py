@@ -39,7 +39,7 @@ from cellgate_kernels.engine.client import connect
 from cellgate_kernels.engine.container import INSTANCE_LABEL, KEPT_BYTES
 from cellgate_kernels.engine.events import EngineEvents
 from cellgate_kernels.launch.base import KernelExit, Launch
-from cellgate_kernels.limits.disk import Folder, may_look
+from cellgate_kernels.limits.disk import CountedFolder, may_look
 from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
 
 logger = logging.getLogger(__name__)
@@ -228,9 +228,12 @@ class Engine:
     def _to_watch(self, container: Container, inspected: Mapping[str, Any]) -> Watched:
         process, folders = int(inspected["State"]["Pid"]), container.launch.folders
         ours = _is_here(process, str(inspected["Id"])) and may_look(process)
-        watched = [Folder(folders.workspace, is_workspace=True), Folder(folders.sockets, KEPT_BYTES)]
+        watched = [
+            CountedFolder(folders.workspace, is_workspace=True),
+            CountedFolder(folders.sockets, KEPT_BYTES),
+        ]
         if folders.branches is not None:
-            watched.append(Folder(folders.branches, has_workspaces=True))
+            watched.append(CountedFolder(folders.branches, has_workspaces=True))
         return Watched(
             container.launch.limits,
             tuple(watched),

@@ -28,10 +28,10 @@ from cellgate_kernels.forking.messages import (
     MOST_BYTES,
     MOST_DESCRIPTORS,
     Ended,
-    Forked,
+    ForkRefusal,
+    ForkSuccess,
     NotForked,
     Ready,
-    Refused,
     request,
     understand,
 )
@@ -300,7 +300,7 @@ class Forker:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _said(self, what: Ready | Forked | Refused | Ended, descriptors: list[int]) -> None:
+    def _said(self, what: Ready | ForkSuccess | ForkRefusal | Ended, descriptors: list[int]) -> None:
         """Take the needed descriptors out of the list."""
         self._heard += 1
         if self._heard > 1 + 2 * self.forked:
@@ -308,12 +308,12 @@ class Forker:
         match what:
             case Ready() if not self._ready.done() and self._take(descriptors):
                 self._ready.set_result(what)
-            case Forked(number) if len(descriptors) == 1 and number < self.forked:
+            case ForkSuccess(number) if len(descriptors) == 1 and number < self.forked:
                 answer = self._waiting.get(number)
                 # Where nobody waits any more, the child ends as it finds its connection closed.
                 if answer is not None and not answer.done():
                     answer.set_result(descriptors.pop())
-            case Refused(number, why) if number in self._waiting:
+            case ForkRefusal(number, why) if number in self._waiting:
                 answer = self._waiting[number]
                 if not answer.done():
                     answer.set_exception(NotForked(why))

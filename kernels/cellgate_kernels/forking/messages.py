@@ -16,7 +16,16 @@ from typing import Any
 import msgspec
 
 from cellgate_kernels.base.errors import CellgateError
-from cellgate_kernels.walls.mounts import Bind, Devices, Folder, Hidden, Memory, Processes, ReadOnly, Step
+from cellgate_kernels.walls.mounts import (
+    Bind,
+    Devices,
+    EmptyFolder,
+    Hidden,
+    Memory,
+    Processes,
+    ReadOnly,
+    Step,
+)
 
 LENGTH = struct.Struct(">I")
 MOST_BYTES = 256 * 1024
@@ -44,13 +53,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="kind"):
     private: str = ""
 
 
-class Forked(msgspec.Struct, frozen=True, tag="forked", tag_field="kind"):
+class ForkSuccess(msgspec.Struct, frozen=True, tag="forked", tag_field="kind"):
     """There is a child. Comes with its pidfd."""
 
     number: int
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused", tag_field="kind"):
+class ForkRefusal(msgspec.Struct, frozen=True, tag="refused", tag_field="kind"):
     """There is none."""
 
     number: int
@@ -64,7 +73,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", tag_field="kind"):
     status: int
 
 
-Said = Ready | Forked | Refused | Ended
+Said = Ready | ForkSuccess | ForkRefusal | Ended
 
 
 def understand(message: bytes) -> Said:
@@ -145,7 +154,7 @@ def _mounts(steps: Iterable[Step], source_of: Callable[[str], str | int]) -> Ite
                 yield ["hidden", path, folder]
             case Memory(path, size, mode):
                 yield ["memory", path, size, mode]
-            case Folder(path):
+            case EmptyFolder(path):
                 yield ["folder", path]
             case ReadOnly(path):
                 yield ["read-only", path]

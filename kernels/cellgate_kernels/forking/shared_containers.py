@@ -38,7 +38,7 @@ from cellgate_kernels.launch.base import KernelExit, KernelView, Launch
 from cellgate_kernels.launch.folders import LaunchFolders, check_socket_path
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest
 from cellgate_kernels.limits.cgroups import Cgroup, Cgroups
-from cellgate_kernels.limits.disk import Folder, may_look
+from cellgate_kernels.limits.disk import CountedFolder, may_look
 from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
 
 logger = logging.getLogger(__name__)
@@ -485,10 +485,10 @@ class _House:
     def _watch(self, child: SharedChild, launch: Launch) -> None:
         process = child.inner_pid
         own = tuple(each for each in (launch.folders.workspace, launch.folders.branches) if each is not None)
-        workspaces = [Folder(launch.folders.workspace, is_workspace=True)]
+        workspaces = [CountedFolder(launch.folders.workspace, is_workspace=True)]
         if launch.folders.branches is not None:
-            workspaces.append(Folder(launch.folders.branches, has_workspaces=True))
-        folders = (*workspaces, Folder(launch.folders.sockets, KEPT_BYTES))
+            workspaces.append(CountedFolder(launch.folders.branches, has_workspaces=True))
+        folders = (*workspaces, CountedFolder(launch.folders.sockets, KEPT_BYTES))
         seen = process is not None and may_look(process)
         child.watched = Watched(
             launch.limits,

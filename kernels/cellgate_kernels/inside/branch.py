@@ -164,7 +164,7 @@ class Branching:
         if not order.decided.done() and order.claim():
             return {"status": "error", "why": "busy"}
         decided = await order.decided
-        if not isinstance(decided, Forked):
+        if not isinstance(decided, ComingBranch):
             return decided
         branch, word = await decided.word()
         if word not in (READY, READY_WITH_NAMES):
@@ -309,7 +309,7 @@ class Branching:
             order.decide({"status": "error", "why": "failed", "message": why})
             return
         if between:
-            order.decide(Forked(between, pipe))
+            order.decide(ComingBranch(between, pipe))
             return
         try:
             branch = Branch(self, order.wanted, randomness, timers)
@@ -365,7 +365,7 @@ class Order:
         self.claimed.release()
 
     def decide(self, what):
-        """Tell the control thread: an answer, or the `Forked` process."""
+        """Tell the control thread: an answer, or the `ComingBranch` process."""
         self.control_loop.call_soon_threadsafe(self.decided.set_result, what)
 
     def fail(self, error):
@@ -374,7 +374,7 @@ class Order:
         self.decide({"status": "error", "why": "failed", "message": why})
 
 
-class Forked:
+class ComingBranch:
     """A branch that comes up, as the parent sees it: the process in between, and a pipe."""
 
     def __init__(self, between, pipe):

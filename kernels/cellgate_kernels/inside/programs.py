@@ -86,12 +86,12 @@ class Programs:
         except OSError:
             return
         if len(self.running) < MOST_PROGRAMS:
-            self.running.add(Program(self, connection))
+            self.running.add(ProgramConnection(self, connection))
         else:
             connection.close()
 
 
-class Program:
+class ProgramConnection:
     """A connection and its program."""
 
     def __init__(self, programs, connection):

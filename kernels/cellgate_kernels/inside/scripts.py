@@ -66,7 +66,7 @@ def run(shell, options, command, cell):
     for name in filter(None, (options.out, options.err)):
         shell.user_ns[name] = ""
     try:
-        program = Program(command, text)
+        program = ScriptProcess(command, text)
     except FileNotFoundError:
         print(f"Couldn't find program: {command[0]!r}")
         return
@@ -87,7 +87,7 @@ def run(shell, options, command, cell):
         raise subprocess.CalledProcessError(status, text)
 
 
-class Program:
+class ScriptProcess:
     """A program that runs. Raises OSError if it can't be started."""
 
     def __init__(self, command, text):

@@ -38,7 +38,7 @@ PLAIN_DTYPES = {
 """The dtypes that a field's type stands for; others are named."""
 
 
-class Refused(Exception):
+class NoTable(Exception):
     """Why a table does not come as data."""
 
 
@@ -50,7 +50,7 @@ def table_or_why(table, rows):
             found = {**Writer().table(table.head(rows)), "total_rows": len(table)}
         # What fails here would fail in the kernel's message, and with it the whole output.
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
-    except Refused as error:
+    except NoTable as error:
         why = str(error)
     except UnicodeEncodeError:
         why = "it has text that is no valid Unicode"
@@ -423,18 +423,18 @@ class Writer:
         return found
 
     def spend(self, count):
-        """Count values. Raises Refused."""
+        """Count values. Raises NoTable."""
         self.values -= count
         if self.values < 0:
-            raise Refused(TOO_LARGE)
+            raise NoTable(TOO_LARGE)
 
     def opened(self, count, depth):
-        """Count lists and objects. Raises Refused."""
+        """Count lists and objects. Raises NoTable."""
         self.containers -= count
         if self.containers < 0:
-            raise Refused(TOO_LARGE)
+            raise NoTable(TOO_LARGE)
         if depth > DEEPEST:
-            raise Refused("it has values that are nested too deep")
+            raise NoTable("it has values that are nested too deep")
 
     def integer(self, value, _):
         """Return a huge one in hexadecimal digits."""

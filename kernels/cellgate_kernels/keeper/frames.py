@@ -15,7 +15,7 @@ MOST_REASON: Final = 256
 """Bytes of a `FAILED`."""
 
 
-class Ask(IntEnum):
+class ToKeeper(IntEnum):
     """What the gateway sends."""
 
     START = 1
@@ -30,7 +30,7 @@ class Ask(IntEnum):
     JOIN = 10
 
 
-class Told(IntEnum):
+class FromKeeper(IntEnum):
     """What the keeper sends."""
 
     STARTED = 33
@@ -43,6 +43,6 @@ class Told(IntEnum):
     CONNECTED = 40
 
 
-def frame(kind: Ask, payload: bytes = b"") -> bytes:
+def frame(kind: ToKeeper, payload: bytes = b"") -> bytes:
     """Return a frame for the keeper."""
     return HEAD.pack(kind, len(payload)) + payload

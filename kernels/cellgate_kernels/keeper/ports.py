@@ -12,7 +12,7 @@ from typing import Final
 
 from cellgate_kernels.base.errors import KernelDied, PortUnanswered
 from cellgate_kernels.base.local_stream import open_stream
-from cellgate_kernels.keeper.frames import HEAD, MOST_REASON, NUMBER, Ask, Told, frame
+from cellgate_kernels.keeper.frames import HEAD, MOST_REASON, NUMBER, FromKeeper, ToKeeper, frame
 
 CONNECT_SECONDS: Final = 10.0
 """The keeper itself gives up earlier."""
@@ -30,7 +30,7 @@ async def connect_port(path: str, port: int) -> PortStreams:
         raise _no_keeper() from None
     try:
         writer.transport.set_write_buffer_limits(high=BUFFER)
-        writer.write(frame(Ask.CONNECT, NUMBER.pack(port)))
+        writer.write(frame(ToKeeper.CONNECT, NUMBER.pack(port)))
         async with asyncio.timeout(CONNECT_SECONDS):
             await _receive_answer(reader, port)
     except (OSError, IncompleteReadError):  # a TimeoutError, too
@@ -44,9 +44,9 @@ async def connect_port(path: str, port: int) -> PortStreams:
 
 async def _receive_answer(reader: StreamReader, port: int) -> None:
     kind, size = HEAD.unpack(await reader.readexactly(HEAD.size))
-    if (kind, size) == (Told.CONNECTED, 0):
+    if (kind, size) == (FromKeeper.CONNECTED, 0):
         return
-    if kind == Told.FAILED and size <= MOST_REASON:
+    if kind == FromKeeper.FAILED and size <= MOST_REASON:
         reason = (await reader.readexactly(size)).decode(errors="replace")
         raise PortUnanswered(
             f"Nothing answers on port {port} inside this session: {reason}. Start a program that listens on"

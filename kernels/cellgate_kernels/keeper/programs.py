@@ -21,7 +21,7 @@ from typing import Final
 from cellgate_kernels.base.errors import InvalidInput, KernelDied
 from cellgate_kernels.base.local_stream import open_stream
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places
-from cellgate_kernels.keeper.frames import HEAD, MOST_REASON, NUMBER, Ask, Told, frame
+from cellgate_kernels.keeper.frames import HEAD, MOST_REASON, NUMBER, FromKeeper, ToKeeper, frame
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +40,11 @@ _MOST_PID: Final = 2**22
 
 _SIZES: Final[Mapping[int, range]] = {
     **dict.fromkeys(
-        (Told.STARTED, Told.EXITED, Told.SIGNALLED, Told.TAKEN), range(NUMBER.size, NUMBER.size + 1)
+        (FromKeeper.STARTED, FromKeeper.EXITED, FromKeeper.SIGNALLED, FromKeeper.TAKEN),
+        range(NUMBER.size, NUMBER.size + 1),
     ),
-    Told.FAILED: range(MOST_REASON + 1),
-    **dict.fromkeys((Told.STDOUT, Told.STDERR), range(1, MOST_OUTPUT + 1)),
+    FromKeeper.FAILED: range(MOST_REASON + 1),
+    **dict.fromkeys((FromKeeper.STDOUT, FromKeeper.STDERR), range(1, MOST_OUTPUT + 1)),
 }
 
 
@@ -121,14 +122,14 @@ class Program:
         while True:
             kind, payload = await self._connection.receive()
             match kind:
-                case Told.STDOUT | Told.STDERR:
-                    name = StreamName.STDOUT if kind is Told.STDOUT else StreamName.STDERR
+                case FromKeeper.STDOUT | FromKeeper.STDERR:
+                    name = StreamName.STDOUT if kind is FromKeeper.STDOUT else StreamName.STDERR
                     return ProgramOutput(name, payload)
-                case Told.EXITED:
+                case FromKeeper.EXITED:
                     return ProgramExit(self._number(payload, range(256)), None)
-                case Told.SIGNALLED:
+                case FromKeeper.SIGNALLED:
                     return ProgramExit(None, self._number(payload, range(65)))
-                case Told.TAKEN:
+                case FromKeeper.TAKEN:
                     self._untaken -= self._number(payload, range(1, self._untaken + 1))
                 case _:
                     raise self._connection.leave(f"it says {kind.name} of a program that runs")
@@ -148,25 +149,25 @@ class Program:
         if self._untaken + len(data) > MOST_UNTAKEN:
             raise InputNotTaken("The program does not read its input; more of it can't be kept")
         self._untaken += len(data)
-        self._send(Ask.INPUT, data)
+        self._send(ToKeeper.INPUT, data)
 
     def end_input(self) -> None:
         """Let it read the end of its input."""
-        self._send(Ask.END_OF_INPUT)
+        self._send(ToKeeper.END_OF_INPUT)
 
     def signal(self, number: int) -> None:
         """Send a signal to the program and all of its process group."""
-        self._send(Ask.SIGNAL, bytes((number,)))
+        self._send(ToKeeper.SIGNAL, bytes((number,)))
 
     def terminate(self) -> None:
         """End its process group: by SIGTERM, and a few seconds later by SIGKILL. `next` tells its end."""
-        self._send(Ask.TERMINATE)
+        self._send(ToKeeper.TERMINATE)
 
     def close(self) -> None:
         """Close the connection; a program that still runs is terminated."""
         self._connection.close()
 
-    def _send(self, kind: Ask, payload: bytes = b"") -> None:
+    def _send(self, kind: ToKeeper, payload: bytes = b"") -> None:
         if self._writer.transport.get_write_buffer_size() > 2 * MOST_UNTAKEN:
             # A keeper reads at any time.
             self.close()
@@ -186,7 +187,7 @@ class _Connection:
         self._places = Places(FRAMES_A_TURN) if places is None else places
         self._closed = False
 
-    async def receive(self) -> tuple[Told, bytes]:
+    async def receive(self) -> tuple[FromKeeper, bytes]:
         """Return one frame. Raises KernelDied when there is none, or none that the protocol has."""
         kind, payload = await self._read()
         if (place := self._places.take()) is not None:
@@ -195,11 +196,11 @@ class _Connection:
             raise _gone()
         return kind, payload
 
-    async def _read(self) -> tuple[Told, bytes]:
+    async def _read(self) -> tuple[FromKeeper, bytes]:
         with suppress(OSError, asyncio.IncompleteReadError):
             number, size = HEAD.unpack(await self._reader.readexactly(HEAD.size))
             if size in _SIZES.get(number, ()):
-                return Told(number), await self._reader.readexactly(size)
+                return FromKeeper(number), await self._reader.readexactly(size)
             raise self.leave(f"it sends a frame of kind {number} with {size} bytes")
         raise _gone()
 
@@ -234,9 +235,9 @@ async def start_program(
     words = spec.words()
     if sum(map(len, words)) > MOST_WORDS:
         raise InvalidInput("The program's arguments and variables are too long")
-    start = frame(Ask.START, b"".join(NUMBER.pack(len(word)) + word for word in words))
+    start = frame(ToKeeper.START, b"".join(NUMBER.pack(len(word)) + word for word in words))
     if joins is not None:
-        start = frame(Ask.JOIN, NUMBER.pack(joins)) + start
+        start = frame(ToKeeper.JOIN, NUMBER.pack(joins)) + start
     try:
         return await _begin(path, start, places)
     except _Refused as error:
@@ -254,7 +255,7 @@ async def keep_kernel(path: str, pid: int, *, held: bool = False) -> Program:
     its number in its own namespace. Raises InvalidInput for an unknown kernel, KernelDied without an answer.
     """
     try:
-        return await _begin(path, frame(Ask.HOLD if held else Ask.KEEP, NUMBER.pack(pid)))
+        return await _begin(path, frame(ToKeeper.HOLD if held else ToKeeper.KEEP, NUMBER.pack(pid)))
     except _Refused as error:
         raise InvalidInput(f"The kernel with the number {pid} can't be kept: {error}") from None
 
@@ -265,7 +266,7 @@ async def end_other_kernels(path: str) -> None:
     Raises KernelDied if nobody says that they have.
     """
     try:
-        program = await _begin(path, frame(Ask.ALONE))
+        program = await _begin(path, frame(ToKeeper.ALONE))
     except _Refused:
         raise _gone() from None
     try:
@@ -290,9 +291,9 @@ async def _begin(path: str, first: bytes, places: Places | None = None) -> Progr
         writer.write(first)
         async with asyncio.timeout(START_SECONDS):
             kind, payload = await connection.receive()
-        if kind is Told.FAILED:
+        if kind is FromKeeper.FAILED:
             raise _Refused(payload.decode(errors="replace"))
-        if kind is not Told.STARTED:
+        if kind is not FromKeeper.STARTED:
             raise connection.leave(f"it says {kind.name} at first")
         return Program(connection, connection.number(payload, range(_MOST_PID + 1)))
     except TimeoutError:

@@ -70,7 +70,7 @@ def missing(code):
 _MISSING_OF = "(lambda given: (exec(given['source'], given), given['missing'](given['code']))[1])(%r)"
 
 
-class Told(msgspec.Struct, frozen=True):
+class RawEnvironment(msgspec.Struct, frozen=True):
     """An environment as reported, with types checked alone. `left_out`: the packages its author left out."""
 
     python: str
@@ -116,9 +116,9 @@ class Environment(msgspec.Struct, frozen=True):
         """Return the versions by the packages' own names."""
         return {package.name: package.version for package in self.packages}
 
-    def told(self) -> Told:
+    def told(self) -> RawEnvironment:
         """Return the form in which it is stored; `accept` reads it."""
-        return Told(self.python, self.versions(), self.machine, self.libc, self.left_out)
+        return RawEnvironment(self.python, self.versions(), self.machine, self.libc, self.left_out)
 
 
 def is_python(text: str) -> bool:
@@ -126,7 +126,7 @@ def is_python(text: str) -> bool:
     return _PYTHON.fullmatch(text) is not None
 
 
-def accept(told: Told) -> Environment | None:
+def accept(told: RawEnvironment) -> Environment | None:
     """Return the environment without packages that don't fit; None when the rest does not fit."""
     packages, left_out = distributions(told.packages)
     try:
@@ -168,7 +168,7 @@ def distributions(told: Mapping[Any, Any]) -> tuple[tuple[Distribution, ...], in
 
 async def ask(connection: KernelConnection, exited: asyncio.Future[Any]) -> Environment | None:
     """Return the kernel's answer; None when it does not come in time or makes no sense."""
-    answer = _decode(await _evaluate(connection, exited, EXPRESSION), Told)
+    answer = _decode(await _evaluate(connection, exited, EXPRESSION), RawEnvironment)
     return None if answer is None else accept(answer)
 
 

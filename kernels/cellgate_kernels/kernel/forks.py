@@ -36,7 +36,7 @@ from cellgate_kernels.kernel.branch_request import BranchOrder, Made, ask_for_br
 from cellgate_kernels.kernel.held import HeldFork, tie
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.kernel.manager import Manager, Workshop
-from cellgate_kernels.kernel.named import Wanted, fork_with_names
+from cellgate_kernels.kernel.named import KernelOrder, fork_with_names
 
 
 class KernelForks:
@@ -132,7 +132,7 @@ class KernelForks:
                         await spec.fill(place.workspace)
                     await parent.provisioner.branch_files_given()
                 forked = sandbox.process_of(origin.id) if process is None else process
-                wanted = Wanted(kernel_id, place.workspace, origin.outlook, forked, bool(own))
+                wanted = KernelOrder(kernel_id, place.workspace, origin.outlook, forked, bool(own))
                 info = branch_connection(place)
                 order = BranchOrder(
                     place.inner_prefix, info["key"].decode(), seed=spec.seed, anyway=spec.anyway

@@ -100,7 +100,7 @@ async def tie(path: str, tasks: Supervisor) -> Tether:
         raise KernelStartFailed(f"The checkpoint can't be reached: {in_brief(error)}") from None
 
 
-class Forked(Protocol):
+class ForkedKernel(Protocol):
     """The kernel that was forked, which may have ended since."""
 
     id: str
@@ -117,7 +117,7 @@ class HeldFork:
     def __init__(
         self,
         held_id: str,
-        kernel: Forked,
+        kernel: ForkedKernel,
         sandbox: SharedSandbox,
         tether: Tether,
         kept: Kept,

@@ -18,7 +18,7 @@ from cellgate_kernels.launch.names import MOST_DEPTH, Names
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KernelOrder:
     """A kernel that is to be forked, with this id and workspace. `origin`: of the process that is forked.
 
     `process`: that one's number in the sandbox. `is_branch`: others may be made of it that go elsewhere.
@@ -32,7 +32,10 @@ class Wanted:
 
 
 async def fork_with_names(
-    sandbox: SharedSandbox, wanted: Wanted, order: BranchOrder, fork: Callable[[BranchOrder], Awaitable[Made]]
+    sandbox: SharedSandbox,
+    wanted: KernelOrder,
+    order: BranchOrder,
+    fork: Callable[[BranchOrder], Awaitable[Made]],
 ) -> tuple[Made, Outlook]:
     """Fork a kernel by an order that says nothing of its workspace yet; returns what it sees of that.
 
@@ -62,7 +65,7 @@ async def fork_with_names(
     return made, seen
 
 
-async def _names(sandbox: SharedSandbox, wanted: Wanted) -> Names | None:
+async def _names(sandbox: SharedSandbox, wanted: KernelOrder) -> Names | None:
     # The session that goes on as a branch needs names once more.
     room = 2 if wanted.is_branch else 1
     if wanted.origin.depth + room > MOST_DEPTH:
@@ -70,7 +73,7 @@ async def _names(sandbox: SharedSandbox, wanted: Wanted) -> Names | None:
     return await sandbox.root.make_names(sandbox.first_name(wanted.workspace), wanted.process)
 
 
-def _without_names(sandbox: SharedSandbox, wanted: Wanted) -> Outlook | None:
+def _without_names(sandbox: SharedSandbox, wanted: KernelOrder) -> Outlook | None:
     """Return the outlook with the forked process's names; None if its own workspace is not among them."""
     if wanted.workspace.parent != sandbox.branches:
         return None

@@ -18,7 +18,7 @@ from cellgate_kernels.base import trees
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.resources import MIB, ResourceLimits
-from cellgate_kernels.kernel.environment import Told
+from cellgate_kernels.kernel.environment import RawEnvironment
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class StoredKernel(msgspec.Struct, frozen=True):
     workspace: str
     runtime: str
     info: dict[str, Any]
-    environment: Told | None
+    environment: RawEnvironment | None
     provisioner: dict[str, Any]
     packages: str | None = None
     hash_seed: str | None = None

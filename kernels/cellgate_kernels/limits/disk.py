@@ -47,7 +47,7 @@ class Unmeasurable(CellgateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class CountedFolder:
     """A folder that the kernel can write to. `free`: how many bytes in it are not counted.
 
     `is_workspace`: it is one. `has_workspaces`: each folder in it is one.
@@ -71,7 +71,7 @@ class DiskUsage:
 
 
 def usage(
-    folders: Sequence[Folder], process: int | None, *, enough: int, parents: Parents | None = None
+    folders: Sequence[CountedFolder], process: int | None, *, enough: int, parents: Parents | None = None
 ) -> DiskUsage:
     """Return bytes on disk of `folders` and of deleted files that `process` and its descendants keep.
 

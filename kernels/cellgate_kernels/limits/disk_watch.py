@@ -18,7 +18,7 @@ from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import MOST_BYTES, ResourceLimits
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.launch.base import KernelExit
-from cellgate_kernels.limits.disk import DiskUsage, Folder, Parents, all_parents, usage
+from cellgate_kernels.limits.disk import CountedFolder, DiskUsage, Parents, all_parents, usage
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Watched:
     """
 
     limits: ResourceLimits
-    folders: tuple[Folder, ...]
+    folders: tuple[CountedFolder, ...]
     process: int | None
     end: Callable[[KernelExit], None]
     passes_files: bool = True

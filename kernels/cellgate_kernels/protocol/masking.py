@@ -55,7 +55,7 @@ class Masker:
                 marks.setdefault(form, f"[secret {name}]")
         self._marks = marks
         self._forms = sorted(marks, key=len, reverse=True)
-        self._beginnings = tuple(map(Beginnings, self._forms))
+        self._beginnings = tuple(map(ValueFinder, self._forms))
         self._longest = max(map(len, marks), default=0)
         in_json = {_encode(form)[1:-1] for form in marks}
         self._in_json = tuple(in_json | {json.dumps(form)[1:-1].encode() for form in marks})
@@ -160,7 +160,7 @@ class Masker:
         return value
 
 
-class Beginnings:
+class ValueFinder:
     """Finds a value, and how much of its beginning a text ends with, by Knuth, Morris and Pratt.
 
     Of a value that repeats itself each place of a text could be the beginning: to compare them one by one

@@ -25,7 +25,7 @@ _CHOICE = "environment.json"
 _CHOICE_BYTES = 8192
 
 
-class Environment(StrEnum):
+class ListedEnvironment(StrEnum):
     """An environment that Cellgate has a list for. ``NAME.txt`` says why each package is in it."""
 
     STANDARD = "standard"
@@ -42,15 +42,15 @@ def start_up_files() -> list[Path]:
     return sorted((*INSIDE.glob("*.py"), *INSIDE.glob("*.js"), *INSIDE.glob("drawing/*.js")))
 
 
-def environment_of(requirements: Path) -> Environment | None:
+def environment_of(requirements: Path) -> ListedEnvironment | None:
     """Return the environment that a list belongs to; None for an operator's own list."""
-    return next((each for each in Environment if each.lock == requirements), None)
+    return next((each for each in ListedEnvironment if each.lock == requirements), None)
 
 
 class _Choice(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What was chosen: an environment by its name, or a list by its path."""
 
-    environment: Environment | None = None
+    environment: ListedEnvironment | None = None
     requirements: str | None = None
 
 

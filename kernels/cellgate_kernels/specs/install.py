@@ -28,7 +28,7 @@ from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, KERNEL_PACKAGE
 from cellgate_kernels.specs.environments import (
     INSIDE,
     OWN,
-    Environment,
+    ListedEnvironment,
     choice_of,
     environment_of,
     start_up_files,
@@ -57,7 +57,7 @@ def create_environment(
     step: Callable[[str], None],
     detail: Callable[[str], None] = lambda _: None,
     *,
-    requirements: Path = Environment.STANDARD.lock,
+    requirements: Path = ListedEnvironment.STANDARD.lock,
 ) -> Path:
     """Make the kernel environment with `requirements`, unless a finished one has them; returns its folder.
 

@@ -20,8 +20,8 @@ from cellgate_kernels.launch.base import KernelExit
 from cellgate_kernels.limits.disk import (
     ENTRY_BYTES,
     MOST_LOOKED_AT,
+    CountedFolder,
     DiskUsage,
-    Folder,
     all_parents,
     may_look,
     usage,
@@ -64,8 +64,8 @@ def test_a_deleted_file_is_found_in_any_process_below(tmp_path: Path, hold: str)
         assert process.stdout is not None
         process.stdout.readline()
         try:
-            assert usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used >= MIB
-            assert usage([Folder(tmp_path)], None, enough=10 * MIB).used < MIB
+            assert usage([CountedFolder(tmp_path)], process.pid, enough=10 * MIB).used >= MIB
+            assert usage([CountedFolder(tmp_path)], None, enough=10 * MIB).used < MIB
         finally:
             process.communicate()
 
@@ -85,29 +85,29 @@ def test_a_mapped_file_counts_as_a_whole(tmp_path: Path) -> None:
         process.stdout.readline()
         try:
             # Python's object holds a descriptor too; both are one file.
-            assert MIB <= usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used < 2 * MIB
+            assert MIB <= usage([CountedFolder(tmp_path)], process.pid, enough=10 * MIB).used < 2 * MIB
             process.stdin.write(b"\n")
             process.stdin.flush()
             process.stdout.readline()
-            assert usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used < MIB
+            assert usage([CountedFolder(tmp_path)], process.pid, enough=10 * MIB).used < MIB
         finally:
             process.communicate()
 
 
 def test_what_belongs_to_the_gateway_is_free(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(bytes(MIB))
-    used = usage([Folder(tmp_path)], None, enough=10 * MIB).used
-    assert usage([Folder(tmp_path, free=MIB // 2)], None, enough=10 * MIB).used == used - MIB // 2
-    assert usage([Folder(tmp_path, free=10 * MIB)], None, enough=10 * MIB).used == 0
+    used = usage([CountedFolder(tmp_path)], None, enough=10 * MIB).used
+    assert usage([CountedFolder(tmp_path, free=MIB // 2)], None, enough=10 * MIB).used == used - MIB // 2
+    assert usage([CountedFolder(tmp_path, free=10 * MIB)], None, enough=10 * MIB).used == 0
 
 
 def test_each_name_of_a_file_counts(tmp_path: Path) -> None:
     """Else a look at very many of them would keep the watch away from what grows meanwhile."""
     (tmp_path / "f").write_bytes(bytes(MIB))
-    used = usage([Folder(tmp_path)], None, enough=10 * MIB).used
+    used = usage([CountedFolder(tmp_path)], None, enough=10 * MIB).used
     for number in range(10):
         (tmp_path / str(number)).hardlink_to(tmp_path / "f")
-    assert usage([Folder(tmp_path)], None, enough=10 * MIB).used == used + 10 * ENTRY_BYTES
+    assert usage([CountedFolder(tmp_path)], None, enough=10 * MIB).used == used + 10 * ENTRY_BYTES
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_a_deleted_program_that_runs_is_found(tmp_path: Path, unmapped: None) ->
     with subprocess.Popen([program, "60"]) as process:
         try:
             program.unlink()
-            assert 2 * MIB <= usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used < 3 * MIB
-            assert usage([Folder(tmp_path)], None, enough=10 * MIB).used < MIB
+            assert 2 * MIB <= usage([CountedFolder(tmp_path)], process.pid, enough=10 * MIB).used < 3 * MIB
+            assert usage([CountedFolder(tmp_path)], None, enough=10 * MIB).used < MIB
         finally:
             process.kill()
 
@@ -142,7 +142,7 @@ def test_a_deleted_folder_that_a_process_is_in_is_found(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"], cwd=folder) as process:
         try:
             folder.rmdir()
-            assert usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used == size
+            assert usage([CountedFolder(tmp_path)], process.pid, enough=10 * MIB).used == size
         finally:
             process.kill()
 
@@ -150,18 +150,18 @@ def test_a_deleted_folder_that_a_process_is_in_is_found(tmp_path: Path) -> None:
 def test_files_on_their_way_are_noticed(tmp_path: Path) -> None:
     one, other = socket.socketpair()
     with one, other, (tmp_path / "f").open("wb") as file:
-        assert not usage([Folder(tmp_path)], os.getpid(), enough=MIB).on_the_way
+        assert not usage([CountedFolder(tmp_path)], os.getpid(), enough=MIB).on_the_way
         socket.send_fds(one, [b"x"], [file.fileno()])
-        assert usage([Folder(tmp_path)], os.getpid(), enough=MIB).on_the_way
+        assert usage([CountedFolder(tmp_path)], os.getpid(), enough=MIB).on_the_way
         for received in socket.recv_fds(other, 1, 1)[1]:
             os.close(received)
-        assert not usage([Folder(tmp_path)], os.getpid(), enough=MIB).on_the_way
+        assert not usage([CountedFolder(tmp_path)], os.getpid(), enough=MIB).on_the_way
 
 
 def test_a_process_that_is_gone_and_folders_that_are_gone_count_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert usage([Folder(tmp_path / "gone")], process.pid, enough=MIB) == DiskUsage(0)
+    assert usage([CountedFolder(tmp_path / "gone")], process.pid, enough=MIB) == DiskUsage(0)
     assert not may_look(process.pid)
     assert all_parents()[os.getpid()] == os.getppid()
 
@@ -171,7 +171,7 @@ def test_more_descriptors_than_can_be_looked_at_count_as_too_much(
 ) -> None:
     assert MOST_LOOKED_AT > 100_000
     monkeypatch.setattr("cellgate_kernels.limits.disk.MOST_LOOKED_AT", 10)
-    assert usage([Folder(tmp_path)], os.getpid(), enough=MIB).used > MIB
+    assert usage([CountedFolder(tmp_path)], os.getpid(), enough=MIB).used > MIB
 
 
 def test_more_names_than_can_be_looked_at_count_as_too_much(
@@ -180,9 +180,9 @@ def test_more_names_than_can_be_looked_at_count_as_too_much(
     monkeypatch.setattr("cellgate_kernels.limits.disk.MOST_NAMES", 10)
     for number in range(11):
         (tmp_path / f"{number}").touch()
-    assert usage([Folder(tmp_path)], None, enough=MIB).used > MIB
+    assert usage([CountedFolder(tmp_path)], None, enough=MIB).used > MIB
     (tmp_path / "1").unlink()
-    assert usage([Folder(tmp_path)], None, enough=MIB).used < MIB
+    assert usage([CountedFolder(tmp_path)], None, enough=MIB).used < MIB
 
 
 async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
@@ -194,7 +194,7 @@ async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
     # A clock on which nothing but a look at many files takes time, however slow the machine is.
     seconds = 0.0
 
-    def look(folders: Sequence[Folder], process: int | None, **_: object) -> DiskUsage:
+    def look(folders: Sequence[CountedFolder], process: int | None, **_: object) -> DiskUsage:
         nonlocal seconds
         assert process is not None
         looks[process] += 1
@@ -259,7 +259,9 @@ async def test_a_watch_ends_with_its_last_kernel_and_begins_again(monkeypatch: p
     watch = DiskWatch()
     for _ in range(2):
         ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-        watch.add(Watched(ResourceLimits(disk=MIB), (Folder(Path("/usr/bin")),), None, ended.set_result))
+        watch.add(
+            Watched(ResourceLimits(disk=MIB), (CountedFolder(Path("/usr/bin")),), None, ended.set_result)
+        )
         async with asyncio.timeout(60):
             assert (await ended).cause == "disk_full"
     async with asyncio.timeout(60):
@@ -274,7 +276,7 @@ async def test_a_look_for_which_no_file_can_be_opened_says_nothing(
     monkeypatch.setattr("cellgate_kernels.limits.disk_watch.INTERVAL", 0.01)
     (tmp_path / "file").write_bytes(bytes(2 * MIB))
     ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-    full = Watched(ResourceLimits(disk=MIB), (Folder(tmp_path),), None, ended.set_result)
+    full = Watched(ResourceLimits(disk=MIB), (CountedFolder(tmp_path),), None, ended.set_result)
     watch = DiskWatch()
     await asyncio.to_thread(int)
     with no_open_files():
@@ -345,7 +347,7 @@ def test_each_workspace_is_measured_by_itself(tmp_path: Path) -> None:
     for folder, size in ((own, 1), (branches / "a", 2), (branches / "b", 3)):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(b"x" * size * MIB)
-    folders = [Folder(own, is_workspace=True), Folder(branches, has_workspaces=True)]
+    folders = [CountedFolder(own, is_workspace=True), CountedFolder(branches, has_workspaces=True)]
     found = usage(folders, None, enough=100 * MIB)
     assert found == DiskUsage(6 * MIB + 2 * ENTRY_BYTES, largest=3 * MIB)
     (branches / "beside").write_bytes(b"x" * 4 * MIB)
@@ -358,7 +360,7 @@ async def test_all_that_a_session_brought_along_counts(tmp_path: Path) -> None:
     """However much more than its limit that is; and what can't be measured is not allowed for ever."""
     for number in range(8):
         (tmp_path / str(number)).write_bytes(b"x" * MIB)
-    kernel = Watched(ResourceLimits(disk=MIB), (Folder(tmp_path),), None, lambda fate: None)
+    kernel = Watched(ResourceLimits(disk=MIB), (CountedFolder(tmp_path),), None, lambda fate: None)
     watch = DiskWatch()
     watch.add(kernel)
     await watch.files_given(kernel)

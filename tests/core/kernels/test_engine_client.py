@@ -12,7 +12,7 @@ from cellgate_kernels.base.errors import BackendUnavailable
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.engine.image import build_image
 from cellgate_kernels.engine.sweep import sweep
-from cellgate_kernels.specs.environments import Environment
+from cellgate_kernels.specs.environments import ListedEnvironment
 
 
 @pytest.fixture(params=["missing", "dead"])
@@ -45,7 +45,7 @@ async def test_opening_an_engine_leaves_no_socket(url: str) -> None:
 def test_building_an_image_leaves_no_socket(url: str) -> None:
     before = sockets()
     with pytest.raises(BackendUnavailable) as kept:
-        build_image(url, "cellgate/none", print, requirements=Environment.MINIMAL.lock)
+        build_image(url, "cellgate/none", print, requirements=ListedEnvironment.MINIMAL.lock)
     assert sockets() == before
     assert url in kept.value.message
 

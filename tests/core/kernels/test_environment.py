@@ -19,7 +19,7 @@ from cellgate_kernels.kernel.environment import (
     MISSING,
     MOST_PACKAGES,
     Environment,
-    Told,
+    RawEnvironment,
     accept,
     ask,
     distributions,
@@ -74,7 +74,7 @@ def test_the_expression_tells_this_interpreters_packages() -> None:
     from importlib.metadata import version
     from platform import libc_ver, machine, python_version
 
-    environment = accept(msgspec.json.decode(repr(eval(EXPRESSION)), type=Told))
+    environment = accept(msgspec.json.decode(repr(eval(EXPRESSION)), type=RawEnvironment))
     assert environment is not None
     assert (environment.python, environment.machine) == (python_version(), machine())
     assert environment.libc == " ".join(libc_ver())
@@ -254,7 +254,7 @@ def test_nothing_that_is_told_gets_past_the_grammars(
 ) -> None:
     python, machine, libc = words
     for version in (python, "3.12.1"):
-        environment = accept(Told(version, packages, machine, libc, left_out))
+        environment = accept(RawEnvironment(version, packages, machine, libc, left_out))
         assert (environment is not None) == is_python(version)
         if environment is not None:
             texts = [environment.python, environment.machine, environment.libc]

@@ -16,7 +16,7 @@ from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.forking.kept import keep
-from cellgate_kernels.keeper.frames import HEAD, NUMBER, Told
+from cellgate_kernels.keeper.frames import HEAD, NUMBER, FromKeeper
 from cellgate_kernels.keeper.programs import (
     Program,
     ProgramExit,
@@ -31,13 +31,13 @@ PATIENCE = 60.0
 COUNT = 6000
 
 
-def told(kind: Told, payload: bytes = b"") -> bytes:
+def told(kind: FromKeeper, payload: bytes = b"") -> bytes:
     return HEAD.pack(kind, len(payload)) + payload
 
 
-STARTED = told(Told.STARTED, NUMBER.pack(7))
-EXITED = told(Told.EXITED, NUMBER.pack(0))
-LETTER = told(Told.STDOUT, b"x")
+STARTED = told(FromKeeper.STARTED, NUMBER.pack(7))
+EXITED = told(FromKeeper.EXITED, NUMBER.pack(0))
+LETTER = told(FromKeeper.STDOUT, b"x")
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +100,7 @@ async def test_output_in_single_bytes_is_handled_a_few_frames_a_turn(tmp_path: P
 
 
 async def test_words_of_input_that_was_taken_are_handled_a_few_a_turn(tmp_path: Path) -> None:
-    says = STARTED + told(Told.TAKEN, NUMBER.pack(1)) * COUNT + EXITED
+    says = STARTED + told(FromKeeper.TAKEN, NUMBER.pack(1)) * COUNT + EXITED
     async with keeper(tmp_path, says) as (path, _):
         program = await start_program(path, ProgramSpec(["cat"], stdin=True))
         program.write(b"x" * COUNT)
@@ -110,13 +110,13 @@ async def test_words_of_input_that_was_taken_are_handled_a_few_a_turn(tmp_path: 
 @pytest.mark.parametrize(
     "nothing",
     [
-        told(Told.STDOUT),
-        told(Told.STDERR),
-        told(Told.TAKEN, NUMBER.pack(0)),
-        told(Told.TAKEN, NUMBER.pack(1)),
+        told(FromKeeper.STDOUT),
+        told(FromKeeper.STDERR),
+        told(FromKeeper.TAKEN, NUMBER.pack(0)),
+        told(FromKeeper.TAKEN, NUMBER.pack(1)),
         STARTED,
-        told(Told.FAILED),
-        told(Told.CONNECTED),
+        told(FromKeeper.FAILED),
+        told(FromKeeper.CONNECTED),
         bytes(5),
     ],
 )

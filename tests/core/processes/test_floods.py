@@ -17,15 +17,15 @@ from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.hosts import SessionPrograms
 from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.places import FRAMES_A_TURN, Places
-from cellgate_kernels.keeper.frames import HEAD, NUMBER, Told
+from cellgate_kernels.keeper.frames import HEAD, NUMBER, FromKeeper
 from cellgate_kernels.keeper.programs import Program, ProgramExit, ProgramSpec, start_program
 from cellgate_kernels.kernel.kernel import Kernel
 
 PATIENCE = 60.0
 PROGRAMS = 8
 LETTERS = 500_000
-LETTER = HEAD.pack(Told.STDOUT, 1) + b"x"
-FLOOD = HEAD.pack(Told.STARTED, NUMBER.size) + NUMBER.pack(7) + LETTER * LETTERS
+LETTER = HEAD.pack(FromKeeper.STDOUT, 1) + b"x"
+FLOOD = HEAD.pack(FromKeeper.STARTED, NUMBER.size) + NUMBER.pack(7) + LETTER * LETTERS
 
 
 class Flooding:

@@ -20,7 +20,7 @@ from docker.api.client import APIClient
 
 from cellgate_kernels.engine.profile import engine_profile
 from cellgate_kernels.launch.base import OOM_SCORE
-from cellgate_kernels.limits.disk import Folder, usage
+from cellgate_kernels.limits.disk import CountedFolder, usage
 from cellgate_kernels.walls.seccomp import UNKNOWN_CALLS, sandbox_filter
 from cellgate_kernels.walls.set_id import clear_set_id, clear_set_ids
 from cellgate_kernels.walls.system_calls import allowed_calls
@@ -519,7 +519,7 @@ def test_a_look_takes_set_id_bits_away_and_follows_no_link(tmp_path: Path) -> No
         path.chmod(0o6755)
     (workspace / "link").symlink_to(outside)
     (workspace / "away").symlink_to(tmp_path)
-    usage([Folder(workspace)], None, enough=1 << 20)
+    usage([CountedFolder(workspace)], None, enough=1 << 20)
     # What a race would do: the name leads elsewhere by the time that it is opened.
     clear_set_id(str(workspace / "away" / "outside"), workspace)
     assert stat.S_IMODE(inside.stat().st_mode) == 0o755

@@ -21,7 +21,7 @@ from cellgate_kernels.engine.profile import engine_profile, gvisor_profile
 from cellgate_kernels.launch import names
 from cellgate_kernels.launch.base import Launch, egress_environment
 from cellgate_kernels.launch.folders import LaunchFolders
-from cellgate_kernels.limits.disk import Folder, usage
+from cellgate_kernels.limits.disk import CountedFolder, usage
 
 
 def config(settings: ContainerSettings, **limits: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def test_the_size_of_a_workspace_follows_no_link_and_counts_names(tmp_path: Path
     (tmp_path / "away").symlink_to("/usr")
     for number in range(10):
         (tmp_path / f"empty-{number}").touch()
-    used = usage([Folder(tmp_path)], None, enough=MIB).used
+    used = usage([CountedFolder(tmp_path)], None, enough=MIB).used
     assert 100_000 + 10 * 4096 <= used < 100_000 + 20 * 4096
 
 
@@ -201,8 +201,8 @@ def test_deleted_files_that_stay_open_count(tmp_path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
         (tmp_path / "file").unlink()
-        assert usage([Folder(tmp_path)], None, enough=10 * MIB).used < MIB
-        assert usage([Folder(tmp_path)], os.getpid(), enough=10 * MIB).used >= MIB
+        assert usage([CountedFolder(tmp_path)], None, enough=10 * MIB).used < MIB
+        assert usage([CountedFolder(tmp_path)], os.getpid(), enough=10 * MIB).used >= MIB
 
 
 def test_a_workspace_too_deep_to_measure_counts_as_too_much(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_workspace_too_deep_to_measure_counts_as_too_much(tmp_path: Path) -> N
         os.close(folder)
     finally:
         os.close(start)
-    assert usage([Folder(tmp_path)], None, enough=MIB).used > MIB
+    assert usage([CountedFolder(tmp_path)], None, enough=MIB).used > MIB
 
 
 def test_a_way_to_a_network_is_a_folder_that_the_kernel_cant_write_to(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cellgate_kernels.engine.image import RECIPE, build_context
-from cellgate_kernels.specs.environments import Environment
+from cellgate_kernels.specs.environments import ListedEnvironment
 
 ROOT = Path(__file__).parents[3]
 IMAGE = "kernels/cellgate_kernels/inside"
@@ -20,8 +20,8 @@ def context(requirements: Path) -> dict[str, bytes]:
         return {name: archive.extractfile(name).read() for name in archive.getnames()}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("environment", Environment)
-def test_the_builder_gets_what_the_recipe_copies_and_nothing_else(environment: Environment) -> None:
+@pytest.mark.parametrize("environment", ListedEnvironment)
+def test_the_builder_gets_what_the_recipe_copies_and_nothing_else(environment: ListedEnvironment) -> None:
     """So a build by hand, from the whole checkout, makes the same image."""
     given = context(environment.lock)
     assert given == {name: (ROOT / name).read_bytes() for name in given}
@@ -38,6 +38,6 @@ def test_the_builder_gets_what_the_recipe_copies_and_nothing_else(environment: E
 def test_an_own_list_stands_in_for_the_lock(tmp_path: Path) -> None:
     own = tmp_path / "own.txt"
     own.write_text("ipykernel\n")
-    usual = context(Environment.STANDARD.lock)
+    usual = context(ListedEnvironment.STANDARD.lock)
     del usual[f"{IMAGE}/standard.lock"]
     assert context(own) == usual | {f"{IMAGE}/own.lock": b"ipykernel\n"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.mcp.briefing import Wanted, briefing
+from cellgate.mcp.briefing import SessionWish, briefing
 from cellgate.wire.answers import Ceilings, EnvironmentModel, GatewayInfo
 
 LIMITS = {"memory": 1 << 30, "disk": 1 << 29, "cpus": 1.0, "pids": 256, "cell_timeout": 60.0, "lifetime": 9.0}
@@ -35,32 +35,38 @@ def info(
 
 
 def test_it_says_all_that_is_known() -> None:
-    assert briefing(info(), Wanted()) == (
+    assert briefing(info(), SessionWish()) == (
         f"{NAMED} Programs: bash, git, deno. {SIZES} {NO_NETWORK} {NO_PACKAGES}"
     )
 
 
 def test_an_environment_without_deno_has_no_javascript() -> None:
     """The tools' descriptions name the language all the same."""
-    told = briefing(info(programs=["bash"]), Wanted())
+    told = briefing(info(programs=["bash"]), SessionWish())
     assert told.startswith(f"{NAMED} Programs: bash. Neither JavaScript nor TypeScript can be run. {SIZES}")
 
 
 def test_of_an_own_list_the_own_packages_are_named() -> None:
-    told = briefing(info("own"), Wanted("python3"))
+    told = briefing(info("own"), SessionWish("python3"))
     assert told.startswith(
         "Python 3.13.1 with numpy 2.4.6, pandas 3.1.1, acme-tools 1.0, six 1.17.0. Programs"
     )
     many = {f"p{number:03}": "1" for number in range(1000)}
-    told = briefing(info(environment={"python3": EnvironmentModel(python="3", packages=many)}), Wanted())
+    told = briefing(info(environment={"python3": EnvironmentModel(python="3", packages=many)}), SessionWish())
     assert "p039 1 and 960 more packages" in told
     assert len(told) < 1000
 
 
 @pytest.mark.parametrize(
-    "wanted", [Wanted("bash"), Wanted(language="javascript"), Wanted("theirs"), Wanted("python3", "bash")]
+    "wanted",
+    [
+        SessionWish("bash"),
+        SessionWish(language="javascript"),
+        SessionWish("theirs"),
+        SessionWish("python3", "bash"),
+    ],
 )
-def test_of_other_kernels_no_packages_are_named(wanted: Wanted) -> None:
+def test_of_other_kernels_no_packages_are_named(wanted: SessionWish) -> None:
     assert briefing(info(), wanted) == f"{SIZES} {NO_NETWORK} {NO_PACKAGES}"
 
 
@@ -75,7 +81,7 @@ def test_of_other_kernels_no_packages_are_named(wanted: Wanted) -> None:
     ],
 )
 def test_the_network_is_the_session_s(fields: dict[str, Any], wanted: str | None, said: str) -> None:
-    assert said in briefing(info(**fields), Wanted(network=wanted))
+    assert said in briefing(info(**fields), SessionWish(network=wanted))
 
 
 @pytest.mark.parametrize(
@@ -90,4 +96,4 @@ def test_the_network_is_the_session_s(fields: dict[str, Any], wanted: str | None
     ],
 )
 def test_whether_packages_can_be_added_is_said(allowed: list[str], said: str) -> None:
-    assert briefing(info(packages_allowed=allowed), Wanted()).endswith(said)
+    assert briefing(info(packages_allowed=allowed), SessionWish()).endswith(said)

@@ -101,11 +101,11 @@ class McpApp(KernelOption):
         return await (self._serve_http() if self.http else self._serve_stdio())
 
     async def _serve_stdio(self) -> int:
-        from cellgate.mcp.briefing import Wanted, ask_for_briefing  # noqa: PLC0415 - an extra
+        from cellgate.mcp.briefing import SessionWish, ask_for_briefing  # noqa: PLC0415 - an extra
         from cellgate.mcp.tools import McpTools  # noqa: PLC0415 - an extra, and slow to import
 
         folder = _folder(self.notebooks or ".")
-        wanted = Wanted(self.kernel or None, self.language or None, self._network(), self.checkpoint)
+        wanted = SessionWish(self.kernel or None, self.language or None, self._network(), self.checkpoint)
         gateway = self.gateway()
         session = gateway.session(
             self.session or None,
@@ -127,7 +127,7 @@ class McpApp(KernelOption):
         return "allow" if self.network == "allow" else None
 
     async def _serve_http(self) -> int:
-        from cellgate.mcp.briefing import Wanted  # noqa: PLC0415 - an extra
+        from cellgate.mcp.briefing import SessionWish  # noqa: PLC0415 - an extra
         from cellgate.mcp.server import Serving, serve  # noqa: PLC0415 - an extra, and slow to import
 
         if self.session:
@@ -140,7 +140,7 @@ class McpApp(KernelOption):
             url=self.address(),
             trust=self.trust(),
             version=self.version,
-            new=Wanted(self.kernel or None, network=self._network(), checkpoint=self.checkpoint),
+            new=SessionWish(self.kernel or None, network=self._network(), checkpoint=self.checkpoint),
             notebooks=folder,
             max_text=self.max_text,
             hosts=self.allowed_hosts,

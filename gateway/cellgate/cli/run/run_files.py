@@ -239,7 +239,7 @@ async def _bring(files: Files, model: FileModel, target: FilesTarget) -> None:
 
 
 def safe_parts(path: str) -> list[str]:
-    """Return the parts of a path that the session gave. Raises Refused for one that could lead elsewhere."""
+    """Return the parts of a path that the session gave. Raises RefusedFile for one that could lead elsewhere."""
     parts = path.split("/")
     for part in parts:
         if part in {"", ".", ".."} or "\x00" in part or len(os.fsencode(part)) > _LONGEST_NAME:
@@ -278,7 +278,7 @@ def _place_file(whole: Path, parts: Sequence[str], path: str, target: FilesTarge
 
 @contextlib.contextmanager
 def _opened_parent(root: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Return a descriptor of the folder below `root`, made if missing. Raises Refused at a link."""
+    """Return a descriptor of the folder below `root`, made if missing. Raises RefusedFile at a link."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts:

@@ -22,7 +22,7 @@ from cellgate.cli.serve.options import trait_of
 from cellgate.server.settings import KernelSettings
 from cellgate_kernels.base.errors import near_file
 from cellgate_kernels.base.settings import ContainerSettings
-from cellgate_kernels.specs.environments import OWN, Environment, environment_of
+from cellgate_kernels.specs.environments import OWN, ListedEnvironment, environment_of
 
 CHECK_TIMEOUT = 120.0
 
@@ -66,7 +66,7 @@ class ImageApp(BaseApp):
         config=True, metavar="NAME"
     )
     kernel_environment = Enum(
-        [*map(str, Environment), ""],
+        [*map(str, ListedEnvironment), ""],
         "",
         help="The packages: standard or minimal; default: those of the image of this name, or standard.",
     ).tag(config=True, metavar="NAME")
@@ -128,7 +128,7 @@ class ImageApp(BaseApp):
                 f"the image {self.image} was built of a list of your own: name it with --requirements, or"
                 " --environment standard"
             )
-        return Environment(name or Environment.STANDARD).lock
+        return ListedEnvironment(name or ListedEnvironment.STANDARD).lock
 
     async def _check(self, console: Console) -> None:
         from cellgate_kernels.backends.docker import check_engine  # noqa: PLC0415

@@ -17,7 +17,7 @@ from traitlets import Enum, Unicode
 from cellgate.cli.base import BaseApp, UsageError, absolute, expanded
 from cellgate_kernels.backends.sandbox import SandboxProvisioner
 from cellgate_kernels.base.errors import BackendUnavailable, in_words, near_file
-from cellgate_kernels.specs.environments import Environment, chosen_requirements, environment_of
+from cellgate_kernels.specs.environments import ListedEnvironment, chosen_requirements, environment_of
 from cellgate_kernels.specs.install import create_environment, install_kernelspecs
 
 
@@ -45,7 +45,7 @@ class SetupApp(BaseApp):
         help="Where to install, in its folder share/cellgate; default: the gateway's own prefix."
     ).tag(config=True, metavar="DIR")
     kernel_environment = Enum(
-        [*map(str, Environment), ""],
+        [*map(str, ListedEnvironment), ""],
         "",
         help="The packages: standard or minimal; default: those of before, or standard.",
     ).tag(config=True, metavar="NAME")
@@ -72,7 +72,7 @@ class SetupApp(BaseApp):
         if self.kernel_environment and self.requirements:
             raise UsageError("--environment, or --requirements: not both")
         if self.kernel_environment:
-            return Environment(self.kernel_environment).lock
+            return ListedEnvironment(self.kernel_environment).lock
         if self.requirements:
             own = expanded(self.requirements)
             if not own.is_file():
@@ -87,7 +87,7 @@ class SetupApp(BaseApp):
                 f"the environment in {prefix} was made from {before}, which is not there any more: name a"
                 " list with --requirements, or --environment standard"
             )
-        return before or Environment.STANDARD.lock
+        return before or ListedEnvironment.STANDARD.lock
 
 
 def set_up(prefix: Path, requirements: Path) -> int:

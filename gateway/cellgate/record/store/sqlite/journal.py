@@ -31,7 +31,7 @@ from cellgate.record.store.sqlite.database import Database
 from cellgate.record.store.sqlite.eraser import Eraser
 from cellgate.record.store.sqlite.location import wal_beside
 from cellgate.record.store.sqlite.lock import RecordLock
-from cellgate.record.store.sqlite.opening import Beginnings, beginnings, open_writer
+from cellgate.record.store.sqlite.opening import RecordState, beginnings, open_writer
 from cellgate.record.store.sqlite.reads import Queries
 from cellgate.record.store.sqlite.redo import MOST_BYTES, RedoLog, beside
 from cellgate.record.store.sqlite.schema import Sync
@@ -76,7 +76,7 @@ class _Opened:
     writer: Database
     reader: Database
     redo_log: RedoLog
-    begun: Beginnings
+    begun: RecordState
 
 
 class Journal:

@@ -67,7 +67,7 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginnings:
+class RecordState:
     """Where a record stands when it is opened.
 
     `number`: that of the last commit. `last_session`: the highest id a session ever had. `refused`: sessions
@@ -82,11 +82,11 @@ class Beginnings:
     last_activity: str | None
 
 
-def beginnings(db: sqlite3.Connection) -> Beginnings:
+def beginnings(db: sqlite3.Connection) -> RecordState:
     """Read where the record stands. Raises StorageError for a damaged one."""
     with damage_told("The record"):
         refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
-        return Beginnings(
+        return RecordState(
             schema.applied(db), schema.last_session_id(db), refused, purge.begun(db), schema.last_activity(db)
         )
 
