@@ -270,7 +270,7 @@ class SessionProxy:
         return upstream
 
     def _admit(self, request: ProxyRequest) -> EgressPolicy:
-        """Return the policy that allows the request, before its host is resolved. Raises RefusedConnection."""
+        """Return the policy that allows a request, whose host is unresolved. Raises RefusedConnection."""
         limits = self._egress.limits
         if len(self._open) >= limits.connections:
             raise RefusedConnection(
@@ -313,7 +313,7 @@ class SessionProxy:
         client: tuple[StreamReader, StreamWriter],
         host: tuple[StreamReader, StreamWriter],
     ) -> None:
-        """Relay until the host has said all, or for a tunnel both. Raises RefusedConnection, OSError and BadBody."""
+        """Relay until the host, or of a tunnel both, ended. Raises RefusedConnection, OSError, BadBody."""
         from_client, to_client = client
         from_host, to_host = host
         send = partial(self._count, connection, sent=True)
@@ -342,7 +342,7 @@ class SessionProxy:
             await tasks.cancel()
 
     async def _count(self, connection: _Connection, number: int, *, sent: bool) -> None:
-        """Count bytes that are about to be sent on, at the principal's pace. Raises RefusedConnection for too many."""
+        """Count bytes to be sent on, at the principal's pace. Raises RefusedConnection for too many."""
         self._carried += number
         if self._carried > self._egress.limits.bytes:
             raise RefusedConnection(Cause.QUOTA_EXCEEDED, "this session has used up its bytes")

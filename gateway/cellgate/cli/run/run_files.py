@@ -239,7 +239,7 @@ async def _bring(files: Files, model: FileModel, target: FilesTarget) -> None:
 
 
 def safe_parts(path: str) -> list[str]:
-    """Return the parts of a path that the session gave. Raises RefusedFile for one that could lead elsewhere."""
+    """Return the parts of a path that the session gave. Raises RefusedFile if it could lead away."""
     parts = path.split("/")
     for part in parts:
         if part in {"", ".", ".."} or "\x00" in part or len(os.fsencode(part)) > _LONGEST_NAME:

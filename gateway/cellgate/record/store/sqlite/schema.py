@@ -218,7 +218,7 @@ class _Move:
 
 
 def _append(db: sqlite3.Connection, events: list[EventRow]) -> None:
-    """Append events, those of a session together. Raises Refused unless they continue their chains.
+    """Append events, those of a session together. Raises RefusedRows unless they continue their chains.
 
     Each head is compared and set. Only the hash of a session's first row is checked against the head: the
     other rows were chained to it when they were made.
