@@ -256,7 +256,7 @@ class Door:
                 client.put(outgoing)
 
     def _note_error(self, msg_id: str) -> None:
-        """Cells queued now may be aborted by this error; cells sent later were sent knowing of it and run."""
+        """Let the error abort cells queued now; those sent later were sent knowing of it, and run."""
         if msg_id in self._order and msg_id not in self._doomed:
             self._doomed[msg_id] = [run.id for run in self._host.waiting_messages()]
 

@@ -156,7 +156,7 @@ class FrameLog:
     # Space
 
     def stalled_since(self) -> float | None:
-        """Never: clients of a kernel are not asked how long they have not read."""
+        """Return None: clients of a kernel are not asked how long they have not read."""
         return None
 
     def give_way(self, *, to_own: bool) -> bool:

@@ -167,7 +167,7 @@ class _StrictLoader(KVArgParseConfigLoader):
         self.parser.error = self._refuse  # type: ignore[method-assign]
 
     def _argcomplete(self, classes: Any, subcommands: Any) -> None:
-        """Traitlets' hook: prints the completions, if the shell asked for them, and ends the process."""
+        """Print the completions and end the process, if the shell asked for them; traitlets' hook."""
         if self.teach is not None:
             self.teach(self.parser)
             # One-letter names are accepted with two dashes too, but that is not worth completing.

@@ -120,7 +120,7 @@ class Calls:
             raise gateway_error(0, "no_answer", f"The gateway gave no answer in {timeout:.0f} s") from error
 
     async def upload(self, target: str, body: RequestBody) -> bytes:
-        """PUTs the body; returns the answer's."""
+        """Send the body by PUT; return the answer's."""
         async with self.exchange("PUT", target, body=body) as answer:
             return await answer.body()
 

@@ -108,7 +108,7 @@ class Result(answers.Result, frozen=True, kw_only=True):
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """Displays itself in a notebook as the cell's outputs (IPython's display protocol)."""
+        """Display the result in a notebook as the cell's outputs (IPython's display protocol)."""
         return display_bundle(self.outputs, self.text, self.loss)
 
 

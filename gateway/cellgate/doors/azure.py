@@ -229,7 +229,7 @@ class AzureFilesHandler(AzureFolderHandler):
 
     @requires(Permission.FILES)
     async def get(self) -> None:
-        """All files, also those in folders; none of a session that there never was."""
+        """Answer with all files, those in folders too; with none of a session that there never was."""
         key, folder, newer = self.key(), self.folder(), self.newer
         try:
             page = await self.page(key, limit=MOST_LISTED, after=f"{folder}/" if folder else "")

@@ -65,7 +65,7 @@ class DifyDependenciesHandler(DifyHandler):
 
     @requires(Permission.READ)
     async def get(self) -> None:
-        """The packages of the default kernel's environment."""
+        """Answer with the packages of the default kernel's environment."""
         services = self.services
         manifest = services.kernels.catalog.manifests().get(services.sessions.manager.settings.default_kernel)
         packages = {} if manifest is None else manifest.packages

@@ -210,7 +210,7 @@ class ListHandler(LibreChatAccess, FolderHandler):
 
     @requires(Permission.FILES)
     async def get(self, _: str | None, key: str) -> None:
-        """All of them."""
+        """Answer with all files."""
         page = await self.page(self.reached(key), limit=MOST_LISTED, after="")
         await self.answer_parts(await self.services.storage.lanes.texts.run(_listed, key, page.files))
 

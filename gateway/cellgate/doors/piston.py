@@ -100,7 +100,7 @@ class RuntimesHandler(PistonHandler):
 
     @requires(Permission.READ)
     async def get(self) -> None:
-        """All of them, with their versions."""
+        """Answer with all languages and their versions."""
         manifest = self.manifest()
         self.answer(
             [

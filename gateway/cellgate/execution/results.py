@@ -209,7 +209,7 @@ def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[byte
 
 
 def _length(event: Mapping[str, Any]) -> int:
-    """Characters of an event's output, as far as they are quickly found."""
+    """Return the characters of an event's output, as far as they are quickly found."""
     match event["type"]:
         case "stream":
             return len(event["text"])

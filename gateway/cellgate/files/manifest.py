@@ -71,7 +71,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         return stat.S_ISLNK(self.mode)
 
     def is_untouched(self, found: os.stat_result) -> bool:
-        """Whether what was found in its place is the same file, with the same data, owner and permissions.
+        """Return whether the file found there is the same, with the same data, owner and permissions.
 
         All changes of these show in the ctime.
         """

@@ -113,7 +113,7 @@ class AssetHandler(BaseHandler):
         return f"{self.request.protocol}://{host}{base}/console/"
 
     def compute_etag(self) -> None:
-        """None: tornado would hash the body each time."""
+        """Return None: tornado would hash the body each time."""
         return
 
 
@@ -140,7 +140,7 @@ class ConsoleFileHandler(AssetHandler):
 
     @requires()
     async def get(self, name: str) -> None:
-        """A file of the table of those that there are; the page itself is at `/`."""
+        """Send a file of the table of those that there are; the page itself is at `/`."""
         if name == PAGE:
             raise NotFound("The console has no such file: its page is one folder up")
         if name == FRAME and self.request.headers.get("Sec-Fetch-Dest", "iframe") != "iframe":
@@ -262,7 +262,7 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
 
     @requires()
     async def get(self) -> None:
-        """The page; with a ticket or a token, sign in first."""
+        """Send the page; with a ticket or a token, sign in first."""
         if not self._takes_html:
             raise NotFound("There is nothing at this path but a page")
         ticket = self.get_query_argument("ticket", None)

@@ -132,7 +132,7 @@ class MessageHandler(RequestHandler):
         self._query = Query()
 
     def set_default_headers(self) -> None:
-        """Headers of every answer. Tornado calls this before `initialize`."""
+        """Set the headers of every answer. Tornado calls this before `initialize`."""
         self.set_header("Server", "cellgate")
         if owner := self.application.settings.get("owner"):
             self.set_header(OWNER, owner)

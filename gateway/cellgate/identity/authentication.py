@@ -52,7 +52,7 @@ class Authenticator(Protocol):
         """
 
     def is_valid(self, login: Login) -> bool | None:
-        """Whether a request with this login would still be served; None if it is not one of its own."""
+        """Return whether a request with this login would still be served; None if it is another's."""
 
     def follow(self, listener: LoginListener) -> None:
         """Find out about changes from now on."""
@@ -175,7 +175,7 @@ class Authentication:
             self._tasks.repeat(lambda: self._look(listener), "logins by others", pause=LOOK_SECONDS)
 
     async def _look(self, listener: LoginListener) -> float:
-        """Logins by others end by the clock too: it is simplest to look at all that are in use."""
+        """Look at all logins in use: those by others end by the clock too."""
         listener.end_logins()
         return LOOK_SECONDS
 

@@ -35,7 +35,7 @@ class DirectoryListener(Protocol):
     """What the gateway does about changes. No method may raise."""
 
     def logins_changed(self) -> None:
-        """Some login may have ended: look at the open connections."""
+        """Look at the open connections, because some login may have ended."""
 
     def user_gone(self, name: str, cause: str) -> None:
         """Note that a user was disabled or removed."""
@@ -143,7 +143,7 @@ class PrincipalDirectory:
         return self._known.of_disabled.get(given)
 
     def is_shut_out(self, name: str) -> bool:
-        """Whether this user is disabled, or was removed so lately that a request of theirs may still wait."""
+        """Return whether the user is disabled, or was removed so lately that a request may still wait."""
         return self.is_disabled(name) or self._removed.get(name, 0.0) > self._monotonic()
 
     def role_of(self, name: str) -> Role:
@@ -177,7 +177,7 @@ class PrincipalDirectory:
     # Following the store
 
     def is_behind(self) -> bool:
-        """Whether the store has changed since it was last read, or tried to be; `refresh` reads it.
+        """Return whether the store has changed since it was last read, or tried to be; `refresh` reads it.
 
         One system call, so that each request can ask: a token works, and a disabled user's does not, from the
         moment on that the command has returned.

@@ -48,7 +48,7 @@ def check_name(name: str) -> str:
 
 
 def parse_scopes(text: str) -> frozenset[Permission]:
-    """Scopes separated by commas. Raises InvalidInput that names the wrong one."""
+    """Return the scopes in a text with commas. Raises InvalidInput that names the wrong one."""
     found = set()
     for word in filter(None, (part.strip() for part in text.split(","))):
         if word not in set(Permission):

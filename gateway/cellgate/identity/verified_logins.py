@@ -50,7 +50,7 @@ class VerifiedLogins(Generic[L]):
         return login
 
     def is_valid(self, login: Login) -> bool | None:
-        """Whether the login's key is still valid and its time not over; None for another authenticator's."""
+        """Return whether a login's key and time are still valid; None for another authenticator's."""
         if type(login) is not self._kind:
             return None
         return login.key in self._keys.current.ids and not login.expired(self._clock())

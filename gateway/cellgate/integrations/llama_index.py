@@ -33,7 +33,7 @@ class _Metadata(ToolMetadata):  # type: ignore[misc]  # has no type without llam
         self._parameters = definition.parameters()
 
     def get_parameters_dict(self) -> dict[str, Any]:
-        """The parameters as a JSON schema."""
+        """Return the parameters as a JSON schema."""
         return self._parameters
 
     @property

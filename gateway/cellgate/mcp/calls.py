@@ -40,7 +40,7 @@ async def told(session: Session) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def progress(context: Context) -> AsyncIterator[None]:
-    """Reports progress to the client every few seconds, if it has requested that."""
+    """Report progress to the client every few seconds, if it has requested that."""
 
     async def tell() -> None:
         begun = time.monotonic()

@@ -107,7 +107,7 @@ class McpDoor:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles one request, or the lifespan."""
+        """Handle one request, or the lifespan."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return

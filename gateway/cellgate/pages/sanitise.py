@@ -138,7 +138,7 @@ def markup(text: str) -> str:
 
 
 def too_deep(text: str) -> bool:
-    """Whether its elements are nested unreasonably deep: parsing time grows with the square of the depth.
+    """Return whether elements are nested too deep: parsing time grows with the square of the depth.
 
     An estimate: an end tag closes the nearest element of its name, unless a table cell or the like is nearer.
     """

@@ -346,7 +346,7 @@ class EventLog:
         return [self._memory[index] for index in range(start, start + count)]
 
     async def follow(self, after: int) -> AsyncGenerator[list[EventRow], None]:
-        """Batches of events after `after`, then live ones, until `close`. Close the iterator when done."""
+        """Yield batches of events after `after`, then live ones, until `close`. Close the iterator."""
         wake = asyncio.Event()
         known_failures = self._failures
         self._followers.add(wake)

@@ -93,7 +93,7 @@ def variables_for(seed: str | None, usual: str) -> dict[str, str] | None:
 
 
 def seeds_report(recorded: str | None, usual: str) -> Pair:
-    """Both seeds in the form of the report."""
+    """Return both seeds in the form of the report."""
     return Pair(recorded=recorded, now=recorded or usual)
 
 

@@ -365,7 +365,7 @@ def explain(recorded: str, replayed: str, context: Context) -> Explanation | Non
 
 
 def shown(recorded: str, replayed: str, context: Context) -> tuple[str, str]:
-    """Both texts with what is known to vary as ``<mark>``, so that it does not clutter a diff."""
+    """Return both texts with known variations as ``<mark>``, which do not clutter a diff."""
     sign = _unused(recorded, replayed)
     if sign is None:
         return recorded, replayed

@@ -94,7 +94,7 @@ class ClockState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def boot_time() -> float:
-    """Seconds since the machine's start, those of a suspended machine included; nobody can set them."""
+    """Return the seconds since the machine's start, suspended ones included; nobody can set them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -132,7 +132,7 @@ class Reception:
             self._waiting.pop(future, None)
 
     def _read_waiting(self) -> None:
-        """In a thread: read waiting messages as long as there is one that may be read now."""
+        """Read waiting messages, in a thread, while there is one that may be read now."""
         while self._read_next():
             pass
 

@@ -114,7 +114,7 @@ def _has_many_digits(frame: bytes) -> bool:
 
 
 def _outside_of_strings(frame: bytes) -> tuple[int, int, int]:
-    """Containers, elements, long numbers; counted only until there are too many."""
+    """Count containers, elements and long numbers, until there are too many."""
     containers = elements = strings = numbers = 0
     for outside, count in _slices_outside_of_strings(frame):
         containers += outside.count(b"[") + outside.count(b"{")

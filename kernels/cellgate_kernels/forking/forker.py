@@ -114,7 +114,7 @@ class Forker:
         return guarded(callback, "zygote", self._broke)
 
     def _broke(self, error: Exception) -> None:
-        """An internal error: nothing is known for sure any more."""
+        """End the zygote after an internal error: nothing is known for sure any more."""
         if self._control.fileno() >= 0:
             self._loop.remove_reader(self._control)
         self.kill()
@@ -402,7 +402,7 @@ class ForkedChild:
         return guarded(callback, "forked kernel", self._broke)
 
     def _broke(self, error: Exception) -> None:
-        """An internal error: the kernel must not continue; its end is still watched."""
+        """End the kernel after an internal error; its end is still watched."""
         self.log.close()
         self.kill()
 

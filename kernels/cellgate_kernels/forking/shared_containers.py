@@ -247,7 +247,7 @@ class SharedContainers:
             logger.log(level, "A kernel gets a container of its own, as others may: %s", why)
 
     def undivided(self, why: str) -> None:
-        """Kernels can have no cgroups of their own."""
+        """Note that kernels can have no cgroups of their own."""
         if self.divides is not False:
             logger.warning(
                 "The kernels of a principal's container share its limits, which are those of one kernel: %s",
@@ -335,7 +335,7 @@ class _House:
         return Seat(self, kernel_id)
 
     def leave(self, kernel_id: str) -> None:
-        """One less; with the last one the container ends. Idempotent."""
+        """Count one kernel less; with the last one the container ends. Idempotent."""
         if kernel_id in self._seats:
             self._seats.remove(kernel_id)
             if not self._seats:
@@ -705,11 +705,11 @@ class Seat:
             await self._house._containers.disks.files_given(child.watched)
 
     def leave(self) -> None:
-        """The kernel has ended. Idempotent."""
+        """Note that the kernel has ended. Idempotent."""
         self._house.leave(self.kernel_id)
 
     def tidy(self) -> None:
-        """Some of the kernel's folders were removed."""
+        """Note that some of the kernel's folders were removed."""
         self._house.tidy()
 
     def own(self, env: Mapping[str, str]) -> dict[str, str]:

@@ -251,7 +251,7 @@ class Branching:
         return [("unnamed_file", name) for name in self.unnamed(opened, maps).too_large()]
 
     def foreign_threads(self):
-        """Threads of Python code that are not the kernel's own, nor known to be made anew where needed."""
+        """Return threads of Python code that are not the kernel's own, nor made anew where needed."""
         app = self.app
         own = {threading.main_thread(), app.iopub_thread.thread, app.heartbeat, app.poller}
         own |= {app.control_thread, app.shell_channel_thread}
@@ -556,7 +556,7 @@ class Branch:
         control_loop.add_callback(control_loop.call_later, COPY_AFTER, self.branching.pages.copy)
 
     def what_must_not_be_finalised(self):
-        """References that keep the parent's objects from being finalised here.
+        """Return references that keep the parent's objects from being finalised here.
 
         Finalisers of contexts wait for threads that do not exist here, those of loops unregister descriptors
         at epolls that both processes share.
@@ -574,8 +574,9 @@ class Branch:
         return self.app.context, self.app.heartbeat.context
 
     def end_with_the_keeper(self):
-        """The system ends a kernel with its keeper; that is not inherited. A group of its own: interrupts go
-        to the kernel's group, and must not hit the parent's.
+        """Have the system end the branch with its keeper, and take a process group of its own.
+
+        Interrupts go to the kernel's group, and must not hit the parent's.
         """
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
@@ -644,7 +645,7 @@ class Branch:
                 os.close(number)
 
     def take_new_identity(self):
-        """Another key and another session, so that neither kernel takes the other's messages for its own."""
+        """Take another key and session: neither kernel takes the other's messages for its own."""
         session = self.app.session
         session.pid = os.getpid()
         session.session = str(uuid.uuid4())
@@ -659,7 +660,7 @@ class Branch:
             self.app.spool = self.branching.spool(folder)
 
     def make_sockets(self):
-        """Sockets and their threads as at a kernel's start, below the new prefix."""
+        """Make sockets and their threads as at a kernel's start, below the new prefix."""
         app = self.app
         tornado_log = logging.getLogger("tornado")
         handlers = list(tornado_log.handlers)
@@ -670,7 +671,7 @@ class Branch:
         tornado_log.handlers = handlers
 
     def exchange_streams(self):
-        """The same streams, for loggers and cells hold them, with a pipe and a thread of this process."""
+        """Give the streams, which loggers and cells hold, a pipe and a thread of this process."""
         for stream in self.branching.streams:
             # What it kept is the parent's.
             stream.unsent = None
@@ -696,7 +697,7 @@ class Branch:
         stream.watch_fd_thread.start()
 
     def exchange_threads(self):
-        """The same kernel, with the new sockets and threads, as `init_kernel` gives them to a new one."""
+        """Give the kernel new sockets and threads, as `init_kernel` gives them to a new one."""
         from zmq.eventloop.zmqstream import ZMQStream  # noqa: PLC0415
 
         app, kernel = self.app, self.kernel
@@ -731,7 +732,7 @@ class Branch:
         app.shell_channel_thread.start()
 
     def go_to_workspace(self):
-        """To the same place in a workspace of its own."""
+        """Go to the same place in a workspace of its own."""
         move = self.wanted["workspace"]
         if move is None:
             return

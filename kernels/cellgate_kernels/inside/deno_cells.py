@@ -291,7 +291,7 @@ class CellgateDenoKernel(Kernel):
         return otherwise if reply is None else reply
 
     async def do_complete(self, code, cursor_pos):
-        """Names that start with the text before the cursor."""
+        """Return names that start with the text before the cursor."""
         nothing = {"matches": [], "cursor_start": cursor_pos, "cursor_end": cursor_pos, "metadata": {}}
         content = {"code": code, "cursor_pos": cursor_pos}
         return self.forwarded("complete_request", content, {"status": "ok", **nothing})

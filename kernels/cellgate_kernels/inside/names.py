@@ -31,7 +31,7 @@ def enter_offered(path):
 
 
 def opened(process):
-    """Descriptors of what a process is in. Raises OSError."""
+    """Yield descriptors of what a process is in. Raises OSError."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     users, mounts = (f"/proc/{process}/ns/{kind}" for kind in KINDS)
     opened_users = os.open(users, flags)

@@ -93,7 +93,7 @@ class Native:
 
 
 def found(kind, namespace):
-    """Objects of a class among the variables of modules and what those of cells lead to."""
+    """Yield objects of a class among modules' variables and what those of cells lead to."""
     modules = [each for each in list(sys.modules.values()) if issubclass(type(each), ModuleType)]
     # A module may be one that is loaded when it is asked for anything.
     spaces = [object.__getattribute__(module, "__dict__") for module in modules]

@@ -464,7 +464,7 @@ class ProgramConnection:
         self.adjust()
 
     def over(self):
-        """All is sent but how it ended."""
+        """Send how the program ended, which comes last."""
         if self.connection is not None and self.names is not None:
             self.names = None
             kind = EXITED if self.returncode >= 0 else SIGNALLED

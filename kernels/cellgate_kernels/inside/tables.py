@@ -144,7 +144,7 @@ def base_of(label, code):
 
 
 def times_of_day(values):
-    """Arrow's, to the nanosecond, which Python's own times of day don't know."""
+    """Encode Arrow's to the nanosecond, which Python's own times of day don't know."""
     found = []
     for value, gone in zip(values.astype("int64[pyarrow]"), values.isna(), strict=True):
         seconds, fraction = (0, 0) if gone else divmod(int(value), 10**9)
@@ -368,7 +368,7 @@ class Writer:
         return field, [None if code < 0 else found[code] for code in array.codes.tolist()]
 
     def numbers(self, values, dtype):
-        """Numbers and truth values: null is the column's own sort of nothing."""
+        """Encode numbers and truth values: null is the column's own sort of nothing."""
         kind = dtype.kind if isinstance(dtype, self.numpy.dtype) else ""
         if kind in ("i", "u", "b"):
             return values.tolist()
@@ -388,7 +388,7 @@ class Writer:
         return found[f"${tag}"]
 
     def moments(self, values):
-        """Times without a zone, from numpy's, to their last digit."""
+        """Encode numpy's times without a zone, to their last digit."""
         if not len(values):
             return []
         texts = self.numpy.datetime_as_string(values).tolist()
@@ -405,7 +405,7 @@ class Writer:
     # Values
 
     def value(self, value, depth=0):
-        """Any value. Those of a column are counted with it."""
+        """Encode any value. Those of a column are counted with it."""
         if depth:
             self.spend(1)
         if value is None or type(value) is str:
@@ -460,7 +460,7 @@ class Writer:
         return {"$dict": [[self.value(key, inner), self.value(each, inner)] for key, each in value.items()]}
 
     def sequence(self, value, depth):
-        """Lists, tuples and sets."""
+        """Encode a list, tuple or set."""
         self.opened(1, depth)
         return [self.value(each, depth + 1) for each in value]
 
@@ -469,7 +469,7 @@ class Writer:
         return self.sequence(value, depth) if value.ndim else self.value(value[()], depth)
 
     def moment(self, value, _):
-        """In UTC if it has a zone, with its name after RFC 9557."""
+        """Encode a time: in UTC if it has a zone, with its name after RFC 9557."""
         zone, offset = value.tzinfo, value.utcoffset()
         suffix = ""
         if offset is not None:
@@ -484,7 +484,7 @@ class Writer:
         return {"$timestamp": in_thousandths(text) + suffix}
 
     def moment_of_numpy(self, value, _):
-        """numpy's times may be days, or finer than nanoseconds."""
+        """Encode numpy's time, which may be a day, or finer than a nanosecond."""
         if self.numpy.isnat(value):
             return {"$missing": "NaT"}
         text = str(self.numpy.datetime_as_string(value))
@@ -493,7 +493,7 @@ class Writer:
         return {"$timestamp": in_thousandths(text)}
 
     def time_of_day(self, value, _):
-        """With a zone it is text: what its offset is depends on the day."""
+        """Encode a time of day; as text with a zone, whose offset depends on the day."""
         return {"$time" if value.tzinfo is None else "$text": value.isoformat()}
 
     def timedelta(self, value, _):

@@ -166,7 +166,7 @@ def array(value):
 
 
 def frame(value):
-    """pandas': rows and columns."""
+    """Describe pandas' tables by rows and columns."""
     rows, columns = value.shape
     size = int(value.memory_usage(index=False).sum()) if columns <= MOST_COLUMNS else None
     return table_of(rows, columns), size

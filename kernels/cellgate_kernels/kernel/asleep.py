@@ -71,7 +71,7 @@ class Sleep:
         self._given_back = before - self._group.memory_used()
 
     def is_disturbed(self) -> bool:
-        """Whether one of its processes was ended while it slept, as the system does when memory is short.
+        """Return whether one of its processes was ended in its sleep, as when memory is short.
 
         Its keeper sleeps too, and finds that only when it is woken. Blocks for a moment.
         """

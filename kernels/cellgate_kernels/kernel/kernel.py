@@ -196,7 +196,7 @@ class Kernel:
         return sharing if isinstance(sharing, SharedSandbox) else None
 
     def control_group(self) -> ControlGroup | None:
-        """The control group that it has to itself, if it has one that we may freeze. Blocks for a moment.
+        """Return the control group that it alone has and that we may freeze, if any. Blocks for a moment.
 
         Kernels that share a sandbox with others or with held forks have none, and so they don't sleep.
         """
@@ -221,7 +221,7 @@ class Kernel:
         return await self._sleep.begin()
 
     def is_disturbed(self) -> bool:
-        """Whether it sleeps and must be woken, because a process of it was ended. Blocks for a moment."""
+        """Return whether it sleeps and must be woken, because a process was ended. Blocks for a moment."""
         return self._sleep is not None and self._sleep.is_disturbed()
 
     def wake(self) -> None:
@@ -348,7 +348,7 @@ class Kernel:
         self.provisioner.detach()
 
     async def _end(self) -> None:
-        """Each step runs even if the one before it failed, because a kernel must reach its end."""
+        """Take each step of the end even if the one before failed: a kernel must reach its end."""
         try:
             if self._sleep is not None:
                 await self._sleep.close()

@@ -153,7 +153,7 @@ class _Progress:
         self._changed = asyncio.Event()
 
     def room(self, message: Message) -> int:
-        """Only the reply is read."""
+        """Return at once: only the reply is read."""
         return MOST_BYTES if self._is_reply(message) else 0
 
     def _is_reply(self, message: Message) -> bool:

@@ -112,7 +112,7 @@ def are_same(one: os.stat_result, other: os.stat_result) -> bool:
 
 
 def check_allowed() -> None:
-    """Raises OSError where no user namespaces may be made."""
+    """Check that user namespaces may be made. Raises OSError."""
     with open(NAMESPACES) as file:  # noqa: PTH123
         if int(file.read()) == 0:
             raise OSError(errno.EPERM, "The system allows no user namespaces")

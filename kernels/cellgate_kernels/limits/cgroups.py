@@ -59,7 +59,7 @@ class Cgroup:
     folders: tuple[tuple[Path, int], ...]
 
     def open(self) -> list[int]:
-        """Descriptors; whoever writes ``0`` to them is in the cgroup from then on."""
+        """Return descriptors; whoever writes ``0`` to them is in the cgroup from then on."""
         names = {1: "tasks", 2: "cgroup.procs"}
         opened: list[int] = []
         try:

@@ -371,7 +371,7 @@ class Execution:
 
 
 def _only_display_failed(content: Mapping[str, Any]) -> bool:
-    """Whether an error in the reply is only that a result could not be shown, such as by ``_repr_html_``.
+    """Return whether a reply's error is only that a result was not shown, as by ``_repr_html_``.
 
     ipykernel 7.4 then answers with an error that has no exception (ipkernel.py, `displayhook_error`); the
     traceback was shown, and the cell ran to its end.

@@ -249,12 +249,12 @@ class Signer:
         return mac.hexdigest().encode()
 
     def serialize(self, message: Message) -> list[bytes]:
-        """Frames to send on a DEALER socket."""
+        """Return the frames to send on a DEALER socket."""
         parts = [message.header_frame, message.parent_frame, message.metadata_frame, message.content_frame]
         return [DELIMITER, self._signature(parts), *parts, *message.buffers]
 
     def route(self, channel: Channel, frames: Sequence[bytes], left_out: int) -> Message:
-        """Only the headers of the message in `frames`, of which `left_out` bytes are missing.
+        """Return the headers alone of the message in `frames`, of which `left_out` bytes are missing.
 
         Nothing else is checked, not even the signature, which covers parts that may be missing or too long to
         read. Trust it only to say that there was a message. Raises MalformedMessage.

@@ -78,7 +78,7 @@ def _pass_on(done: Future[Any], late: Future[Any]) -> None:
 
 @contextmanager
 def virtual_time(latency: Callable[[], float] = lambda: 0.0) -> Iterator[VirtualTimeLoop]:
-    """A loop in virtual time; the caller runs it. Until the end, thread pools here run calls one by one.
+    """Yield a loop in virtual time; the caller runs it. Until the end, thread pools run calls one by one.
 
     ``latency`` returns the virtual seconds that each call in a thread takes.
     """

@@ -333,7 +333,7 @@ class FakeKernel(Kernel):
     async def forked(
         self, spec: BranchSpec, branched: Branched, count: int, check: Callable[[], None]
     ) -> FakeKernel:
-        """Another fake kernel in its sandbox, with its files or others, and this count of cells.
+        """Return another fake kernel in its sandbox, with its files or others, and this count.
 
         `check` raises what stands in the way once the workspace is filled.
         """

@@ -180,7 +180,7 @@ def _checked(name: str, number: int) -> Iterator[_Step | str]:
 
 
 def _range(first: int, last: int) -> Iterator[_Step | str]:
-    """Allows the calls from `first` to `last`. All before `first` have been decided on, or are refused."""
+    """Allow the calls from `first` to `last`. All before were decided on, or are refused."""
     yield (_IF_AT_LEAST, last + 1, "next block", None)
     yield (_IF_AT_LEAST, first, "allow", None)
     yield _refuse(errno.EPERM)
@@ -212,7 +212,7 @@ def _refuse(error: int) -> _Step:
 
 
 def _check(name: str) -> Iterator[_Step]:
-    """Decides on a call by its arguments. Each of them is an int: the system reads the lower half."""
+    """Decide on a call by its arguments. Each of them is an int: the system reads the lower half."""
     if name in SOCKET_CALLS:
         yield _load_argument(0)
         for family in FAMILIES:

@@ -94,7 +94,7 @@ class Console:
         self._interrupts: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Prompts and runs cells until the user leaves."""
+        """Prompt for cells and run them until the user leaves."""
         from cellgate.cli.run.prompt import Prompt  # noqa: PLC0415 - slow to import
 
         self._prompt = Prompt(self._gateway, self._session)

@@ -140,7 +140,7 @@ class OnlyPrompts(Silent):
     """Shows nothing but prompts, on stderr."""
 
     def prompt(self, text: str) -> None:
-        """On stderr: stdout is for the result."""
+        """Write to stderr: stdout is for the result."""
         _prompt_on_stderr(text)
 
 
@@ -157,7 +157,7 @@ class Piped(Plain):
         self.explain(finished)
 
     def prompt(self, text: str) -> None:
-        """On stderr: stdout is for the cell's output."""
+        """Write to stderr: stdout is for the cell's output."""
         _prompt_on_stderr(text)
 
 
@@ -172,11 +172,11 @@ class OnTerminal(Silent):
         self._output.event(event)
 
     def end(self, number: int, finished: Finished) -> None:
-        """Says how the cell ended if its output does not."""
+        """Say how the cell ended if its output does not."""
         self._output.end(finished)
 
     def note(self, text: str) -> None:
-        """A remark in brackets."""
+        """Show a remark in brackets."""
         self._output.note(text)
 
     def prompt(self, text: str) -> None:

@@ -136,7 +136,7 @@ class _KernelCompleter(Completer):
         self._questions = questions
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> list[Completion]:
-        """None: the kernel is asked asynchronously."""
+        """Return no completion: the kernel is asked asynchronously."""
         return []
 
     async def get_completions_async(

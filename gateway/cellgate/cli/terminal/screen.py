@@ -67,7 +67,7 @@ class Screen(Protocol):
         """Cell `number` has ended."""
 
     def note(self, text: str) -> None:
-        """A remark about the run."""
+        """Show a remark about the run."""
 
 
 class Seen:
@@ -180,7 +180,7 @@ class Plain:
             self.note(line)
 
     def note(self, text: str) -> None:
-        """One line to stderr."""
+        """Write one line to stderr."""
         self._end_line()
         self._err.note(text)
 

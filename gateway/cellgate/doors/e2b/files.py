@@ -103,7 +103,7 @@ class E2bFilesHandler(SandboxHandler, FileAnswers, UploadHandler):
 
     @requires(Permission.FILES)
     async def get(self) -> None:
-        """The file."""
+        """Send the file's bytes."""
         session = self.session()
         parts = parse_home_path(self.get_query_argument("path", "", strip=False))
         if not parts:

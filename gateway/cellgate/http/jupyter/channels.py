@@ -48,7 +48,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
     _next_ping: asyncio.TimerHandle | None = None
 
     def check_origin(self, origin: str) -> bool:
-        """Always true: Origin was checked with everything else, before the upgrade."""
+        """Return True: Origin was checked with everything else, before the upgrade."""
         return True
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:

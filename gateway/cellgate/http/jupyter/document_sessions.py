@@ -72,12 +72,12 @@ class NotebookSessionsHandler(NotebookSessionsBase):
 
     @requires(Permission.READ)
     async def get(self) -> None:
-        """All sessions of the principal."""
+        """Answer with all sessions of the principal."""
         self.answer(self.models(self.entries()))
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """The session of the path, created if there is none."""
+        """Answer with the session of the path, created if there is none."""
         fields = await self.fields()
         path = self.path(fields)
         if path is None:

@@ -16,7 +16,7 @@ class ApiHandler(JupyterHandler):
     public = True
 
     async def get(self) -> None:
-        """The version."""
+        """Answer with the version."""
         self.check()
         self.answer({"version": self.services.front.version})
 
@@ -42,12 +42,12 @@ class KernelsHandler(JupyterHandler):
 
     @requires(Permission.READ)
     async def get(self) -> None:
-        """All live kernels of the principal."""
+        """Answer with all live kernels of the principal."""
         self.answer([kernel_model(session) for session in self.live_sessions()])
 
     @requires(Permission.RUN)
     async def post(self) -> None:
-        """A fresh kernel, from the warm pool if one is ready. `env` applies to this kernel only."""
+        """Start a kernel, from the warm pool if one is ready; `env` applies to this kernel only."""
         fields = await self.fields()
         session = await self.start(self.text(fields, "name"), self.strings(fields, "env"))
         model = kernel_model(session)
@@ -88,7 +88,7 @@ class KernelRestartHandler(JupyterHandler):
 
     @requires(Permission.RUN)
     async def post(self, wanted: str) -> None:
-        """The model, once the kernel is ready; the body is ignored."""
+        """Answer with the model once the kernel is ready; the body is ignored."""
         session = self.session_of(wanted)
         await session.restart()
         self.answer(kernel_model(session))

@@ -62,7 +62,7 @@ class KernelspecsHandler(KernelspecsBase):
 
     @requires()
     async def get(self) -> None:
-        """The name of the default, and all models by name."""
+        """Answer with the name of the default, and all models by name."""
         names = self.services.kernels.catalog.find_kernel_specs()
         default = self.services.sessions.manager.settings.default_kernel
         self.answer({"default": default, "kernelspecs": {name: self.model(name) for name in names}})
@@ -82,7 +82,7 @@ class KernelspecResourceHandler(KernelspecsBase):
 
     @requires()
     async def get(self, name: str, file: str) -> None:
-        """The file's bytes, if its name is one that Jupyter knows."""
+        """Send the file's bytes, if its name is one that Jupyter knows."""
         folder = Path(self.services.kernels.catalog.get_kernel_spec(self.known(name)).resource_dir)
         path = folder / file
         if file not in RESOURCES or not path.is_file():

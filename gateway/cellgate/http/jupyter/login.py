@@ -32,7 +32,7 @@ class LoginHandler(Entrance, JupyterHandler):
 
     @requires()
     async def get(self) -> None:
-        """A word to log in with; for people, the way to the console."""
+        """Answer with a word to log in with, or for people with the way to the console."""
         if "text/html" in self.request.headers.get("Accept", "").lower():
             self._lead()
             return

@@ -224,7 +224,7 @@ class WatchedWebSocketHandler(WebSocketHandler):
         return protocol
 
     def on_data(self, data: bytes | bytearray, *, is_binary: bool) -> Awaitable[None] | None:
-        """A message has come, as bytes: what is not `is_binary` is UTF-8. Subclasses define it.
+        """Take a message, as bytes: UTF-8 unless `is_binary`. Subclasses define it.
 
         The next message is read when this is done. A large one is a bytearray, because copying it takes its
         time; nobody changes it.

@@ -515,7 +515,7 @@ def _queued(connection: socket.socket) -> int:
 
 
 def silence(connection: socket.socket) -> float:
-    """Seconds for which the peer's system has left sent bytes unacknowledged (tcp(7), TCP_INFO).
+    """Return the seconds that the peer's system has left sent bytes unacknowledged (tcp(7), TCP_INFO).
 
     A peer that reads nothing is not silent: its system still acknowledges, even probes of a closed window.
     """

@@ -125,7 +125,7 @@ def _as(method: str, operation: Values, example: Example) -> str:
 
 
 def _operations(described: Values) -> Iterator[tuple[str, str, Values]]:
-    """Methods, paths and operations."""
+    """Yield methods, paths and operations."""
     for path, item in described["paths"].items():
         for method, each in item.items():
             yield method.upper(), path, each

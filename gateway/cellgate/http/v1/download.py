@@ -74,5 +74,5 @@ class DownloadHandler(BaseHandler):
                 self.on_connection_close()
 
     def compute_etag(self) -> str | None:
-        """None: tornado would hash the whole body; `known` sets an ETag of its source."""
+        """Return None: tornado would hash the body; `known` sets an ETag of its source."""
         return None

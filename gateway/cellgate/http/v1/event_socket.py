@@ -50,7 +50,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
     _bound_to_me: Sequence[str] = ()
 
     def check_origin(self, origin: str) -> bool:
-        """Always true: Origin was checked with everything else, before the upgrade."""
+        """Return True: Origin was checked with everything else, before the upgrade."""
         return True
 
     @operation(

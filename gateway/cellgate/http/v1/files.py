@@ -66,7 +66,7 @@ class UploadHandler(BaseHandler):
         self._session: Session | None = None
 
     async def prepare(self) -> None:
-        """After the checks of every handler, find the session and reserve space before reading the body."""
+        """Find the session and reserve space, after every handler's checks and before the body is read."""
         held = super().prepare()
         if held is not None:
             await held
@@ -298,7 +298,7 @@ class FileAnswers(BaseHandler):
         return start, end
 
     def compute_etag(self) -> None:
-        """None: tornado would hash what was written last; `_send` sets the ETag."""
+        """Return None: tornado would hash what was written last; `_send` sets the ETag."""
         return
 
 

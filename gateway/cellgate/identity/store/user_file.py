@@ -320,7 +320,7 @@ class UserFileReader(UserReader):
             self._file = None
 
     def _state_of_key(self) -> tuple[int, ...]:
-        """Changes when the key of the secrets does: it may be put back from a backup."""
+        """Return a value that changes with the secrets' key, which may come back from a backup."""
         try:
             found = self._path.with_name(SECRET_KEY).lstat()
         except OSError:

@@ -189,13 +189,13 @@ class Survey:
             place.displays.add(display_id)
 
     def changed_elsewhere(self, place: SurveyPlace) -> Iterator[tuple[str, int]]:
-        """Displays that this cell shares with other cells, each with the number of its last event."""
+        """Return the displays that the cell shares with others, each with its last event's number."""
         for display_id in sorted(place.displays):
             if len(self._shown_in[display_id]) > 1:
                 yield display_id, self._shown_last[display_id]
 
     def in_order(self) -> Iterator[SurveyPlace]:
-        """Places in order of the queue, but those that started swap among themselves into starting order."""
+        """Return places in the queue's order; those that started swap into starting order."""
         begun = sorted((place.started, place.execution) for place in self.places.values() if place.started)
         following = iter(begun)
         for place in self.places.values():

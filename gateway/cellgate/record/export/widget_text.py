@@ -144,7 +144,7 @@ class _Teller:
 
 
 def _in_line(parts: Iterable[str]) -> str:
-    """Parts side by side, a bar right behind its label, as tqdm writes it."""
+    """Join parts side by side, a bar right behind its label, as tqdm writes it."""
     line = ""
     for part in filter(None, parts):
         line += part if not line or part.startswith("|") else f" {part}"

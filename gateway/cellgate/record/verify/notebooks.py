@@ -243,7 +243,7 @@ def _check_rows(archive: zipfile.ZipFile, manifest: BundleManifest) -> int:
 
 
 def _check_ancestors(archive: zipfile.ZipFile, ancestors: Sequence[BranchedFrom]) -> list[NotebookPart]:
-    """Each one's rows must form a chain up to the row that the next one names."""
+    """Check that each one's rows form a chain up to the row that the next one names."""
     parts: list[NotebookPart] = []
     for number, ancestor in enumerate(ancestors, 1):
         survey = Survey(parts[-1].survey if parts else None, inherited=True)

@@ -74,7 +74,7 @@ def long_runs(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_run(body: bytes, place: int) -> int:
-    """Searches in steps: one long search would hold the GIL to its end."""
+    """Search in steps: one long search would hold the GIL to its end."""
     while place < len(body):
         step = place + _STEP
         quote = body.find(b'"', place, step)

@@ -52,7 +52,7 @@ def _drafts(parent: Path) -> list[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """With the lock of a folder. Raises OSError when somebody has it, or it can't be had."""
+    """Hold the lock of a folder. Raises OSError when somebody has it, or it can't be had."""
     descriptor = _lock(folder)
     try:
         yield

@@ -320,7 +320,7 @@ def expect_log(db: sqlite3.Connection, seed: bytes | None) -> None:
 
 
 def refused_sessions(db: sqlite3.Connection) -> dict[int, tuple[str, int]]:
-    """Sessions with acknowledged rows that could not be stored: the first reason, and how many events."""
+    """Return sessions with acknowledged rows that are lost: the first reason, how many events."""
     found: dict[int, tuple[str, int]] = {}
     for session_id, reason, events in db.execute(
         "SELECT session_id, reason, events FROM refused ORDER BY id"
@@ -382,7 +382,7 @@ def sessions(
 
 
 def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
-    """Sessions that have not ended, by id."""
+    """Return the sessions that have not ended, by id."""
     return list(_sessions(db, "WHERE state <> 'ended' ORDER BY id"))
 
 
@@ -454,7 +454,7 @@ def execution_counts(db: sqlite3.Connection, session_ids: Sequence[int]) -> dict
 
 
 def unfinished_executions(db: sqlite3.Connection, session_id: int) -> list[ExecutionRow]:
-    """Executions of a session without a status, in their order."""
+    """Return a session's executions without a status, in their order."""
     return _executions(db, "status IS NULL ORDER BY number", session_id)
 
 
@@ -543,7 +543,7 @@ def events(
     limit: int = 256,
     max_bytes: int = MIB,
 ) -> list[EventRow]:
-    """Events with `after` < seq <= `until`, in order, of at most `max_bytes`, but at least one.
+    """Return events with `after` < seq <= `until`, in order, of at most `max_bytes`, or one.
 
     Raises RecordGone for those that a purge has not removed yet.
     """
