@@ -28,7 +28,7 @@ from cellgate.files.folder_users import FolderUsers
 from cellgate.packages.cache import CacheEntry, Wheel, WheelCache, entry_key
 from cellgate.packages.child import ChildLimits, run, too_large
 from cellgate.packages.places import inside
-from cellgate.packages.requirements import Change, WantedPackage
+from cellgate.packages.requirements import Change, PackageWish
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv import FoundWheel, Uv, UvTarget
 from cellgate.packages.wheel_checks import UnsoundWheel, tidy
@@ -274,9 +274,7 @@ def storage_error(error: OSError) -> StorageError:
     return not_written(error, full, "The packages can't be kept")
 
 
-def _unmet(
-    change: Change, installed: Mapping[str, str], environment: Mapping[str, str]
-) -> list[WantedPackage]:
+def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[str, str]) -> list[PackageWish]:
     """Return the requirements not met yet. Raises PackageConflict if one would replace a kernel's part."""
     unmet = []
     for wanted in change.install:

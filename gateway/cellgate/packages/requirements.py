@@ -52,7 +52,7 @@ _UPGRADE = frozenset({"-U", "--upgrade"})
 
 
 @dataclass(frozen=True, slots=True)
-class WantedPackage:
+class PackageWish:
     """A parsed and checked requirement; `line` is the whole of it, including its marker."""
 
     name: NormalizedName
@@ -71,7 +71,7 @@ class Change:
     `upgrade`: replace installed versions by newer ones. `constraints` limit the versions of all dependencies.
     """
 
-    install: tuple[WantedPackage, ...] = ()
+    install: tuple[PackageWish, ...] = ()
     uninstall: tuple[str, ...] = ()
     upgrade: bool = False
     constraints: tuple[Line, ...] = ()
@@ -82,7 +82,7 @@ class Change:
         return frozenset(wanted.name for wanted in self.install)
 
 
-def parse_requirement(text: str) -> WantedPackage:
+def parse_requirement(text: str) -> PackageWish:
     """Return a requirement by name that fits on one line. Raises InvalidInput."""
     check_text(text, "a requirement", MAX_REQUIREMENT)
     shown = ascii(text[:80])
@@ -104,7 +104,7 @@ def parse_requirement(text: str) -> WantedPackage:
     except InvalidInput as error:
         raise InvalidInput(f"{shown}: {error.message}") from None
     extras = frozenset(map(canonicalize_name, requirement.extras))
-    return WantedPackage(canonicalize_name(requirement.name), extras, requirement.specifier, line)
+    return PackageWish(canonicalize_name(requirement.name), extras, requirement.specifier, line)
 
 
 def parse_change(

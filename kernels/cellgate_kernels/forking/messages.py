@@ -16,16 +16,7 @@ from typing import Any
 import msgspec
 
 from cellgate_kernels.base.errors import CellgateError
-from cellgate_kernels.walls.mounts import (
-    Bind,
-    Devices,
-    EmptyFolder,
-    Hidden,
-    Memory,
-    Processes,
-    ReadOnly,
-    Step,
-)
+from cellgate_kernels.walls.mounts import Bind, Devices, Folder, Hidden, Memory, Processes, ReadOnly, Step
 
 LENGTH = struct.Struct(">I")
 MOST_BYTES = 256 * 1024
@@ -154,7 +145,7 @@ def _mounts(steps: Iterable[Step], source_of: Callable[[str], str | int]) -> Ite
                 yield ["hidden", path, folder]
             case Memory(path, size, mode):
                 yield ["memory", path, size, mode]
-            case EmptyFolder(path):
+            case Folder(path):
                 yield ["folder", path]
             case ReadOnly(path):
                 yield ["read-only", path]

@@ -40,7 +40,7 @@ from cellgate_kernels.walls.mounts import (
     WORKSPACE,
     Bind,
     Devices,
-    EmptyFolder,
+    Folder,
     Memory,
     Step,
     files,
@@ -411,7 +411,7 @@ class Zygote(Forker):
         """Wait until it has loaded these modules. Raises NotForked."""
         own: list[Step] = [
             Memory("/tmp", _ZYGOTE_TMP, 0o1777),  # noqa: S108
-            EmptyFolder(VIEW.home),
+            Folder(VIEW.home),
             *within_own(self._lineage.readable),
         ]
         sessions = [f"{SESSIONS}/{number}" for number in range(len(self._sessions))]

@@ -107,7 +107,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class EmptyFolder:
+class Folder:
     """An empty folder."""
 
     path: str
@@ -120,7 +120,7 @@ class ReadOnly:
     path: str
 
 
-Step = Bind | Link | File | Devices | Processes | Hidden | Memory | EmptyFolder | ReadOnly
+Step = Bind | Link | File | Devices | Processes | Hidden | Memory | Folder | ReadOnly
 
 _OWN = ("/tmp", "/run", "/dev/shm", "/proc")  # noqa: S108 - the sandbox's
 _RUN_BYTES = 64 * 1024
@@ -159,12 +159,12 @@ def session_part(limits: ResourceLimits, folders: LaunchFolders, readable: Seque
         yield Hidden(path, Path(path).is_dir())
     yield Memory("/dev/shm", limits.memory // 4, 0o755)  # noqa: S108
     yield Memory("/tmp", limits.memory // 2, 0o1777)  # noqa: S108
-    yield EmptyFolder(VIEW.home)
+    yield Folder(VIEW.home)
     yield Memory("/run", _RUN_BYTES, 0o755)
     yield from within_own(readable)
     yield Bind(str(folders.workspace), WORKSPACE, writable=True)
     if folders.branches is None:
-        yield EmptyFolder(VIEW.branches)
+        yield Folder(VIEW.branches)
     else:
         yield Bind(str(folders.branches), VIEW.branches, writable=True)
     yield Bind(str(folders.sockets), "/run/kernel", writable=True)
@@ -273,7 +273,7 @@ def _words(step: Step) -> Iterator[str]:
             yield from ("--ro-bind", "/dev/null", path)
         case Memory(path, size, mode):
             yield from ("--size", str(size), "--perms", f"{mode:04o}", "--tmpfs", path)
-        case EmptyFolder(path):
+        case Folder(path):
             yield from ("--dir", path)
         case ReadOnly(path):
             yield from ("--remount-ro", path)

@@ -259,9 +259,8 @@ async def test_a_watch_ends_with_its_last_kernel_and_begins_again(monkeypatch: p
     watch = DiskWatch()
     for _ in range(2):
         ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-        watch.add(
-            Watched(ResourceLimits(disk=MIB), (CountedFolder(Path("/usr/bin")),), None, ended.set_result)
-        )
+        folder = CountedFolder(Path("/usr/bin"))
+        watch.add(Watched(ResourceLimits(disk=MIB), (folder,), None, ended.set_result))
         async with asyncio.timeout(60):
             assert (await ended).cause == "disk_full"
     async with asyncio.timeout(60):
