@@ -180,9 +180,7 @@ class ResultBuilder:
         last = self._last()
         if not last:
             return outputs
-        return [
-            {**each, "data": with_last(each["data"], last)} if "data" in each else each for each in outputs
-        ]
+        return [{**out, "data": with_last(out["data"], last)} if "data" in out else out for out in outputs]
 
     def _last(self) -> dict[str, str]:
         """Return the last texts of widgets; in a copy, those of when it was made."""

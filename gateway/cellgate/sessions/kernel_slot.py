@@ -206,9 +206,8 @@ class SessionKernel:
     @property
     def neighbours(self) -> list[str]:
         """The keys of the sessions whose kernels share this one's sandbox."""
-        return (
-            [] if self.current is None else sorted(each.session for each in self._neighbours.of(self.current))
-        )
+        found = [] if self.current is None else self._neighbours.of(self.current)
+        return sorted(each.session for each in found)
 
     @property
     def sharers(self) -> list[str]:

@@ -27,14 +27,7 @@ def info(
     environment = EnvironmentModel(name=name, python="3.13.1", packages=PACKAGES, programs=list(programs))
     known: dict[str, Any] = {"environment": {"python3": environment}, "limits": LIMITS}
     ceilings = Ceilings(**dict.fromkeys(Ceilings.__struct_fields__))  # type: ignore[arg-type]
-    return GatewayInfo(
-        version="1",
-        default_kernel="python3",
-        backend="x",
-        isolation="x",
-        ceilings=ceilings,
-        **{**known, **fields},
-    )
+    return GatewayInfo(version="1", backend="x", isolation="x", ceilings=ceilings, **{**known, **fields})
 
 
 def test_it_says_all_that_is_known() -> None:
