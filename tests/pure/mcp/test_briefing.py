@@ -26,6 +26,7 @@ def info(
 ) -> GatewayInfo:
     environment = EnvironmentModel(name=name, python="3.13.1", packages=PACKAGES, programs=list(programs))
     known: dict[str, Any] = {"environment": {"python3": environment}, "limits": LIMITS}
+    known["default_kernel"] = "python3"
     ceilings = Ceilings(**dict.fromkeys(Ceilings.__struct_fields__))  # type: ignore[arg-type]
     return GatewayInfo(version="1", backend="x", isolation="x", ceilings=ceilings, **{**known, **fields})
 
