@@ -32,6 +32,7 @@ from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions.widgets import WidgetMessages
+from cellgate.testing.record_store import session_row
 from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.channels.connection import KernelConnection
 from cellgate_kernels.channels.reception import Reception
@@ -40,7 +41,6 @@ from cellgate_kernels.protocol.messages import DELIMITER, Channel, Header, Messa
 from cellgate_kernels.protocol.outputs import COMM_EVENTS, OutputCaps
 from cellgate_kernels.protocol.websocket import Subprotocol
 from tests.fuzz.budget import Fuzz
-from tests.pure.record.conftest import session_row
 
 KEY = b"the key of this kernel"
 CAPS = OutputCaps(text=20_000, data=50_000)

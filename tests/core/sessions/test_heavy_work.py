@@ -27,6 +27,7 @@ from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
+from cellgate.testing.record_store import execution_row, session_row
 from cellgate.wire.answers import Result
 from cellgate.wire.queries import SessionsQuery
 from cellgate_kernels.base.errors import InvalidInput
@@ -34,7 +35,6 @@ from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.threads import Lane, ThreadLanes
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.protocol.outputs import OutputCaps
-from tests.pure.record.conftest import execution_row, session_row
 from tests.support.listening import listening
 
 DEADLINE = 60.0

@@ -19,10 +19,10 @@ from cellgate.record.export.widgets import STATE, WidgetStates
 from cellgate.record.rows import EventRow
 from cellgate.record.store.memory import MemoryStore
 from cellgate.sessions import widgets
+from cellgate.testing.record_store import session_row
 from cellgate_kernels.protocol.execution import Execution
 from cellgate_kernels.protocol.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.protocol.outputs import KernelEvent, OutputCaps, OutputLimiter
-from tests.pure.record.conftest import session_row
 
 MODEL = {"_model_name": "IntSliderModel", "_model_module": "@jupyter-widgets/controls"}
 

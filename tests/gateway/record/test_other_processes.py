@@ -19,7 +19,8 @@ from cellgate.errors import StorageError
 from cellgate.record.chain import verify
 from cellgate.record.store.sqlite import journal as journal_module
 from cellgate.record.store.sqlite.journal import Journal
-from tests.pure.record.conftest import Chain, all_events
+from cellgate.testing.record_store import Chain
+from tests.pure.record.conftest import all_events
 from tests.pure.record.test_lock import closed_once_it_knows
 from tests.pure.record.test_redo import cells
 
@@ -86,7 +87,7 @@ async def test_two_gateways_can_not_share_a_folder(path: Path, sync: Any) -> Non
 WRITER = """
     import asyncio, itertools, pathlib, sys
     from cellgate.record.store.sqlite.journal import Journal
-    from tests.pure.record.conftest import Chain, execution_row, session_row
+    from cellgate.testing.record_store import Chain, execution_row, session_row
 
     async def write(journal, session_id):
         journal.save_session(session_row(session_id))

@@ -1,4 +1,4 @@
-"""The contract of stores of users, and what is of a file alone."""
+"""The file of users keeps the contract of stores of users, and what is of a file alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from cellgate.identity.store import user_file
 from cellgate.identity.store.interface import UserStore
 from cellgate.identity.store.opening import open_users
 from cellgate.identity.store.user_file import PRINCIPALS, UserFile
-from cellgate_kernels.base.errors import InvalidInput
+from cellgate.testing.user_store import UserStoreContract
 
 SCOPES = frozenset({Permission.RUN, Permission.READ})
 
@@ -34,6 +33,10 @@ def store(path: Path) -> Iterator[UserStore]:
         yield store
 
 
+class TestUserFile(UserStoreContract):
+    """The fixture is the module's."""
+
+
 def test_only_its_owner_can_read_the_file(store: UserStore, path: Path) -> None:
     store.add_user("ada", Role.USER)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -46,102 +49,6 @@ def test_a_token_is_kept_as_a_digest_only(store: UserStore, path: Path) -> None:
     content = path.read_bytes()
     assert text.encode() not in content
     assert text.split("_", 2)[2].encode() not in content
-
-
-def test_a_token_comes_back_as_it_was_made(store: UserStore) -> None:
-    store.add_user("ada", Role.USER)
-    made, _ = store.create_token("ada", expires_at=9e9, scopes=SCOPES, reach=Reach("a-"))
-    only, _ = store.create_token("ada", reach=Reach("one", exact=True))
-    assert store.tokens("ada") == sorted([made, only], key=lambda token: (token.created_at, token.id))
-
-
-def test_names_are_taken_once(store: UserStore) -> None:
-    store.add_user("ada", Role.USER)
-    with pytest.raises(Conflict):
-        store.add_user("ada", Role.ADMIN)
-    assert store.user("ada").role is Role.USER
-
-
-def test_nobody_can_be_the_gateways_own_administrator(store: UserStore) -> None:
-    with pytest.raises(InvalidInput, match="gateway's own token"):
-        store.add_user("default", Role.USER)
-
-
-@pytest.mark.parametrize("name", ["nobody", "", "'; DROP TABLE users; --"])
-def test_who_is_not_there_is_not_found(store: UserStore, name: str) -> None:
-    for change in (
-        lambda: store.user(name),
-        lambda: store.tokens(name),
-        lambda: store.remove_user(name),
-        lambda: store.set_disabled(name, disabled=True),
-        lambda: store.set_role(name, Role.ADMIN),
-        lambda: store.create_token(name, reach=Reach()),
-        lambda: store.revoke_token(name),
-    ):
-        with pytest.raises(NotFound):
-            change()
-    assert store.acts(0) == []
-
-
-def test_another_role_changes_nothing_else(store: UserStore) -> None:
-    before = store.add_user("ada", Role.ADMIN)
-    token, _ = store.create_token("ada", scopes=SCOPES, reach=Reach("a-"))
-    store.set_disabled("ada", disabled=True)
-    store.set_role("ada", Role.AUDITOR)
-    assert store.user("ada") == replace(before, role=Role.AUDITOR, disabled=True)
-    assert store.tokens() == [token]
-
-
-def test_a_disabled_user_gets_no_tokens(store: UserStore) -> None:
-    store.add_user("ada", Role.USER)
-    store.set_disabled("ada", disabled=True)
-    with pytest.raises(Conflict, match="disabled"):
-        store.create_token("ada", reach=Reach())
-    store.set_disabled("ada", disabled=False)
-    assert store.create_token("ada", reach=Reach())
-
-
-def test_the_tokens_of_a_removed_user_go_too(store: UserStore) -> None:
-    store.add_user("ada", Role.USER)
-    store.create_token("ada", reach=Reach())
-    store.remove_user("ada")
-    assert store.tokens() == []
-    assert store.users() == []
-
-
-def test_revoking_again_changes_nothing(store: UserStore) -> None:
-    store.add_user("ada", Role.USER)
-    token, _ = store.create_token("ada", reach=Reach())
-    store.revoke_token(token.id)
-    first = store.tokens()
-    store.revoke_token(token.id)
-    assert store.tokens() == first
-    assert first[0].revoked_at is not None
-
-
-def test_every_change_is_an_act_without_secrets(store: UserStore) -> None:
-    store.add_user("ada", Role.AUDITOR)
-    token, text = store.create_token("ada", scopes=SCOPES, reach=Reach("a-"))
-    store.revoke_token(token.id)
-    store.set_disabled("ada", disabled=True)
-    store.set_disabled("ada", disabled=False)
-    store.set_role("ada", Role.USER)
-    store.remove_user("ada")
-    acts = store.acts(0)
-    assert [act.fields["act"] for act in acts] == [
-        "user_added",
-        "token_created",
-        "token_revoked",
-        "user_disabled",
-        "user_enabled",
-        "user_role_changed",
-        "user_removed",
-    ]
-    assert acts[5].fields["role"] == "user"
-    assert {act.fields["user"] for act in acts} == {"ada"}
-    assert acts[1].fields["token"] == token.id
-    assert text not in repr(acts)
-    assert store.acts(acts[3].seq) == acts[4:]
 
 
 def test_useless_tokens_make_room_and_used_ones_do_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

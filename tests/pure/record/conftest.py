@@ -9,44 +9,11 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from cellgate.record.chain import GENESIS, link
-from cellgate.record.store.sqlite.journal import EventRow, ExecutionRow, Journal, SessionRow
+from cellgate.record.store.sqlite.journal import EventRow, Journal
 
 MOMENT = "2026-11-21T10:00:00.000000Z"
-
-
-def session_row(session_id: int, key: str = "", **fields: Any) -> SessionRow:
-    values: dict[str, Any] = {
-        "principal": "ada",
-        "kernel": "python3",
-        "isolation": "sandbox",
-        "state": "idle",
-        "cause": None,
-        "created_at": MOMENT,
-        "last_activity": MOMENT,
-        "execution_count": 0,
-        "limits": {"memory": 1 << 30, "cpus": 1.0},
-        "metadata": {"née": "π"},
-        "environment": {"kernel_info": {"implementation": "ipython"}},
-    }
-    return SessionRow(id=session_id, key=key or f"s{session_id}", **{**values, **fields})
-
-
-def execution_row(session_id: int, number: int, **fields: Any) -> ExecutionRow:
-    values: dict[str, Any] = {
-        "id": f"e{number}",
-        "msg_id": f"m{number}",
-        "first_seq": number * 10,
-        "last_seq": None,
-        "status": None,
-        "created_at": MOMENT,
-        "idempotency_key": None,
-        "request_hash": None,
-    }
-    return ExecutionRow(session_id=session_id, number=number, **{**values, **fields})
 
 
 async def eventually(check: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -65,21 +32,6 @@ async def journal_at(path: Path, **options: Any) -> AsyncGenerator[Journal, None
         yield journal
     finally:
         await journal.close()
-
-
-class Chain:
-    """Makes the event rows of one session, chained."""
-
-    def __init__(self, session_id: int) -> None:
-        self.session_id = session_id
-        self.seq = 0
-        self.head = GENESIS
-
-    def next(self, execution: str | None = "e1", *, size: int = 20) -> EventRow:
-        self.seq += 1
-        body = msgspec.json.encode({"seq": self.seq, "type": "stream", "text": "x" * size})
-        self.head = link(self.head, body)
-        return EventRow(self.session_id, self.seq, "stream", execution, body, self.head)
 
 
 async def all_events(journal: Journal, session_id: int) -> list[EventRow]:

@@ -10,8 +10,8 @@ from cellgate.record.events import EventLog, now
 from cellgate.record.facts import brief
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.record.store.sqlite.journal import Journal
+from cellgate.testing.record_store import MOMENT, session_row
 from cellgate.wire.events import BranchedFrom
-from tests.pure.record.conftest import MOMENT, session_row
 
 ENVIRONMENT: dict[str, Any] = {
     "display_name": "Python 3",

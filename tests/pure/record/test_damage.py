@@ -24,7 +24,8 @@ from cellgate.record.store.sqlite import redo, salvage, schema
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.redo import LOG_BYTES, beside, find_frames, last_beside
-from tests.pure.record.conftest import Chain, all_events, journal_at, session_row
+from cellgate.testing.record_store import Chain, session_row
+from tests.pure.record.conftest import all_events, journal_at
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_redo import crashed, synced
 from tests.support.examples import share

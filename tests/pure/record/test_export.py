@@ -26,8 +26,9 @@ from cellgate.record.spill_ledger import SpillLedger
 from cellgate.record.store.sqlite import purge, reads, schema
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.reads import ConnectionSteps
+from cellgate.testing.record_store import MOMENT
 from cellgate_kernels.base.threads import Lane
-from tests.pure.record.conftest import MOMENT, journal_at
+from tests.pure.record.conftest import journal_at
 from tests.pure.record.recorded import IMAGE, Recorded, image, text
 from tests.support.examples import share
 

@@ -22,18 +22,10 @@ from cellgate.record.store.sqlite.backlog import cost
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import EventRow, Journal
 from cellgate.record.store.sqlite.migrations import VERSION
+from cellgate.testing.record_store import Chain, execution_row, session_row
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.threads import work_for
-from tests.pure.record.conftest import (
-    Chain,
-    all_events,
-    another_connection,
-    eventually,
-    execution_row,
-    limit_pages,
-    session_row,
-    to_tables,
-)
+from tests.pure.record.conftest import all_events, another_connection, eventually, limit_pages, to_tables
 from tests.support.requirements import require
 from tests.support.server import IN_TIME
 

@@ -15,9 +15,10 @@ from cellgate.record import events
 from cellgate.record.chain import verify
 from cellgate.record.events import LARGE_EVENT, EventLog
 from cellgate.record.store.sqlite.journal import Journal
+from cellgate.testing.record_store import execution_row, session_row
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.threads import Lane
-from tests.pure.record.conftest import all_events, execution_row, journal_at, session_row
+from tests.pure.record.conftest import all_events, journal_at
 
 DEADLINE = 60.0
 LARGE: Any = {"size": LARGE_EVENT + 1}

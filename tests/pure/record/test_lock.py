@@ -18,7 +18,8 @@ from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.lock import RecordLock
 from cellgate.record.store.sqlite.redo import beside, last_beside
-from tests.pure.record.conftest import Chain, all_events, eventually, session_row
+from cellgate.testing.record_store import Chain, session_row
+from tests.pure.record.conftest import all_events, eventually
 from tests.pure.record.test_redo import cells, crashed, in_tables, synced
 
 

@@ -17,7 +17,7 @@ from cellgate.record.chain import GENESIS, link
 from cellgate.record.export.notebook import Export, Notebook
 from cellgate.record.export.survey import ListedRows, Survey
 from cellgate.record.rows import EventRow, SessionRow
-from tests.pure.record.conftest import session_row
+from cellgate.testing.record_store import session_row
 from tests.support.examples import examples
 
 LANGUAGE = {

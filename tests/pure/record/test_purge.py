@@ -16,8 +16,9 @@ from cellgate.errors import RecordGone, StorageError
 from cellgate.record.store.sqlite import purge, schema
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
+from cellgate.testing.record_store import Chain, session_row
 from cellgate_kernels.base.resources import KIB
-from tests.pure.record.conftest import Chain, all_events, eventually, session_row, to_tables
+from tests.pure.record.conftest import all_events, eventually, to_tables
 from tests.pure.record.recorded import Recorded, image, text
 from tests.support.open_files import no_open_files
 

@@ -23,16 +23,14 @@ from cellgate.record.store.sqlite import redo, upkeep
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.redo import beside
+from cellgate.testing.record_store import Chain, execution_row, session_row
 from cellgate_kernels.base.resources import KIB, MIB
 from tests.pure.record.conftest import (
-    Chain,
     all_events,
     another_connection,
     eventually,
-    execution_row,
     journal_at,
     limit_pages,
-    session_row,
     to_tables,
 )
 from tests.pure.record.recorded import Recorded, text

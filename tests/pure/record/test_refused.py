@@ -22,15 +22,8 @@ from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import EventRow, Journal
 from cellgate.record.store.sqlite.redo import encode_rows
-from tests.pure.record.conftest import (
-    Chain,
-    all_events,
-    eventually,
-    execution_row,
-    journal_at,
-    session_row,
-    to_tables,
-)
+from cellgate.testing.record_store import Chain, execution_row, session_row
+from tests.pure.record.conftest import all_events, eventually, journal_at, to_tables
 from tests.pure.record.recorded import Recorded, text
 
 HUGE = 1 << 63

@@ -1,201 +1,36 @@
-"""The contract of stores: what is taken comes back as ``interface`` promises, from each of them."""
+"""Both stores of records keep the contract of stores, and so can those of others."""
 
 from __future__ import annotations
 
-import pytest
-from msgspec import structs
+import re
+import subprocess
+import sys
+from pathlib import Path
 
-from cellgate.errors import NotRecorded
-from cellgate.record.chain import GENESIS, link
-from cellgate.record.events import EventLog
-from cellgate.record.rows import EventRow
-from cellgate.record.store.interface import FENCED, FIRST_EPOCH, EventStore, RecordStore
+import pytest
+
+from cellgate.record.store.interface import EventStore, RecordStore
 from cellgate.record.store.memory import MemoryStore
 from cellgate.record.store.sqlite.journal import Journal
-from tests.pure.record.conftest import Chain, execution_row, session_row
-
-BODY = b'{"seq":1}'
+from cellgate.testing.record_store import EventStoreContract, RecordStoreContract
 
 
-@pytest.fixture
-def store(journal: Journal) -> RecordStore:
-    return journal
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def events(journal: Journal, request: pytest.FixtureRequest) -> EventStore:
-    """Any store of events, with a session whose id is 1."""
-    if request.param == "memory":
+class TestMemoryStore(EventStoreContract):
+    @pytest.fixture
+    def events(self) -> EventStore:
         return MemoryStore()
-    journal.save_session(session_row(journal.new_session_id()))
-    return journal
 
 
-async def test_events_come_back_by_number_count_and_bytes(events: EventStore) -> None:
-    chain = Chain(1)
-    rows = [chain.next(size=100) for _ in range(20)]
-    for row in rows:
-        events.append(row)
-    await events.commit(1)
-    assert await events.events(1) == rows
-    assert await events.events(1, after=5, until=8) == rows[5:8]
-    assert await events.events(1, limit=3) == rows[:3]
-    assert await events.events(1, max_bytes=5 * len(rows[0].body)) == rows[:5]
-    assert await events.events(1, after=5, max_bytes=1) == rows[5:6]
-    assert not events.full_for("ada")
-    await events.room("ada")
+class TestJournal(RecordStoreContract):
+    @pytest.fixture
+    def store(self, journal: Journal) -> RecordStore:
+        return journal
 
 
-async def test_a_session_that_is_refused_is_not_recorded_any_more(events: EventStore) -> None:
-    events.refuse(1, "a reason")
-    events.append(Chain(1).next())
-    assert "a reason" in str(events.failure_of(1))
-    with pytest.raises(NotRecorded, match="a reason"):
-        await events.commit(1)
-    with pytest.raises(NotRecorded, match="a reason"):
-        events.check_writable(1)
-    assert await events.events(1) == []
-
-
-async def test_whoever_has_a_former_claim_writes_nothing_and_is_told(events: EventStore) -> None:
-    chain = Chain(1)
-    events.append(chain.next(), epoch=FIRST_EPOCH)
-    await events.commit(1, epoch=FIRST_EPOCH)
-    former = FIRST_EPOCH - 1
-    events.append(chain.next(), epoch=former)
-    events.save_session(session_row(1, state="ended"), epoch=former)
-    events.save_execution(execution_row(1, 1, idempotency_key="k"), epoch=former)
-    with pytest.raises(NotRecorded, match=FENCED):
-        await events.commit(1, epoch=former)
-    await events.commit(1, epoch=FIRST_EPOCH)
-    assert [row.seq for row in await events.events(1)] == [1]
-    assert await events.execution_by_key(1, "k") is None
-    log = EventLog(events, 1, "s", last_seq=1)
-    log.epoch = former
-    log.append("session", None, {})
-    with pytest.raises(NotRecorded, match=FENCED):
-        await log.commit()
-
-
-async def test_a_session_that_is_claimed_goes_on_where_its_record_ends(store: RecordStore) -> None:
-    session_id = await store.begin_session("ada", "s")
-    assert await store.begin_session("ada", "another") > session_id
-    log = EventLog(store, session_id, "s")
-    log.append("session", None, {})
-    log.save_session(session_row(session_id, "s"))
-    await log.commit()
-    epoch = await store.claim(session_id)
-    last = await store.reads.last_event(session_id)
-    assert last == (log.head_seq, log.head)
-    again = EventLog(store, session_id, "s", last_seq=last[0], head=last[1])
-    again.epoch = epoch
-    again.append("session", None, {})
-    await again.commit()
-    assert await store.reads.last_event(session_id) == (2, again.head)
-    assert store.failure_of(session_id) is None
-
-
-async def test_rows_come_back_as_they_were_saved(store: RecordStore) -> None:
-    """All columns: nested JSON, text beyond ASCII, None and bytes."""
-    session = session_row(
-        store.new_session_id(), metadata={"a": [1, {"b": None}], "ü": "😀"}, cause="x", folder="c0ffee"
-    )
-    execution = execution_row(session.id, 1, idempotency_key="k", request_hash="h")
-    event = EventRow(session.id, 1, "session", None, BODY, link(GENESIS, BODY))
-    store.save_session(session)
-    store.save_execution(execution)
-    store.append(event)
-    await store.commit()
-    found = await store.reads.session("ada", session.key)
-    assert found == structs.replace(session, head_seq=1, head=event.hash)
-    assert await store.reads.execution(session.id, "e1") == execution
-    assert await store.events(session.id) == [event]
-    assert await store.reads.last_event(session.id) == (1, event.hash)
-
-
-async def test_of_several_rows_of_one_thing_the_last_counts(store: RecordStore) -> None:
-    """Within one group and over several."""
-    session_id = store.new_session_id()
-    for count in range(3):
-        store.save_session(session_row(session_id, execution_count=count))
-        store.save_execution(execution_row(session_id, 1, last_seq=count))
-    await store.commit()
-    store.save_session(session_row(session_id, state="ended", cause="deleted", execution_count=9))
-    store.save_execution(execution_row(session_id, 1, last_seq=20, status="ok"))
-    await store.commit()
-    assert await store.reads.sessions() == [
-        session_row(session_id, state="ended", cause="deleted", execution_count=9)
-    ]
-    assert await store.reads.executions(session_id) == [
-        execution_row(session_id, 1, last_seq=20, status="ok")
-    ]
-
-
-async def test_what_is_not_there_is_none(store: RecordStore) -> None:
-    assert await store.reads.session("ada", "s") is None
-    assert await store.reads.execution(1, "e") is None
-    assert await store.execution_by_key(1, "k") is None
-    assert await store.reads.last_execution(1) is None
-    assert await store.reads.last_event(1) is None
-    assert await store.events(1) == []
-
-
-async def test_sessions_are_listed_by_principal_state_and_page(store: RecordStore) -> None:
-    rows = [
-        session_row(store.new_session_id(), principal=principal, state=state)
-        for principal in ("ada", "bob")
-        for state in ("idle", "busy", "ended")
-    ]
-    for row in rows:
-        store.save_session(row)
-    await store.commit()
-    assert await store.reads.sessions() == rows
-    assert await store.reads.sessions("bob") == rows[3:]
-    assert await store.reads.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
-    assert await store.reads.sessions("ada", []) == []
-    assert await store.reads.sessions(limit=2, after=rows[1].id) == rows[2:4]
-    assert await store.reads.sessions(limit=2, after=rows[5].id, newest=True) == [rows[4], rows[3]]
-    assert await store.reads.sessions("ada", after=2**53, newest=True) == rows[2::-1]
-    assert await store.reads.sessions(prefix=rows[1].key[:-1]) == [
-        row for row in rows if row.key.startswith(rows[1].key[:-1])
-    ]
-    assert await store.reads.sessions(prefix=rows[1].key, exact=True) == [rows[1]]
-    assert await store.reads.sessions(prefix="s%") == []
-    assert await store.reads.unfinished_sessions() == [rows[0], rows[1], rows[3], rows[4]]
-    assert await store.reads.session("bob", rows[0].key) is None
-
-
-async def test_executions_are_found_by_order_key_and_end(store: RecordStore) -> None:
-    session_id = store.new_session_id()
-    rows = [
-        execution_row(session_id, 1, status="ok", idempotency_key="again"),
-        execution_row(session_id, 2, status=None),
-        execution_row(session_id, 3, status="error", idempotency_key="again"),
-        execution_row(session_id, 4, status=None, idempotency_key="other"),
-    ]
-    store.save_session(session_row(session_id))
-    for row in reversed(rows):
-        store.save_execution(row)
-    await store.commit()
-    assert await store.reads.executions(session_id) == rows
-    assert await store.reads.executions(session_id, limit=2, after=1) == rows[1:3]
-    assert await store.reads.executions(session_id, limit=2, after=4, newest=True) == [rows[2], rows[1]]
-    assert await store.reads.execution_counts([session_id, session_id + 1]) == {session_id: 4}
-    assert await store.reads.unfinished_executions(session_id) == [rows[1], rows[3]]
-    assert await store.execution_by_key(session_id, "again") == rows[2]
-    assert await store.reads.last_execution(session_id) == rows[3]
-
-
-async def test_events_are_read_in_batches(store: RecordStore) -> None:
-    session_id = store.new_session_id()
-    store.save_session(session_row(session_id))
-    chain = Chain(session_id)
-    rows = [chain.next(size=1000) for _ in range(700)]
-    for row in rows:
-        store.append(row)
-    await store.commit()
-    every = [batch async for batch in store.reads.event_batches(session_id)]
-    assert [row for batch in every for row in batch] == rows
-    batches = [batch async for batch in store.reads.event_batches(session_id, after=1, until=600)]
-    assert [row for batch in batches for row in batch] == rows[1:600]
-    assert len(batches) > 1
+def test_the_example_of_the_guide_checks_a_store_from_outside(tmp_path: Path) -> None:
+    guide = Path(__file__).parents[3] / "docs/how-to/test-with-fakes.md"
+    (example,) = re.findall(r"```python\n(import pytest\n.*?)```", guide.read_text(), re.DOTALL)
+    (tmp_path / "test_my_store.py").write_text(example)
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "test_my_store.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert re.search(r"^3 passed", done.stdout, re.MULTILINE), done.stdout
