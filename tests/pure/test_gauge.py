@@ -38,7 +38,7 @@ def test_fields_and_what_methods_assign_are_counted_once() -> None:
         ("SessionRegistry", "registry", True),
         ("Account", "accounts", True),
         ("EventStore", "event_store", True),
-        ("SessionRegistry", "registry", False),
+        ("SessionManager", "registry", False),
         ("Archive", "reader", False),
     ],
 )
