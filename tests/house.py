@@ -184,7 +184,8 @@ def undocumented(trees: Mapping[Path, ast.Module]) -> Iterator[str]:
                 marks = {
                     _name(each.func if isinstance(each, ast.Call) else each) for each in method.decorator_list
                 }
-                silent = method.name[0] != "_" and not ast.get_docstring(method)
+                # The name of a test says what it is about.
+                silent = not method.name.startswith(("_", "test_")) and not ast.get_docstring(method)
                 if silent and not marks & SAID_BY and not is_said(node, method.name):
                     yield f"{path}:{method.lineno}: {node.name}.{method.name} has no docstring"
 
