@@ -31,7 +31,8 @@ from cellgate.wire.base import Query
 from cellgate.wire.owner import OWNER
 from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.codec.decoding import json_decoder
-from cellgate_kernels.codec.structure import is_heavy, weigh
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy, weigh
 
 if TYPE_CHECKING:
     from cellgate.http.services import Services
@@ -286,6 +287,14 @@ class MessageHandler(RequestHandler):
         body = encode(model)
         # A trailing newline is kind to terminals, but not worth copying a large body.
         self.finish(body + b"\n" if len(body) < KIND_SIZE else body)
+
+    async def answer_large(self, model: Any, size: int, status: int = 200) -> None:
+        """Answer a model with `size` characters of text as JSON; much is encoded in a thread."""
+        if size > INLINE_BYTES:
+            texts = self.services.storage.lanes.texts
+            await self.answer_parts(await texts.run(encode_in_steps, model), status)
+        else:
+            self.answer(model, status)
 
     async def answer_parts(self, parts: Sequence[bytes], status: int = 200) -> None:
         """Answer with JSON that is already encoded."""
