@@ -231,7 +231,7 @@ class MessageHandler(RequestHandler):
         if self._refused is None and (self._needs_token or self.reads_body):
             self._body.append(chunk)
             if (stream := self._stream()) is not None:
-                stream.hold(len(chunk))
+                stream.memory.hold(len(chunk))
         else:
             self._body.clear()
             if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
@@ -322,7 +322,7 @@ class MessageHandler(RequestHandler):
         Until it has taken the last, all of them count as memory held for it. Raises StreamClosedError.
         """
         stream = self._stream()
-        with nullcontext() if stream is None else stream.owing(sum(map(len, parts))):
+        with nullcontext() if stream is None else stream.memory.owing(sum(map(len, parts))):
             for number, step in enumerate(_steps(parts)):
                 if number:
                     await asyncio.sleep(0)  # a fast client would otherwise never yield this turn of the loop
