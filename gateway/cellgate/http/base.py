@@ -269,7 +269,7 @@ class UntaggedHandler(BaseHandler):
     """A handler whose bodies tornado does not hash: it sets an ETag of what they are made from, or none."""
 
     def compute_etag(self) -> None:
-        return
+        """Return no tag of the body."""
 
 
 class BaseUrlHandler(BaseHandler):
