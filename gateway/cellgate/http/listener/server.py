@@ -418,7 +418,9 @@ class _Request(HTTPMessageDelegate):
 
     def finish(self) -> None:
         if not self._refused:
-            self._stream.answers()
+            # The handler keeps the body, which therefore still counts.
+            self._stream.pace.answers(time.monotonic())
+            self._stream.pieces = None
             self._inner.finish()
 
     def on_connection_close(self) -> None:

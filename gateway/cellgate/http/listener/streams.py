@@ -165,11 +165,6 @@ class ClientStream(IOStream):
             self._leave_place()
         self.memory.release()
 
-    def answers(self) -> None:
-        """Note that the request is complete. Its handler keeps the body, which therefore still counts."""
-        self.pace.answers(time.monotonic())
-        self.pieces = None
-
     def begins_message(self) -> None:
         """Begin to wait for a WebSocket's next message; some of its bytes may be here already."""
         self.pace.begins_message(self._read_buffer_size, time.monotonic())
@@ -323,12 +318,14 @@ class ClientStream(IOStream):
     def write_to_fd(self, data: memoryview) -> int:
         """Write bytes and count those that were sent."""
         count = super().write_to_fd(data)
-        self.has_sent(count)
+        self.pace.sent += count
+        if self.passed is not None:
+            self.passed(count)
         self.memory.took(count)
         return count
 
     def has_sent(self, count: int) -> None:
-        """Count bytes that the system has taken; ``transfer`` calls it for what it sends itself."""
+        """Count bytes that ``transfer`` has sent itself."""
         self.pace.sent += count
         if self.passed is not None:
             self.passed(count)
