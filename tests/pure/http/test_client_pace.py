@@ -32,9 +32,9 @@ def pace() -> ClientPace:
 def test_the_first_head_has_its_time_from_the_beginning() -> None:
     pace = ClientPace(0)
     pace.waits(0, 5)
-    pace.received = 1  # this is no reason to wait longer
     assert late(pace, 15, 15.1) == [None, Late.HEAD]
-    assert pace.has_begun
+    pace.received = 1  # this is no reason to wait longer
+    assert (late(pace, 15.1), pace.has_begun) == ([Late.HEAD], True)
 
 
 def test_further_heads_have_their_time_from_their_first_byte(pace: ClientPace) -> None:
