@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from multiprocessing.util import Finalize
@@ -303,6 +303,13 @@ def serving(data_dir: Path, backend: str = "process", **options: Any) -> Iterato
 def a_free_port() -> int:
     """A port of the loopback interface on which nothing listens."""
     return free_port()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """What ends with the test."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -13,6 +15,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from cellgate.http.access import AccessPolicy
+from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.services import Front, Kernels, People, Services, Sessions, Storage
@@ -34,6 +37,22 @@ def services_of(**given: Any) -> Services:
     return cast(Services, SimpleNamespace(**given))
 
 
+class Plain(RequestHandler):
+    """A handler of tornado's own kind, which has no use for services."""
+
+    def initialize(self, services: Any) -> None:
+        """Tornado's hook."""
+
+
+@asynccontextmanager
+async def sending(port: int, data: bytes) -> AsyncIterator[socket.socket]:
+    """A connection that does not block, on which this was sent."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_sendall(connection, data)
+        yield connection
+
+
 @asynccontextmanager
 async def listening(
     handlers: Mapping[str, type[RequestHandler]],
@@ -41,9 +60,14 @@ async def listening(
     settings: ListenerSettings | None = None,
     closed_by_us: Callable[[str], None] = lambda _: None,
     gateway: str | None = None,
+    certificate: Certificate | None = None,
+    most: int | None = None,
     **services: Any,
 ) -> AsyncIterator[tuple[int, Listener]]:
-    """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
+    """Serve handlers by their paths, each given these services of the gateway; the port, and the listener.
+
+    `most`: bytes of a body.
+    """
     usual = {"access": OPEN, "usage": Usage(), "tracer": Tracer()}
     given = {"services": services_of(**usual | services)}
     routes = [(path, handler, given) for path, handler in handlers.items()]
@@ -52,6 +76,8 @@ async def listening(
         settings=settings or ListenerSettings(),
         closed_by_us=closed_by_us,
         gateway=gateway,
+        certificate=certificate,
+        max_buffer_size=most,
     )
     sockets = bind_sockets(0, "127.0.0.1")
     listener.add_sockets(sockets)

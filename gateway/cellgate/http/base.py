@@ -265,6 +265,13 @@ class BaseHandler(MessageHandler):
         return known
 
 
+class UntaggedHandler(BaseHandler):
+    """A handler whose bodies tornado does not hash: it sets an ETag of what they are made from, or none."""
+
+    def compute_etag(self) -> None:
+        """Return no tag of the body."""
+
+
 class BaseUrlHandler(BaseHandler):
     """The base URL without its last slash: relative links of a page there would lead out of it."""
 

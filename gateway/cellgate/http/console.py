@@ -18,7 +18,7 @@ from cellgate.console.assets import FRAME, PAGE, Asset
 from cellgate.console.cookies import MOST_LENGTH, CookiePlace, Purpose
 from cellgate.errors import Forbidden, NotAuthenticated, NotFound, TooManyAttempts, status_of
 from cellgate.http.access import is_own_page
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import BaseHandler, UntaggedHandler
 from cellgate.http.operation import requires
 from cellgate.http.plain_page import POLICY, Form, plain_page
 from cellgate.identity.oidc_sign_in import Begun, ProviderSignIn
@@ -66,7 +66,7 @@ def frame_connections(files: str) -> str:
     return f"({allowed}); webrtc=block"
 
 
-class AssetHandler(BaseHandler):
+class AssetHandler(UntaggedHandler):
     """A handler that sends files of the console. Whoever asks need not be signed in."""
 
     public = True
@@ -111,10 +111,6 @@ class AssetHandler(BaseHandler):
             return "'self'"
         base = self.services.front.base_url.translate(_SEPARATORS)
         return f"{self.request.protocol}://{host}{base}/console/"
-
-    def compute_etag(self) -> None:
-        """Return None: tornado would hash the body each time."""
-        return
 
 
 def _takes_gzip(accepted: str) -> bool:

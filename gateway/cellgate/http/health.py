@@ -98,6 +98,7 @@ class InfoHandler(BaseHandler):
         installer, ports, user = kernels.installer, front.ports, self.principal.name
         reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         allowed = [] if installer is None else sorted(installer.settings.allowed)
+        shared = kernels.containers()
         pool = {**asdict(kernels.pool.statistics()), "max_kernels": kernels.pool.settings.max_kernels}
         self.answer(
             GatewayInfo(
@@ -129,11 +130,7 @@ class InfoHandler(BaseHandler):
                 ports_url=None if ports is None else ports.origin.described(reached_at),
                 pool=pool,
                 fork_server=dict(kernels.ways()),
-                containers=_containers(kernels.containers()),
+                containers=shared and ContainersModel(per=shared[0], limits=shared[1]),
                 sessions=manager.counts(None if self.principal.sees_others else self.owner),
             )
         )
-
-
-def _containers(told: tuple[str, str] | None) -> ContainersModel | None:
-    return None if told is None else ContainersModel(per=told[0], limits=told[1])

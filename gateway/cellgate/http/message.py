@@ -31,7 +31,8 @@ from cellgate.wire.base import Query
 from cellgate.wire.owner import OWNER
 from cellgate_kernels.base.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.codec.decoding import json_decoder
-from cellgate_kernels.codec.structure import is_heavy, weigh
+from cellgate_kernels.codec.encoding import encode_in_steps
+from cellgate_kernels.codec.structure import INLINE_BYTES, is_heavy, weigh
 
 if TYPE_CHECKING:
     from cellgate.http.services import Services
@@ -230,7 +231,7 @@ class MessageHandler(RequestHandler):
         if self._refused is None and (self._needs_token or self.reads_body):
             self._body.append(chunk)
             if (stream := self._stream()) is not None:
-                stream.hold(len(chunk))
+                stream.memory.hold(len(chunk))
         else:
             self._body.clear()
             if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
@@ -287,6 +288,14 @@ class MessageHandler(RequestHandler):
         # A trailing newline is kind to terminals, but not worth copying a large body.
         self.finish(body + b"\n" if len(body) < KIND_SIZE else body)
 
+    async def answer_large(self, model: Any, size: int, status: int = 200) -> None:
+        """Answer a model with `size` characters of text as JSON; much is encoded in a thread."""
+        if size > INLINE_BYTES:
+            texts = self.services.storage.lanes.texts
+            await self.answer_parts(await texts.run(encode_in_steps, model), status)
+        else:
+            self.answer(model, status)
+
     async def answer_parts(self, parts: Sequence[bytes], status: int = 200) -> None:
         """Answer with JSON that is already encoded."""
         self.set_status(status)
@@ -313,7 +322,7 @@ class MessageHandler(RequestHandler):
         Until it has taken the last, all of them count as memory held for it. Raises StreamClosedError.
         """
         stream = self._stream()
-        with nullcontext() if stream is None else stream.owing(sum(map(len, parts))):
+        with nullcontext() if stream is None else stream.memory.owing(sum(map(len, parts))):
             for number, step in enumerate(_steps(parts)):
                 if number:
                     await asyncio.sleep(0)  # a fast client would otherwise never yield this turn of the loop

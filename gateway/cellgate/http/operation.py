@@ -115,9 +115,7 @@ class Operation:
     @property
     def all_errors(self) -> Errors:
         """All errors that it may answer with."""
-        if self.public:
-            return (*ALWAYS, *self.errors)
-        return (*ALWAYS, *OF_A_PRINCIPAL, *self.errors)
+        return (*ALWAYS, *(() if self.public else OF_A_PRINCIPAL), *self.errors)
 
 
 def operation(

@@ -404,7 +404,7 @@ class ProgramHandler(BaseHandler):
                     client.begins_message()
                 data = await client.read_bytes(PART, partial=True)
                 if isinstance(client, ClientStream):
-                    client.ends_message()
+                    client.pace.ends_message()
                 idle.reschedule(clock() + IDLE_SECONDS)
                 await program.write(data)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -29,19 +29,11 @@ from cellgate_kernels.base.tasks import Supervisor
 
 Batches = AsyncGenerator[list[EventRow], None]
 
-
 KEEP_ALIVE = {Format.NDJSON: b'{"type":"keepalive"}\n', Format.SSE: b": keep-alive\n\n"}
-
-
-def _ndjson(row: EventRow) -> tuple[bytes, ...]:
-    return row.body, b"\n"
-
-
-def _sse(row: EventRow) -> tuple[bytes, ...]:
-    return b"id: %d\nevent: %s\ndata: " % (row.seq, row.type.encode()), row.body, b"\n\n"
-
-
-_WRITERS: dict[Format, Callable[[EventRow], tuple[bytes, ...]]] = {Format.NDJSON: _ndjson, Format.SSE: _sse}
+_WRITERS: dict[Format, Callable[[EventRow], tuple[bytes, ...]]] = {
+    Format.NDJSON: lambda row: (row.body, b"\n"),
+    Format.SSE: lambda row: (b"id: %d\nevent: %s\ndata: " % (row.seq, row.type.encode()), row.body, b"\n\n"),
+}
 
 
 def _seen(flushed: asyncio.Future[None]) -> None:
@@ -87,18 +79,15 @@ class StreamingHandler(BaseHandler):
         self.set_header("Content-Type", f"{form}; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
 
-    def waiting(self, form: Format) -> AbstractAsyncContextManager[Callable[[int], None] | None]:
+    @asynccontextmanager
+    async def waiting(self, form: Format) -> AsyncIterator[Callable[[int], None] | None]:
         """Within it, a session may be made, whose position in line a client that streams is to know.
 
         What it yields tells that position; the first one begins the answer. From then on there are
         keep-alives, and a refusal is the answer's last line. In all other cases nothing has been answered.
         """
-        return nullcontext() if form is Format.JSON else self._waiting(form)
-
-    @asynccontextmanager
-    async def _waiting(self, form: Format) -> AsyncIterator[Callable[[int], None]]:
         try:
-            yield partial(self._tell_position, form)
+            yield None if form is Format.JSON else partial(self._tell_position, form)
         except CellgateError as error:
             if not self._headers_written:
                 raise

@@ -49,12 +49,9 @@ def _whole_pages(size: int) -> memoryview:
 
 def can_send(connection: object) -> bool:
     """Return whether `send_file` works on this connection: no TLS, and tornado's detail is as expected."""
-    return (
-        isinstance(connection, HTTP1Connection)
-        and isinstance(connection.stream, IOStream)
-        and not isinstance(connection.stream, SSLIOStream)
-        and hasattr(connection, _REMAINING)
-    )
+    stream = getattr(connection, "stream", None)
+    plain = isinstance(stream, ClientStream) and not isinstance(stream, SSLIOStream)
+    return plain and hasattr(connection, _REMAINING)
 
 
 async def send_file(connection: HTTP1Connection, descriptor: int, start: int, end: int, lane: Lane) -> bool:
@@ -67,13 +64,11 @@ async def send_file(connection: HTTP1Connection, descriptor: int, start: int, en
     stream = connection.stream
     if stream.closed():
         raise StreamClosedError
-    assert isinstance(stream, IOStream)
+    assert isinstance(stream, ClientStream)
     # Duplicated, because tornado may close the stream's descriptor while a thread sends.
     target = os.dup(stream.socket.fileno())
-    watched = stream if isinstance(stream, ClientStream) else None
     try:
-        if watched is not None:
-            watched.sending = True
+        stream.pace.sending = True
         while start < end:
             sent = await lane.run(_send_turn, target, descriptor, start, min(end, start + _TURN))
             if sent is None:
@@ -81,13 +76,11 @@ async def send_file(connection: HTTP1Connection, descriptor: int, start: int, en
             if not sent:
                 await _writable(target, stream)
             start += sent
-            if watched is not None:
-                watched.has_sent(sent)
+            stream.has_sent(sent)
     except OSError as error:
         raise StreamClosedError(real_error=error) from error
     finally:
-        if watched is not None:
-            watched.sending = False
+        stream.pace.sending = False
         os.close(target)
     setattr(connection, _REMAINING, 0)
     return True

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, cast
@@ -152,12 +152,6 @@ async def served() -> AsyncIterator[Served]:
     ) as (port, listener):
         yield Served(port, listener, closed, answer)
     assert listener.memory.held == 0
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def ask(served: Served, path: str, stack: ExitStack) -> socket.socket:

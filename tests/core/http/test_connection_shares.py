@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,12 +96,6 @@ def ended(clients: list[socket.socket]) -> list[bool]:
     return found
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 async def serve(stack: ExitStack, settings: ListenerSettings) -> AsyncIterator[Served]:
     closed = Counter[str]()
     handlers: Any = {"/waiting": Waiting, "/quick": Quick, "/healthz": HealthHandler}
@@ -128,6 +122,7 @@ async def test_one_principal_has_three_quarters(served: Served) -> None:
     refused = [await said(served.ask("/waiting?who=ada")) for _ in range(8)]
     assert {answer[:12] for answer in refused} == {b"HTTP/1.1 503"}
     assert b'"too_many_connections"' in refused[0]
+    assert b"Retry-After: 5\r\n" in refused[0]
     assert (await said(served.ask("/quick?who=bea"))).endswith(b"here")
     assert (await said(served.ask("/healthz"))).startswith(b"HTTP/1.1 200")
     assert (ended(hers), served.taken("ada")) == ([False] * 12, 12)
@@ -151,8 +146,9 @@ async def test_who_has_most_gives_way_to_who_has_fewer(served: Served) -> None:
 
 async def test_strangers_give_way_to_everybody_and_nobody_to_them(served: Served) -> None:
     known = [*await served.wait("ada", 7), *await served.wait("bea", 7)]
-    for _ in range(50):
-        served.connect(b"GET /waiting")
+    half = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n1"
+    for words in [b"GET /waiting", half] * 25:
+        served.connect(words)
         assert (await said(served.ask("/healthz"))).startswith(b"HTTP/1.1 200")
     assert ended(known) == [False] * 14
     assert set(served.closed) == {"evicted"}

@@ -41,6 +41,18 @@ class Watched:
         return getattr(base64, name)
 
 
+async def answered(handler: type[DoorHandler], body: dict[str, Any]) -> requests.Response:
+    """What a door's handler answers, with threads for what takes long."""
+    lanes = ThreadLanes(1)
+    try:
+        async with listening({"/door": handler}, lanes=lanes) as (port, _):
+            url = f"http://127.0.0.1:{port}/door"
+            return await asyncio.to_thread(requests.post, url, json=body, timeout=PATIENCE)
+    finally:
+        lanes.close()
+        lanes.cells.close()
+
+
 def outcome(size: int) -> Result:
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": "\x01" * size},
@@ -87,14 +99,7 @@ async def test_a_large_answer_is_made_in_a_thread(
 
     monkeypatch.setattr(module, "_answer", noted)
     monkeypatch.setattr(handler, "run_once", run_once)
-    lanes = ThreadLanes(1)
-    try:
-        async with listening({"/door": handler}, lanes=lanes) as (port, _):
-            url = f"http://127.0.0.1:{port}/door"
-            answer = await asyncio.to_thread(requests.post, url, json=body, timeout=PATIENCE)
-    finally:
-        lanes.close()
-        lanes.cells.close()
+    answer = await answered(handler, body)
     assert told(answer) == "\x01" * size
     assert [thread == threading.get_ident() for thread in threads] == [here]
 
@@ -107,13 +112,6 @@ async def test_large_files_of_terrarium_are_read_and_written_in_a_thread(
     monkeypatch.setattr(terrarium, "base64", watched)
     data = base64.b64encode(bytes(size)).decode()
     body = {"code": "1", "files": [{"filename": "a", "b64_data": data}]}
-    lanes = ThreadLanes(1)
-    try:
-        async with listening({"/terrarium": Returned}, lanes=lanes) as (port, _):
-            url = f"http://127.0.0.1:{port}/terrarium"
-            answer = await asyncio.to_thread(requests.post, url, json=body, timeout=PATIENCE)
-    finally:
-        lanes.close()
-        lanes.cells.close()
+    answer = await answered(Returned, body)
     assert json.loads(answer.text)["output_files"] == [{"filename": "a", "b64_data": data}]
     assert [thread == threading.get_ident() for thread in watched.threads] == [here, here]

@@ -9,25 +9,22 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
-from tornado.web import RequestHandler
 
 from cellgate.http.listener import rounds
+from cellgate.http.listener.client_pace import Late
 from cellgate.http.listener.rounds import CHECKS_A_TURN
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.listener.streams import ClientStream, Late
-from tests.support.listening import listening
+from cellgate.http.listener.streams import ClientStream
+from tests.support.listening import Plain, listening
 
 REQUEST = b"GET /count HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 MANY = 100
 
 
-class Count(RequestHandler):
+class Count(Plain):
     """How many connections there are when the request is answered."""
 
     count: Callable[[], float]
-
-    def initialize(self, services: Any) -> None:
-        """Services are of no use here."""
 
     def get(self) -> None:
         self.finish(str(int(self.count())))
@@ -87,23 +84,6 @@ async def test_checks_of_many_connections_are_spread_over_turns(monkeypatch: pyt
             while len(checks) < MANY or min(checks.values()) < 3:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.01)
     assert most == CHECKS_A_TURN
-
-
-async def test_half_open_connections_are_all_refused_at_their_time() -> None:
-    closed: list[str] = []
-    settings = ListenerSettings(head_timeout=0.1)
-    async with listening({}, settings=settings, closed_by_us=closed.append) as (port, listener):
-        with connected(port, MANY) as connections:
-            for connection in connections:
-                connection.sendall(REQUEST[:20])
-            while len(closed) < MANY:  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.01)
-            assert sum(listener.connections().values()) == 0
-            for connection in connections:
-                assert (await asyncio.get_running_loop().sock_recv(connection, 20)).startswith(
-                    b"HTTP/1.1 408"
-                )
-    assert set(closed) == {Late.HEAD}
 
 
 async def test_a_connection_that_waits_needs_no_timer_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

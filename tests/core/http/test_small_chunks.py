@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from tornado.web import RequestHandler
 
 from cellgate.http.listener.server import CHUNKS_A_TURN
 from cellgate_kernels.base.places import Places
-from tests.support.listening import listening
+from tests.support.listening import Plain, listening
 
 HEAD = b"POST /length HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 COUNT = 3000
 SENDERS = 4
 
 
-class Length(RequestHandler):
+class Length(Plain):
     """Answers with the length of the body."""
-
-    def initialize(self, services: Any) -> None:
-        """Services are of no use here."""
 
     def post(self) -> None:
         """Answer."""
@@ -49,21 +46,19 @@ async def count_turns(of: asyncio.Future[Any]) -> int:
 
 
 @pytest.mark.parametrize("senders", [1, SENDERS])
-async def test_chunks_of_one_byte_are_read_a_few_in_each_turn(senders: int) -> None:
+async def test_chunks_of_one_byte_are_read_a_few_in_each_turn(stack: ExitStack, senders: int) -> None:
     body = HEAD + b"1\r\nx\r\n" * COUNT + b"0\r\n\r\n"
     async with listening({"/length": Length}) as (port, _):
-        connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(senders)]
-        try:
-            for connection in connections:
-                connection.sendall(body)
-                connection.setblocking(False)
-            answers = asyncio.gather(*(read_answer(connection) for connection in connections))
-            turns = await asyncio.wait_for(count_turns(answers), 60)
-            for answer in await answers:
-                assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-        finally:
-            for connection in connections:
-                connection.close()
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(senders)
+        ]
+        for connection in connections:
+            connection.sendall(body)
+            connection.setblocking(False)
+        answers = asyncio.gather(*(read_answer(connection) for connection in connections))
+        turns = await asyncio.wait_for(count_turns(answers), 60)
+        for answer in await answers:
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert turns >= senders * COUNT / CHUNKS_A_TURN
 
 

@@ -15,25 +15,23 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tornado.netutil import bind_sockets
-from tornado.web import Application, RequestHandler
 
 from cellgate.client import ConnectionFailed, Gateway
 from cellgate.http.listener import certificate
 from cellgate.http.listener.certificate import Certificate, TlsFiles
-from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.threads import Lane
 from tests.support.certificates import Authority, replace, serial_in, serial_of
+from tests.support.listening import Plain, listening
 from tests.support.server import until
 
 HOST = "127.0.0.1"
 GET = b"GET /?size=5 HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
-class Handler(RequestHandler):
+class Handler(Plain):
     """GET answers with so many bytes, POST with the body's size."""
 
     def get(self) -> None:
@@ -65,29 +63,25 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @asynccontextmanager
-async def listening(
+async def serving(
     authority: Authority, lane: Lane, settings: ListenerSettings | None = None
 ) -> AsyncIterator[Secure]:
     """It looks at its files as often as it can."""
     files = authority.issue("served")
     secure = Secure(authority.folder, await Certificate.open(TlsFiles(*files), lane), files)
-    server = Listener(
-        Application([("/", Handler)]),
-        settings=settings or ListenerSettings(),
-        certificate=secure.certificate,
+    served = listening(
+        {"/": Handler},
+        settings=settings,
         closed_by_us=lambda reason: secure.closed.update([reason]),
-        max_buffer_size=64 * MIB,
+        certificate=secure.certificate,
+        most=64 * MIB,
     )
-    sockets = bind_sockets(0, HOST)
-    secure.port = sockets[0].getsockname()[1]
-    server.add_sockets(sockets)
-    secure.certificate.start(secure.renewed, pause=0.01)
-    try:
-        yield secure
-    finally:
-        await secure.certificate.close()
-        server.stop()
-        await server.close_all_connections()
+    async with served as (secure.port, _):
+        secure.certificate.start(secure.renewed, pause=0.01)
+        try:
+            yield secure
+        finally:
+            await secure.certificate.close()
 
 
 @asynccontextmanager
@@ -118,10 +112,7 @@ async def shown(secure: Secure, authority: Authority) -> int:
 
 
 async def test_requests_are_served_on_a_kept_connection(authority: Authority, lane: Lane) -> None:
-    async with (
-        listening(authority, lane) as secure,
-        connected(secure, authority.context()) as (reader, writer),
-    ):
+    async with serving(authority, lane) as secure, connected(secure, authority.context()) as (reader, writer):
         for _ in range(3):
             writer.write(GET)
             head, body = await answer(reader)
@@ -139,10 +130,7 @@ async def test_requests_are_served_on_a_kept_connection(authority: Authority, la
 
 async def test_an_orderly_end_is_announced(authority: Authority, lane: Lane) -> None:
     """Asyncio raises where a connection ends without TLS's own end."""
-    async with (
-        listening(authority, lane) as secure,
-        connected(secure, authority.context()) as (reader, writer),
-    ):
+    async with serving(authority, lane) as secure, connected(secure, authority.context()) as (reader, writer):
         writer.write(GET.replace(b"1.1", b"1.0"))
         assert (await reader.read()).endswith(b"\r\n\r\nxxxxx")
 
@@ -154,7 +142,7 @@ async def test_old_versions_are_refused(authority: Authority, lane: Lane, newest
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = newest
     context.set_ciphers("ALL:@SECLEVEL=0")
-    async with listening(authority, lane) as secure:
+    async with serving(authority, lane) as secure:
         if newest < ssl.TLSVersion.TLSv1_2:
             with pytest.raises(ssl.SSLError):
                 await asyncio.open_connection(HOST, secure.port, ssl=context)
@@ -168,7 +156,7 @@ async def test_old_versions_are_refused(authority: Authority, lane: Lane, newest
 async def test_a_plain_request_is_told_to_come_by_https(
     authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with listening(authority, lane) as secure:
+    async with serving(authority, lane) as secure:
         async with connected(secure, None) as (reader, writer):
             writer.write(GET)
             said = await reader.read()
@@ -186,7 +174,7 @@ async def test_a_plain_request_is_told_to_come_by_https(
 async def test_what_is_no_handshake_ends_the_connection_and_is_not_logged(
     authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
-    async with listening(authority, lane) as secure:
+    async with serving(authority, lane) as secure:
         for _ in range(5):
             async with connected(secure, None) as (reader, writer):
                 writer.write(sent)
@@ -217,7 +205,7 @@ async def test_what_is_no_record_ends_the_connection_and_is_not_logged(
                     last = b""
                 return last
 
-    async with listening(authority, lane) as secure:
+    async with serving(authority, lane) as secure:
         await asyncio.to_thread(spoil)
         assert await shown(secure, authority) == serial_in(secure.files[0])
     assert not caplog.records
@@ -226,7 +214,7 @@ async def test_what_is_no_record_ends_the_connection_and_is_not_logged(
 async def test_a_client_that_leaves_in_its_handshake_is_nothing(
     authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with listening(authority, lane) as secure:
+    async with serving(authority, lane) as secure:
         for sent in (b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"):
             async with connected(secure, None) as (_, writer):
                 writer.write(sent)
@@ -237,7 +225,7 @@ async def test_a_client_that_leaves_in_its_handshake_is_nothing(
 
 async def test_a_handshake_that_never_ends_is_cut_off(authority: Authority, lane: Lane) -> None:
     settings = ListenerSettings(head_timeout=0.5)
-    async with listening(authority, lane, settings) as secure:
+    async with serving(authority, lane, settings) as secure:
         async with connected(secure, None) as (silent, _), connected(secure, None) as (half, writer):
             writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
             assert await asyncio.gather(silent.read(), half.read()) == [b"", b""]
@@ -245,7 +233,7 @@ async def test_a_handshake_that_never_ends_is_cut_off(authority: Authority, lane
 
 
 async def test_half_open_handshakes_make_room(authority: Authority, lane: Lane) -> None:
-    async with listening(authority, lane, ListenerSettings(connections=64)) as secure:
+    async with serving(authority, lane, ListenerSettings(connections=64)) as secure:
         halves = [await asyncio.open_connection(HOST, secure.port) for _ in range(200)]
         async with connected(secure, authority.context()) as (reader, writer):
             writer.write(GET)
@@ -258,7 +246,7 @@ async def test_half_open_handshakes_make_room(authority: Authority, lane: Lane) 
 async def test_when_there_is_no_place_a_tls_client_hears_no_plain_text(
     authority: Authority, lane: Lane
 ) -> None:
-    async with listening(authority, lane, ListenerSettings(connections=1, per_address=0)) as secure:
+    async with serving(authority, lane, ListenerSettings(connections=1, per_address=0)) as secure:
         async with connected(secure, None) as (reader, _):
             assert await reader.read() == b""
         assert secure.closed["refused"] == 1
@@ -268,10 +256,7 @@ async def test_when_there_is_no_place_a_tls_client_hears_no_plain_text(
 
 
 async def test_a_renewed_certificate_is_for_new_connections(authority: Authority, lane: Lane) -> None:
-    async with (
-        listening(authority, lane) as secure,
-        connected(secure, authority.context()) as (reader, writer),
-    ):
+    async with serving(authority, lane) as secure, connected(secure, authority.context()) as (reader, writer):
         first = await shown(secure, authority)
         for name in ("second", "third"):
             replace(secure.files, authority.issue(name))
@@ -289,7 +274,7 @@ async def test_what_can_t_be_used_is_logged_once_and_changes_nothing(
     authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with listening(authority, lane) as secure:
+    async with serving(authority, lane) as secure:
         first = await shown(secure, authority)
         certificate, key = authority.issue("other", passphrase=b"x" if broken == "encrypted" else None)
         match broken:
@@ -324,7 +309,7 @@ async def test_what_could_not_be_read_is_tried_again(
     def refuse(path: Path, most: int) -> bytes:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    async with listening(authority, lane) as secure:
+    async with serving(authority, lane) as secure:
         with monkeypatch.context() as patched:
             patched.setattr(certificate, "read_regular", refuse)
             replace(secure.files, authority.issue("renewed"))
@@ -371,16 +356,7 @@ async def test_files_that_can_t_be_used_are_named(authority: Authority, lane: La
 
 async def test_who_begins_tls_where_there_is_none_is_told_at_once(authority: Authority) -> None:
     closed: Counter[str] = Counter()
-    server = Listener(
-        Application([("/", Handler)]),
-        settings=ListenerSettings(),
-        closed_by_us=lambda reason: closed.update([reason]),
-        max_buffer_size=64 * MIB,
-    )
-    sockets = bind_sockets(0, HOST)
-    port = sockets[0].getsockname()[1]
-    server.add_sockets(sockets)
-    try:
+    async with listening({"/": Handler}, closed_by_us=lambda reason: closed.update([reason])) as (port, _):
         with pytest.raises(ssl.SSLError, match=r"WRONG_VERSION|HTTP_REQUEST|RECORD_LAYER"):
             await asyncio.open_connection(HOST, port, ssl=authority.context(), ssl_handshake_timeout=5)
         with pytest.raises(ConnectionFailed, match="its address begins with http://"):
@@ -390,7 +366,4 @@ async def test_who_begins_tls_where_there_is_none_is_told_at_once(authority: Aut
         assert (await answer(reader))[1] == b"xxxxx"
         writer.close()
         await writer.wait_closed()
-    finally:
-        server.stop()
-        await server.close_all_connections()
     assert closed == {"tls_handshake": 2}

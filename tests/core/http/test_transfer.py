@@ -13,15 +13,13 @@ from typing import Any
 import pytest
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
-from tornado.netutil import bind_sockets
-from tornado.web import Application, RequestHandler, stream_request_body
+from tornado.web import RequestHandler, stream_request_body
 
 from cellgate.files.upload import PIECE
-from cellgate.http.listener.server import Listener
-from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.transfer import can_send, read_wide, send_file
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.threads import Lane
+from tests.support.listening import listening
 
 
 class Server:
@@ -41,8 +39,8 @@ class Server:
 class Handler(RequestHandler):
     """GET sends the file, PUT takes a body."""
 
-    def initialize(self, server: Server) -> None:
-        self.server = server
+    def initialize(self, services: Any) -> None:
+        self.server: Server = services.server
 
     def prepare(self) -> None:
         if self.request.method == "PUT":
@@ -81,17 +79,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     path = tmp_path / "large.bin"
     path.write_bytes(os.urandom(20 * MIB + 1))
     state = Server(path)
-    http = Listener(
-        Application([("/", Handler, {"server": state})]),
-        settings=ListenerSettings(),
-        closed_by_us=lambda _: None,
-    )
-    sockets = bind_sockets(0, "127.0.0.1")
-    http.add_sockets(sockets)
-    state.port = sockets[0].getsockname()[1]
-    yield state
-    http.stop()
-    await http.close_all_connections()
+    async with listening({"/": Handler}, server=state) as (state.port, _):
+        yield state
     state.lane.close()
 
 

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 
 from cellgate.errors import reasons
-from cellgate.http.listener.streams import Late, StreamPhase
+from cellgate.http.listener.client_pace import Late, StreamPhase
 from cellgate.http.metrics import (
     CLOSED,
     EXECUTION_CAUSES,

@@ -7,11 +7,12 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 
 import pytest
 
 from tests.conftest import serving
+from tests.gateway.http.test_connections import ended
 from tests.support.server import TOKEN, GatewayProcess, Response, until
 
 PROXY, STRANGER = "127.0.0.2", "127.0.0.1"
@@ -117,15 +118,6 @@ def open_websocket(gateway: GatewayProcess, stack: ExitStack, key: str, client: 
     return connection
 
 
-def all_of(connection: socket.socket) -> bytes:
-    """What comes until the gateway closes the connection; it may not have read all that was sent."""
-    said = b""
-    with suppress(ConnectionResetError):
-        while part := connection.recv(4096):
-            said += part
-    return said
-
-
 def status_of(connection: socket.socket) -> int:
     return int(connection.recv(4096).split()[1])
 
@@ -137,7 +129,7 @@ def test_connections_count_for_the_proxy_s_clients(proxied: GatewayProcess) -> N
         for _ in range(PER_ADDRESS):
             assert status_of(open_websocket(proxied, stack, "counted", CLIENT)) == 101
         refused = open_websocket(proxied, stack, "counted", CLIENT)
-        assert all_of(refused).startswith(b"HTTP/1.1 503 Too many connections\r\n")
+        assert ended(refused).startswith(b"HTTP/1.1 503 Too many connections\r\n")
         for other in ("198.51.100.2", "198.51.100.3", "2001:db8::1"):
             for _ in range(PER_ADDRESS):
                 assert status_of(open_websocket(proxied, stack, "counted", other)) == 101

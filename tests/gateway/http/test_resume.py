@@ -102,12 +102,16 @@ def sse(gateway: GatewayProcess, session: str, after: int) -> Iterator[bytes]:
                     yield data[6:]
 
 
+def upgrade() -> dict[str, str]:
+    """The headers that ask for a WebSocket."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    names = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+    return {**names, "Sec-WebSocket-Key": key}
+
+
 def upgraded(gateway: GatewayProcess, session: str, query: str = "") -> Connection:
     """An open WebSocket."""
-    key = base64.b64encode(os.urandom(16)).decode()
-    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
-    path = f"/v1/sessions/{session}/ws{query}"
-    connection = Connection(gateway, path, **headers, **{"Sec-WebSocket-Key": key})
+    connection = Connection(gateway, f"/v1/sessions/{session}/ws{query}", **upgrade())
     assert connection.status() == 101
     return connection
 
@@ -315,8 +319,7 @@ def test_a_cell_that_was_to_end_with_its_socket_does(gateway: GatewayProcess, se
 
 
 def test_strangers_and_unknown_sessions_are_refused_before_the_upgrade(gateway: GatewayProcess) -> None:
-    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
-    headers["Sec-WebSocket-Key"] = base64.b64encode(os.urandom(16)).decode()
+    headers = upgrade()
     assert gateway.get("/v1/sessions/nobody/ws", headers=headers).reason == "not_found"
     assert gateway.get("/v1/sessions/nobody/ws", token=None, headers=headers).status == 401
     foreign = {**headers, "Origin": "https://example.org"}
@@ -326,9 +329,7 @@ def test_strangers_and_unknown_sessions_are_refused_before_the_upgrade(gateway: 
 @pytest.mark.parametrize("name", ["Sec-WebSocket-Extensions", "Sec-WebSocket-Protocol"])
 def test_an_offer_that_is_too_long_is_refused(gateway: GatewayProcess, session: str, name: str) -> None:
     gateway.post("/v1/sessions", {"session": session})
-    headers = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
-    headers["Sec-WebSocket-Key"] = base64.b64encode(os.urandom(16)).decode()
-    refused = gateway.get(f"/v1/sessions/{session}/ws", headers={**headers, name: "a" * 5000})
+    refused = gateway.get(f"/v1/sessions/{session}/ws", headers={**upgrade(), name: "a" * 5000})
     assert (refused.status, refused.reason) == (400, "bad_request")
 
 

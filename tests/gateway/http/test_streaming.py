@@ -143,12 +143,6 @@ def test_the_accept_header_chooses_the_form(
     assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, kind), answer.body
 
 
-def test_a_form_that_there_is_not_is_refused_and_runs_nothing(gateway: GatewayProcess, session: str) -> None:
-    answer = gateway.post(f"/v1/sessions/{session}/execute", {"code": "1"}, headers={"Accept": "image/png"})
-    assert answer.status == 406
-    assert gateway.get(f"/v1/sessions/{session}").status == 404
-
-
 # ---- of a session
 
 
@@ -194,14 +188,6 @@ def test_a_reader_that_comes_back_goes_on_where_it_was(gateway: GatewayProcess, 
     ) as answer:
         assert next(sse(answer)) == second
     assert json.loads(second["data"]) == gateway.recorded(session)[1]
-
-
-@pytest.mark.parametrize("last", ["x", "-1", "1" * 17, "1.0"])
-def test_a_place_that_is_none_is_refused(gateway: GatewayProcess, session: str, last: str) -> None:
-    gateway.post("/v1/sessions", {"session": session})
-    path = f"/v1/sessions/{session}/events"
-    assert gateway.get(path, headers={"Last-Event-ID": last}).reason == "bad_request"
-    assert gateway.get(f"{path}?after={last}").reason == "bad_request"
 
 
 def test_pages_of_events_have_all_of_them(gateway: GatewayProcess, session: str) -> None:

@@ -94,6 +94,13 @@ def test_an_unknown_field_is_told_with_the_one_that_was_meant_and_all_that_there
         (SessionBody, b'{"env": {"A": 1}}', "a value in env must be a string, not a number"),
         (SessionBody, b'{"metadata": {"a": {"b": 1e400}}}', "a value in metadata is a number out of range"),
         (SessionBody, b'{"network": "all"}', 'network must be "allow" or "none"'),
+        (SessionBody, b'{"session": 1}', "session must be a string, not a number"),
+        (SessionBody, b'{"kernel": []}', "kernel must be a string, not an array"),
+        (SessionBody, b'{"env": ["A=B"]}', "env must be an object, not an array"),
+        (SessionBody, b'{"limits": "512m"}', "limits must be an object, not a string"),
+        (SessionBody, b'{"metadata": []}', "metadata must be an object, not an array"),
+        (ExecuteBody, b'{"code": "1", "wait": null}', "wait must be true or false, not null"),
+        (ExecuteBody, b'{"code": "1", "stdin": [1]}', "stdin[0] must be a string, not a number"),
         (SessionBody, b'{"network": 1}', 'network must be "allow" or "none", not a number'),
         (
             SessionBody,

@@ -47,10 +47,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
     _subprotocol = Subprotocol.JSON
     _next_ping: asyncio.TimerHandle | None = None
 
-    def check_origin(self, origin: str) -> bool:
-        """Return True: Origin was checked with everything else, before the upgrade."""
-        return True
-
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Return the v1 protocol if offered, else none: clients without it expect JSON."""
         self._subprotocol = negotiate(subprotocols)
@@ -74,7 +70,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         self.close_with_login()
         if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
             # Synchronous clients read only while waiting for an answer; the outbox limits what piles up.
-            stream.spooled = True
+            stream.pace.spooled = True
         self._client = self._session.door.connect(self._session_id, self._subprotocol)
         self._client.installs = Permission.PACKAGES in self.login.permissions
         former = self._client.socket

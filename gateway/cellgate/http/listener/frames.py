@@ -88,19 +88,16 @@ class _Message:
 
 
 class WatchedProtocol(WebSocketProtocol13):
-    """Tornado's protocol with another way to read frames.
-
-    What it uses of tornado's privately has had the same names since 4.5: `_receive_frame`, `_read_bytes`,
-    `_handle_message`, `_run_callback` and `_abort`. No handler offers compression.
-    """
+    """Tornado's protocol with another way to read frames. No handler offers compression."""
 
     handler: WatchedWebSocketHandler
+    stream: ClientStream
     _message: _Message | None = None
     _is_deaf = False
     """Whether the client has sent what is no text, and is told so: nothing else is heard of it."""
 
     async def _receive_frame(self) -> None:
-        if self._message is None and isinstance(self.stream, ClientStream):
+        if self._message is None:
             self.stream.begins_message()
         head = await self._read_head()
         if head is None:
@@ -109,13 +106,13 @@ class WatchedProtocol(WebSocketProtocol13):
             data = await self._read_unmasked(head.size, head.mask)
             # A ping between two fragments does not end the message.
             if self._message is None:
-                self._ends_message()
+                self.stream.pace.ends_message()
             handled = self._handle_message(head.opcode, data)
             if handled is not None:
                 await handled
         elif head.is_final and self._message is None and head.size <= PIECE:
             data = await self._read_unmasked(head.size, head.mask)
-            self._ends_message()
+            self.stream.pace.ends_message()
             if head.opcode == TEXT and not is_utf8(data):
                 self._refuse_text()
             else:
@@ -161,7 +158,7 @@ class WatchedProtocol(WebSocketProtocol13):
         if not head.is_final:
             return
         self._message = None
-        self._ends_message()
+        self.stream.pace.ends_message()
         message.end()
         if message.is_wrong:
             self._refuse_text()
@@ -171,10 +168,6 @@ class WatchedProtocol(WebSocketProtocol13):
     async def _read_unmasked(self, size: int, mask: bytes | None) -> bytes:
         data = await self._read_bytes(size)
         return data if mask is None else _websocket_mask(mask, data)
-
-    def _ends_message(self) -> None:
-        if isinstance(self.stream, ClientStream):
-            self.stream.ends_message()
 
     def _refuse_text(self) -> None:
         if not self._is_deaf:
@@ -195,6 +188,10 @@ class WatchedWebSocketHandler(WebSocketHandler):
 
     evicted = False
     """Whether the login has ended that opened it: messages that still come are not heard."""
+
+    def check_origin(self, origin: str) -> bool:
+        """Always true: Origin was checked with everything else, before the upgrade."""
+        return True
 
     async def get(self, *args: Any, **kwargs: Any) -> None:
         """Upgrade the connection. Raises InvalidInput for an offer that is too long to be read."""

@@ -32,9 +32,6 @@ class Lingering:
         self._kept: dict[socket.socket, asyncio.TimerHandle] = {}
         self._discarded = bytearray(_PART)
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def keep(self, connection: socket.socket) -> None:
         """Keep a duplicate of the connection, which the caller closes. Nothing is sent any more."""
         try:

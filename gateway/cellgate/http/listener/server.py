@@ -36,10 +36,11 @@ from cellgate.fairness.shares import Shares
 from cellgate.fairness.turns import part_of_one
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
+from cellgate.http.listener.client_pace import StreamPhase
 from cellgate.http.listener.lingering import Lingering
 from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings, for_principals
-from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, StreamPhase, answer_of, say
+from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
 from cellgate.identity.principal import Login
 from cellgate_kernels.base.budget import ByteBudget, largest
@@ -85,7 +86,7 @@ class Listener(HTTPServer):
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         # Tornado would keep a timer for each head, of an hour; we check all connections ourselves.
         self.conn_params.header_timeout = None
-        self._closed_by_us = closed_by_us
+        self.closed_by_us = closed_by_us
         self._limits = settings
         self._certificate = certificate
         self._gateway = gateway
@@ -104,8 +105,7 @@ class Listener(HTTPServer):
         self._rounds: Rounds[ClientStream] = Rounds(0.0)
         self._told = float("-inf")
         self._failures = 0
-        self._lingering = Lingering()
-        self._guarded_accept = guarded(self._accept, "accepting")
+        self.lingering = Lingering()
         self._guarded_look = guarded(self._look_after, "look after connections")
 
     # Accepting
@@ -125,7 +125,7 @@ class Listener(HTTPServer):
         self._resume = None
         loop = asyncio.get_running_loop()
         for number, sock in self._listening.items():
-            loop.add_reader(number, self._guarded_accept, sock)
+            loop.add_reader(number, guarded(self._accept, "accepting"), sock)
 
     def _leave(self, number: int) -> None:
         asyncio.get_running_loop().remove_reader(number)
@@ -174,7 +174,7 @@ class Listener(HTTPServer):
         if len(self._streams) >= self._limits.connections:
             self._evict(self._streams, "evicted", origin)
         if len(self._streams) >= self._limits.connections or self._has_too_many(origin, 1):
-            self._closed_by_us("refused")
+            self.closed_by_us("refused")
             if self._certificate is None:
                 say(connection, self.refusal(503, "too_many_connections", TOO_MANY))
             connection.close()
@@ -227,8 +227,8 @@ class Listener(HTTPServer):
         most = Counter(stream.origin for stream in leaving)
         if coming is not None:
             most[coming] += 1
-        for stream in sorted(leaving, key=lambda stream: (-most[stream.origin], stream.since))[:count]:
-            self._closed_by_us(why)
+        for stream in sorted(leaving, key=lambda stream: (-most[stream.origin], stream.pace.since))[:count]:
+            self.closed_by_us(why)
             stream.drop()
 
     def enter_instead(self, name: str) -> bool:
@@ -243,16 +243,16 @@ class Listener(HTTPServer):
 
     def _evict_of(self, name: str, why: str) -> None:
         """Close the connection of a principal that has been at its request for longest."""
-        theirs = [stream for stream in self._streams if not stream.is_strange and stream.whose == name]
-        stream = min(theirs, key=lambda stream: stream.since)
-        self._closed_by_us(why)
+        theirs = [stream for stream in self._streams if not stream.is_strange and stream.memory.whose == name]
+        stream = min(theirs, key=lambda stream: stream.pace.since)
+        self.closed_by_us(why)
         stream.drop()
 
     def end_logins(self, is_valid: Callable[[Login], bool]) -> None:
         """Close the connections whose requests were let in by a login, or a sign-in, that has ended."""
         for stream in tuple(self._streams):
             if stream.has_ended(is_valid):
-                self._closed_by_us("login_ended")
+                self.closed_by_us("login_ended")
                 (stream.evict or stream.drop)()
 
     def open_logins(self) -> Iterator[Login]:
@@ -270,31 +270,23 @@ class Listener(HTTPServer):
         self._look_again()
         for stream in streams:
             if stream in self._streams and (late := stream.late(now, self._limits)) is not None:
-                self._closed_by_us(late)
+                self.closed_by_us(late)
                 stream.refuse(late)
 
     def given_up(self, stream: ClientStream, why: str) -> None:
         """Report a stream about to be closed because clients hold too much memory and it holds most."""
-        self._closed_by_us(why)
+        self.closed_by_us(why)
         logger.warning("Closed a connection, which held most of the memory for clients: it is %s", why)
 
     def refusal(self, status: int, reason: str, detail: str) -> bytes:
         """Return a whole answer with a problem, after which the connection is closed."""
         return answer_of(status, reason, detail, self._gateway)
 
-    def refused_tls(self, stream: ClientStream) -> None:
-        """Count a failed handshake."""
-        self._closed_by_us("tls_handshake")
-
-    def linger(self, connection: socket.socket) -> None:
-        """Let its client read the answer."""
-        self._lingering.keep(connection)
-
     def closed(self, stream: ClientStream) -> None:
         """Free the place of a closed connection, and add its bytes."""
         self._streams.pop(stream, None)
-        self._received += stream.received
-        self._sent += stream.sent
+        self._received += stream.pace.received
+        self._sent += stream.pace.sent
         self._leave_origin(stream)
 
     def _leave_origin(self, stream: ClientStream) -> None:
@@ -316,29 +308,27 @@ class Listener(HTTPServer):
 
     def connections(self) -> Mapping[str, float]:
         """Return the number of connections, by phase."""
-        counts = Counter(stream.phase for stream in self._streams)
+        counts = Counter(stream.pace.phase for stream in self._streams)
         return {phase: float(counts[phase]) for phase in StreamPhase}
 
     def transferred(self) -> tuple[int, int]:
         """Return the bytes received and sent since the start by HTTP and WebSockets."""
-        received = self._received + sum(stream.received for stream in self._streams)
-        return received, self._sent + sum(stream.sent for stream in self._streams)
+        received = self._received + sum(stream.pace.received for stream in self._streams)
+        return received, self._sent + sum(stream.pace.sent for stream in self._streams)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Tornado's hook: the next request of a connection may arrive."""
         delegate = super().start_request(server_conn, request_conn)
-        if not isinstance(request_conn, HTTP1Connection):
-            return delegate
+        assert isinstance(request_conn, HTTP1Connection)
         stream = request_conn.stream
-        if not isinstance(stream, ClientStream):
-            return delegate
+        assert isinstance(stream, ClientStream)
         setattr(request_conn, _PARSE, _parse_few)
         stream.waits()
         if stream.proxy is None:
             return _Request(delegate, stream)
         self.count_for(stream, PROXY)
         serves = partial(self._serves, stream, stream.proxy, request_conn.context)
-        return _ProxiedRequest(delegate, stream, serves)
+        return _Request(delegate, stream, serves)
 
     def _serves(self, stream: ClientStream, proxy: str, context: Any, headers: HTTPHeaders) -> bool:
         """Make the request look as if its client had sent it itself. False if there is no place for it.
@@ -352,7 +342,7 @@ class Listener(HTTPServer):
             headers["Host"] = forwarded.host
         if self.count_for(stream, origin_of((forwarded.address,))):
             return True
-        self._closed_by_us("refused")
+        self.closed_by_us("refused")
         return False
 
     async def close_all_connections(self) -> None:
@@ -364,7 +354,7 @@ class Listener(HTTPServer):
         # Tornado no longer tracks WebSockets, nor downloads sent around its stream (`transfer`).
         for stream in list(self._streams):
             stream.drop()
-        self._lingering.close()
+        self.lingering.close()
         await super().close_all_connections()
 
     def stop(self) -> None:
@@ -387,16 +377,30 @@ def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
 
 
 class _Request(HTTPMessageDelegate):
-    """Reports to the stream how far its request has come, and when it waits for us, not for its client."""
+    """Reports to the stream how far its request has come, and when it waits for us, not for its client.
 
-    def __init__(self, inner: HTTPMessageDelegate, stream: ClientStream) -> None:
+    `serves`: asked with the headers of a request that a trusted proxy passes on.
+    """
+
+    def __init__(
+        self,
+        inner: HTTPMessageDelegate,
+        stream: ClientStream,
+        serves: Callable[[HTTPHeaders], bool] | None = None,
+    ) -> None:
         self._inner = inner
         self._stream = stream
+        self._serves = serves
+        self._refused = False
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        self._stream.reads()
+        if self._serves is not None and not self._serves(headers):
+            self._refused = True
+            self._stream.turn_away()
+            return None
+        self._stream.pace.reads(time.monotonic())
         return self._wait(self._inner.headers_received(start_line, headers))
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
@@ -406,42 +410,21 @@ class _Request(HTTPMessageDelegate):
         return None if done is None else self._busy(done)
 
     async def _busy(self, done: Awaitable[None]) -> None:
-        self._stream.busy = True
+        self._stream.pace.busy = True
         try:
             await done
         finally:
-            self._stream.busy = False
-
-    def finish(self) -> None:
-        self._stream.answers()
-        self._inner.finish()
-
-    def on_connection_close(self) -> None:
-        self._inner.on_connection_close()
-
-
-class _ProxiedRequest(_Request):
-    """The same of a request that a trusted proxy passes on: `serves` is asked with its headers."""
-
-    def __init__(
-        self, inner: HTTPMessageDelegate, stream: ClientStream, serves: Callable[[HTTPHeaders], bool]
-    ) -> None:
-        super().__init__(inner, stream)
-        self._serves = serves
-        self._refused = False
-
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        if self._serves(headers):
-            return super().headers_received(start_line, headers)
-        self._refused = True
-        self._stream.turn_away()
-        return None
+            self._stream.pace.busy = False
 
     def finish(self) -> None:
         if not self._refused:
-            super().finish()
+            # The handler keeps the body, which therefore still counts.
+            self._stream.pace.answers(time.monotonic())
+            self._stream.pieces = None
+            self._inner.finish()
+
+    def on_connection_close(self) -> None:
+        self._inner.on_connection_close()
 
 
 LOOPBACK = "loopback"

@@ -19,7 +19,7 @@ _PLAIN_HTTP = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
 
 
 class TlsStream(ClientStream, SSLIOStream):
-    """A connection whose handshake is still to come. Private methods are tornado's, the same since 4.2."""
+    """A connection whose handshake is still to come. Private methods are tornado's: see `PRIVATE_NAMES`."""
 
     scheme = "https"
     _reset = False
@@ -36,7 +36,7 @@ class TlsStream(ClientStream, SSLIOStream):
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             self.close()
         except ssl.SSLError as error:
-            self._owner.refused_tls(self)
+            self._owner.closed_by_us("tls_handshake")
             if error.reason in _PLAIN_HTTP:
                 self._point_to_https()
             self.close()

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from tornado.iostream import StreamClosedError
 
 from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, StorageFull
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import UntaggedHandler
 from cellgate.http.operation import READS, Answer
 from cellgate.http.services import Services
 from cellgate.record.export.session_export import Moment, Parts
@@ -33,7 +33,7 @@ def notebook_tag(moment: Moment, query: NotebookQuery) -> str:
     return moment.tag + "".join(mark for mark, shown in left_out.items() if not shown)
 
 
-class DownloadHandler(BaseHandler):
+class DownloadHandler(UntaggedHandler):
     """A handler whose answer is a file."""
 
     def initialize(self, services: Services) -> None:
@@ -72,7 +72,3 @@ class DownloadHandler(BaseHandler):
                     await self.write_parts([part])
             except StreamClosedError:
                 self.on_connection_close()
-
-    def compute_etag(self) -> str | None:
-        """Return None: tornado would hash the body; `known` sets an ETag of its source."""
-        return None

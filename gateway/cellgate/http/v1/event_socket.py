@@ -49,10 +49,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
     _sender: asyncio.Task[None] | None = None
     _bound_to_me: Sequence[str] = ()
 
-    def check_origin(self, origin: str) -> bool:
-        """Return True: Origin was checked with everything else, before the upgrade."""
-        return True
-
     @operation(
         "open_event_socket",
         "Follow and control a session over a WebSocket",
@@ -105,7 +101,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         stream = self.ws_connection.stream if self.ws_connection is not None else None
         if stream is None:
             raise StreamClosedError
-        with stream.owing(kept) if isinstance(stream, ClientStream) else nullcontext():
+        with stream.memory.owing(kept) if isinstance(stream, ClientStream) else nullcontext():
             await stream.write(frames)
 
     async def _answer(self, answer: Accepted | StreamProblem) -> None:

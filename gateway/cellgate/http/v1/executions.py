@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -121,8 +121,7 @@ class ExecutionAnswers(StreamingHandler):
             await self.answer_parts(parts)
         else:
             self.interrupt_when_gone(session, run, body)
-            async with aclosing(session.log.follow_execution(run.id, run.record.first_seq - 1)) as batches:
-                await self.stream(batches, form)
+            await self.stream(session.log.follow_execution(run.id, run.record.first_seq - 1), form)
 
     def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
         """Stop the cell when its client leaves, if the request asks for it."""
@@ -189,8 +188,7 @@ class ExecuteHandler(ExecutionAnswers):
             status = 200 if body.wait else 202
             await self.answer_parts(await self.result(session, execution, view), status)
             return
-        async with aclosing(session.log.follow_execution(execution, first_seq - 1)) as batches:
-            await self.stream(batches, form)
+        await self.stream(session.log.follow_execution(execution, first_seq - 1), form)
 
 
 class OneShotHandler(ExecutionAnswers):

@@ -19,7 +19,7 @@ from cellgate import errors
 from cellgate.files.listing import Stop, modified_at
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import BaseHandler, UntaggedHandler
 from cellgate.http.message import MAX_DRAINED_BODY, MAX_JSON_BODY
 from cellgate.http.multipart import MultipartReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
@@ -228,7 +228,7 @@ class FilesHandler(FolderHandler):
             self.answer(FileChanges(files=models), 201)
 
 
-class FileAnswers(BaseHandler):
+class FileAnswers(UntaggedHandler):
     """Answers with a file of a workspace, always as an attachment."""
 
     async def answer_file(self, key: str, parts: Parts) -> None:
@@ -296,10 +296,6 @@ class FileAnswers(BaseHandler):
         self.set_status(206)
         self.set_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
         return start, end
-
-    def compute_etag(self) -> None:
-        """Return None: tornado would hash what was written last; `_send` sets the ETag."""
-        return
 
 
 class FileHandler(FileAnswers, UploadHandler):

@@ -15,8 +15,6 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList
 from cellgate.wire.models import CompleteBody, InspectBody
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
-from cellgate_kernels.codec.encoding import encode_in_steps
-from cellgate_kernels.codec.structure import INLINE_BYTES
 
 ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
 """Errors of asking a kernel."""
@@ -25,13 +23,6 @@ ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
 class _SessionHandler(BaseHandler):
     def _session(self, key: str) -> Session:
         return self.services.sessions.manager.live(self.owner, check_session_key(key))
-
-    async def _answer_found(self, found: Completion | Inspection | VariableList, size: int) -> None:
-        """Answer with what a kernel knows, of `size` characters of text; much is encoded in a thread."""
-        if size > INLINE_BYTES:
-            await self.answer_parts(await self.services.storage.lanes.texts.run(encode_in_steps, found))
-        else:
-            self.answer(found)
 
 
 class CompleteHandler(_SessionHandler):
@@ -52,7 +43,7 @@ class CompleteHandler(_SessionHandler):
     async def post(self, key: str) -> None:
         body = await self.body(CompleteBody)
         found = await completion(self._session(key), body)
-        await self._answer_found(found, sum(map(len, found.matches)))
+        await self.answer_large(found, sum(map(len, found.matches)))
 
 
 class InspectHandler(_SessionHandler):
@@ -73,7 +64,7 @@ class InspectHandler(_SessionHandler):
     async def post(self, key: str) -> None:
         body = await self.body(InspectBody)
         found = await inspection(self._session(key), body)
-        await self._answer_found(found, len(found.text) + sum(map(len, found.data.values())))
+        await self.answer_large(found, len(found.text) + sum(map(len, found.data.values())))
 
 
 class VariablesHandler(_SessionHandler):
@@ -93,4 +84,4 @@ class VariablesHandler(_SessionHandler):
     async def get(self, key: str) -> None:
         found = await variables(self._session(key))
         sizes = (len(each.name) + len(each.type) + len(each.summary) for each in found.variables)
-        await self._answer_found(found, sum(sizes))
+        await self.answer_large(found, sum(sizes))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-
 from cellgate.errors import Conflict, NotAcceptable
 from cellgate.execution.checks import check_session_key
 from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
@@ -14,7 +12,6 @@ from cellgate.processes.run import ProcessRun
 from cellgate.wire.answers import ProcessList, ProcessModel
 from cellgate.wire.events import Event
 from cellgate.wire.models import ProcessBody, ProcessInputBody, SignalBody
-from cellgate_kernels.codec.structure import INLINE_BYTES
 
 
 class ProcessAnswers(StreamingHandler):
@@ -25,24 +22,16 @@ class ProcessAnswers(StreamingHandler):
         session = self.services.sessions.manager.live(self.owner, check_session_key(key))
         return session.processes.find(process)
 
-    async def answer_models(self, answer: ProcessModel | ProcessList, size: int, status: int = 200) -> None:
-        """Answer with processes of `size` characters of text; many are encoded in a thread."""
-        if size > INLINE_BYTES:
-            await self.answer_parts(await self.services.sessions.archive.encoded(answer), status)
-        else:
-            self.answer(answer, status)
-
     async def answer_model(self, run: ProcessRun, status: int = 200) -> None:
         """Answer with its state and output so far, once both are durable."""
         model = run.model(self.services.front.base_url)
         size = run.size
         await run.recorded()
-        await self.answer_models(model, size, status)
+        await self.answer_large(model, size, status)
 
     async def answer_events(self, run: ProcessRun, form: Format) -> None:
         """Answer with its events, from the first to the last."""
-        async with aclosing(run.events()) as batches:
-            await self.stream(batches, form)
+        await self.stream(run.events(), form)
 
 
 class ProcessesHandler(ProcessAnswers):
@@ -61,7 +50,7 @@ class ProcessesHandler(ProcessAnswers):
         models = [run.model(self.services.front.base_url) for run in runs]
         size = sum(run.size for run in runs)
         await session.log.commit()
-        await self.answer_models(ProcessList(processes=models), size)
+        await self.answer_large(ProcessList(processes=models), size)
 
     @operation(
         "run_program",

@@ -45,7 +45,8 @@ class ReplayHandler(StreamingHandler):
         form = self.query(ReplayQuery).format
         if form not in {"json", "html"}:
             raise NotAcceptable(f"format {form[:40]!r} is not available here; choose json or html")
-        streamed = self.accepted_or_html(form) is Format.NDJSON
+        # For the page the Accept header is ignored: browsers send anything.
+        streamed = form != "html" and self.accepted() is Format.NDJSON
         body = await self.body(ReplayBody)
         rtol = check_rtol(body.rtol)
         options = ReplayOptions(
@@ -73,10 +74,6 @@ class ReplayHandler(StreamingHandler):
             await asyncio.gather(replay, return_exceptions=True)
         if report is not None:
             self._answer(report, key, form, streamed=streamed)
-
-    def accepted_or_html(self, form: str) -> Format:
-        """Return the format of the Accept header, which is ignored for the page: browsers send anything."""
-        return Format.JSON if form == "html" else self.accepted()
 
     async def _report(self, replay: asyncio.Task[bytes], *, keep_alive: bool) -> bytes | None:
         """Return the report; None if the client has gone by then."""

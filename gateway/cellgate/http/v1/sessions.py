@@ -20,6 +20,8 @@ from cellgate_kernels.base.errors import CannotBranch, KernelBusy
 
 EVERYBODY = "*"
 """Stands for the owners of all sessions, in lists."""
+_MODELS = {JSON: SessionModel, NDJSON: SessionModel}
+_AT = {"Location": "The session's path."}
 
 
 class SessionsHandler(StreamingHandler):
@@ -44,18 +46,8 @@ class SessionsHandler(StreamingHandler):
     @operation(
         "create_session",
         "Get or create a session",
-        Answer(
-            200,
-            "The session exists already.",
-            {JSON: SessionModel, NDJSON: SessionModel},
-            {"Location": "The session's path."},
-        ),
-        Answer(
-            201,
-            "The session was created, with a kernel.",
-            {JSON: SessionModel, NDJSON: SessionModel},
-            {"Location": "The session's path."},
-        ),
+        Answer(200, "The session exists already.", _MODELS, _AT),
+        Answer(201, "The session was created, with a kernel.", _MODELS, _AT),
         description=(
             "As NDJSON, lines of type `keepalive` tell its position while it waits in line for a kernel; the"
             " status is 200 then, and the last line is the session."
@@ -105,11 +97,7 @@ class SessionHandler(BaseHandler):
         "end_session",
         "End a session",
         Answer(204, "The session has ended; with `purge`, its record is gone."),
-        Answer(
-            202,
-            "The session is purged; some of its bytes are still in use by readers.",
-            headers={"Location": "The session's path."},
-        ),
+        Answer(202, "The session is purged; some of its bytes are still in use by readers.", headers=_AT),
         description="The kernel and the files are removed. The record stays, unless `purge` is set.",
         query=PurgeQuery,
         errors=WRITES,
