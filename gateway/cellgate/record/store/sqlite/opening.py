@@ -86,9 +86,8 @@ def beginnings(db: sqlite3.Connection) -> Beginnings:
     """Read where the record stands. Raises StorageError for a damaged one."""
     with damage_told("The record"):
         refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
-        return Beginnings(
-            schema.applied(db), schema.last_session_id(db), refused, purge.begun(db), schema.last_activity(db)
-        )
+        number, last_id = schema.applied(db), schema.last_session_id(db)
+        return Beginnings(number, last_id, refused, purge.begun(db), schema.last_activity(db))
 
 
 @contextmanager
