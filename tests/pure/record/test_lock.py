@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite import file_watch, schema, syncing
 from cellgate.record.store.sqlite import lock as lock_module
-from cellgate.record.store.sqlite import schema, syncing
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.lock import RecordLock
@@ -24,7 +23,7 @@ from tests.pure.record.test_redo import cells, crashed, in_tables, synced
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(file_watch, "WATCH_SECONDS", 0.02)
 
 
 async def closed_once_it_knows(journal: Journal) -> None:
