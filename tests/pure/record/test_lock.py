@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -123,8 +124,16 @@ async def test_without_its_file_a_record_takes_nothing(path: Path, replaced: boo
     journal = await Journal.open(path)
     chain = Chain(journal.new_session_id())
     await cells(journal, chain, 1)
-    take_away(path, replaced=replaced)
-    await eventually(lambda: not journal.writable)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(journal.applied())
+        await eventually(lambda: not journal._backlog.writing.empty)
+        take_away(path, replaced=replaced)
+        await eventually(lambda: not journal.writable)
+    with pytest.raises(StorageError, match="removed or replaced"):
+        await writing
+    # What was on its way is written, and changes nothing.
+    await journal._groups._landed.wait()
     with pytest.raises(StorageError, match="removed or replaced"):
         await cells(journal, chain, 1)
     with pytest.raises(StorageError, match="removed or replaced"):
