@@ -73,7 +73,7 @@ class Disk:
 
     def __init__(self, journal: Journal) -> None:
         self.full = self.was_full = False
-        submit, append = journal._writer._submit, journal._redo.append
+        submit, append = journal._files.writer._submit, journal._files.redo.append
 
         def write(query: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
             if not self.full:
@@ -86,9 +86,8 @@ class Disk:
         def log(group: Group) -> bool:
             return not self.full and append(group)
 
-        journal._writer._submit = write  # type: ignore[method-assign]
-        journal._redo.append = log  # type: ignore[method-assign]
-        journal._room_left = lambda: not self.full
+        journal._files.writer._submit = write  # type: ignore[method-assign]
+        journal._files.redo.append = log  # type: ignore[method-assign]
 
 
 class Taker:

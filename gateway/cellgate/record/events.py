@@ -198,9 +198,8 @@ class EventLog:
         return body, link(self.head, body)
 
     def _refuse(self, event: dict[str, Any], error: Exception) -> bytes:
-        self._store.refuse(
-            self.session_id, f"a {event['type']} event can't be written down: {in_words(error)}"
-        )
+        why = f"a {event['type']} event can't be written down: {in_words(error)}"
+        self._store.refuse(self.session_id, why)
         return b"{}"  # a placeholder: the store drops the rows of a refused session
 
     def _chained_to(self, row: EventRow) -> None:

@@ -69,9 +69,8 @@ def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
         if content.type != row.type or content.execution != row.execution:
             raise BrokenRecord(f"row {number} was changed: its type or execution is not what its body says")
         if content.seq != number or content.session != session:
-            raise BrokenRecord(
-                f"row {number} was moved there: it says it is row {content.seq} of {content.session}"
-            )
+            told = f"it says it is row {content.seq} of {content.session}"
+            raise BrokenRecord(f"row {number} was moved there: {told}")
         yield row
 
 

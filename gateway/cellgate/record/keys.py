@@ -43,9 +43,8 @@ def load_key(data_dir: Path) -> SigningKey | None:
         raise StorageError(f"The signing key {path} can't be read: {in_brief(error)}") from error
     with os.fdopen(descriptor, "rb") as file:
         if os.fstat(descriptor).st_mode & 0o077:
-            raise StorageError(
-                f"The signing key {path} can be read by other users; chmod 600 it, or make a new one"
-            )
+            advice = "chmod 600 it, or make a new one"
+            raise StorageError(f"The signing key {path} can be read by other users; {advice}")
         text = file.read(128)
     # Imported late: it takes 7 MB of memory, and most gateways have no key.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415

@@ -32,7 +32,7 @@ GIVEN_WAY = "This answer was not read for so long that others got its room"
 
 
 class Spills:
-    """All spills of a gateway; their files are in `folder` and read by threads of `lane`."""
+    """All spills of a gateway; their files are in `folder`, read by threads of `lane`, closed by `ends`."""
 
     def __init__(self, folder: Path, ledger: SpillLedger, lane: Lane) -> None:
         self.folder = folder
@@ -43,15 +43,6 @@ class Spills:
     def open(self, principal: str) -> Spill:
         """Return an empty spill, for an answer to this principal."""
         return Spill(self, self._ledger, principal)
-
-    @property
-    def used(self) -> int:
-        """Bytes on the disk, with what other spills of the gateway have there."""
-        return self._ledger.used
-
-    async def finished(self) -> None:
-        """Return when all spills that were read, or given up, are gone from the disk."""
-        await self.ends.finished()
 
 
 class Spill:

@@ -29,11 +29,6 @@ class UnnamedFile:
         self._idle = Condition()
 
     @property
-    def closed(self) -> bool:
-        """Whether it is gone."""
-        return self._file.closed
-
-    @property
     def size(self) -> int:
         """The size in bytes; not to be read where the file may be closed."""
         return os.fstat(self._file.fileno()).st_size

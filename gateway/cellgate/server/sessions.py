@@ -74,7 +74,7 @@ def open_sessions(
     manager = SessionRegistry(journal, kernels.catalog, parts, settings.manager)
     staging = _staging(settings)
     spills = Spills(staging, spilled, lanes.files)
-    stack.push_async_callback(spills.finished)
+    stack.push_async_callback(spills.ends.finished)
     exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
     stack.push_async_callback(exports.close)
     archive = Archive(journal, manager, exports, lanes.texts, KernelMeter(pool.processes, lanes.bulk))

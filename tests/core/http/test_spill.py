@@ -25,7 +25,7 @@ async def spills(tmp_path: Path, lane: Lane) -> AsyncGenerator[Spills]:
     """Those of a folder in which none is left."""
     ledger = SpillLedger(tmp_path, 0)
     yield (made := Spills(tmp_path, ledger, lane))
-    await made.finished()
+    await made.ends.finished()
     assert ledger.used == 0
     assert open_files(tmp_path) == []
 
@@ -111,7 +111,7 @@ async def test_whoever_leaves_last_closes_the_file(spills: Spills, tmp_path: Pat
             assert await anext(parts)
         assert open_files(tmp_path)
         spill.write(b"goes on until it is told")
-    await spills.finished()
+    await spills.ends.finished()
     assert open_files(tmp_path) == []
 
 
@@ -144,12 +144,12 @@ async def test_a_file_is_freed_in_a_thread(
             assert await anext(parts)
         if end == "given way":
             assert spill.give_way(to_own=False)
-            await spills.finished()
+            await spills.ends.finished()
             assert len(file.closed_in) == 1, "before its reader comes back"
-    await spills.finished()
+    await spills.ends.finished()
     assert len(file.closed_in) == 1
     assert threading.current_thread() not in file.closed_in
-    assert spills.used == 0
+    assert spills._ledger.used == 0
 
 
 RESERVE = 100 * MIB
@@ -181,12 +181,12 @@ async def test_the_record_keeps_its_room_and_half_of_the_rest(
         spill.end(CellgateError("over"))
         with pytest.raises(CellgateError):
             await read(spill)
-    await disk.spills.finished()
+    await disk.spills.ends.finished()
     assert disk.ledger.used == 0
     await write(third := disk.open(), bytes(3 * MIB))
     third.end()
     assert len(await read(third)) == 3 * MIB
-    await disk.spills.finished()
+    await disk.spills.ends.finished()
     assert disk.ledger.used == 0
 
 
@@ -212,7 +212,7 @@ async def test_what_is_not_read_gives_way_to_others(
     for spill in (unfinished, large):
         spill.end()
     assert (len(await read(unfinished)), len(await read(large))) == (2 * MIB, 5 * MIB)
-    await disk.spills.finished()
+    await disk.spills.ends.finished()
     assert disk.ledger.used == 0
 
 
@@ -240,5 +240,5 @@ async def test_nobody_s_export_ends_for_somebody_who_holds_more(
     large.end()
     with pytest.raises(StorageFull, match="others got its room"):
         await read(large)
-    await disk.spills.finished()
+    await disk.spills.ends.finished()
     assert disk.ledger.used == 0

@@ -32,7 +32,7 @@ async def file(folder: Path, lane: Lane, reserve: int = 0) -> AsyncGenerator[Job
             yield made
     finally:
         await jobs.finished()
-    assert made.file.closed
+    assert made.file._file.closed
 
 
 async def parts() -> AsyncGenerator[bytes, None]:
@@ -112,7 +112,7 @@ class Disk:
 
     async def finished(self) -> None:
         await self.jobs.finished()
-        await self.spills.finished()
+        await self.spills.ends.finished()
 
     async def write(self, principal: str, size: int) -> Spill:
         """Spill so much of an answer to this principal."""
@@ -168,7 +168,7 @@ async def test_what_a_thread_still_writes_for_somebody_who_has_gone_is_not_count
     await disk.finished()
     go_on.set()
     await idle(lane)
-    assert given.file.closed
+    assert given.file._file.closed
 
 
 async def test_a_full_disk_leaves_nothing_counted(disk: Disk) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from cellgate.errors import StorageError
 from cellgate.record.chain import verify
-from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite import file_watch
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.testing.record_store import Chain
 from tests.pure.record.conftest import all_events
@@ -58,7 +58,7 @@ async def test_a_removed_file_lets_no_second_gateway_in(
     path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither of this process nor of another one."""
-    monkeypatch.setattr(journal_module, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(file_watch, "WATCH_SECONDS", 0.02)
     journal = await Journal.open(path)
     await cells(journal, Chain(journal.new_session_id()), 1)
     path.with_name(name).unlink()

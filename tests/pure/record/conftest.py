@@ -46,7 +46,7 @@ async def to_tables(journal: Journal) -> None:
 
 async def limit_pages(journal: Journal, pages: int) -> int:
     """Let the file have no more than `pages` pages, as on a disk that is full; returns what it has."""
-    run = journal._writer.run
+    run = journal._files.writer.run
     await run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
     count: int = (await run(lambda db: db.execute("PRAGMA page_count").fetchone()))[0]
     return count

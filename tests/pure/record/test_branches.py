@@ -107,7 +107,7 @@ def rewritten(path: Path, session_id: int, change: Change) -> list[str]:
     shutil.copyfile(path, copy)
     with closing(sqlite3.connect(copy)) as db, db:
         head = GENESIS
-        for row in list(schema.StoredRows(db, session_id).read(1, schema.LAST)):
+        for row in list(schema.stored_rows(db, session_id, 1, schema.LAST)):
             event = msgspec.json.decode(row.body)
             if row.seq == 1:
                 change(event)
@@ -249,8 +249,8 @@ async def exporter(path: Path, lane: Lane) -> AsyncGenerator[Exporter, None]:
         await three_generations(journal)
         spills = Spills(path.parent, SpillLedger(path.parent, 0), lane)
         yield Exporter(journal, Exports(journal, "0.1.0", None, spills), path.parent)
-        await spills.finished()
-        assert spills.used == 0
+        await spills.ends.finished()
+        assert spills._ledger.used == 0
 
 
 def shown(notebook: dict[str, Any]) -> list[tuple[str, str | None, int]]:

@@ -186,7 +186,7 @@ async def test_a_log_of_an_earlier_run_is_not_taken_for_this_ones(path: Path, ki
         other.append(chain.next())
         other.save_session(session_row(chain.session_id))
         await other.commit()
-    foreign = beside(other._path).read_bytes()
+    foreign = beside(other._files.path).read_bytes()
     await other.close()
     beside(killed).write_bytes(foreign)
     assert missing(killed).startswith("8 of the record's commits are missing")

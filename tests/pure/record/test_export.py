@@ -265,7 +265,7 @@ async def test_a_reading_that_is_cancelled_ends_in_its_thread(
         session.cell(str(number), text(f"{number}" * 100_000))
     parts = exports.notebook(await exports.moment(session.row))
     assert await anext(parts)
-    assert spills.used
+    assert spills._ledger.used
     await parts.aclose()
     await exports.close()
-    assert spills.used == 0
+    assert spills._ledger.used == 0

@@ -128,7 +128,7 @@ async def test_only_the_owner_can_read_the_files(path: Path, journal: Journal) -
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert set(modes.values()) == {0o600}
     assert set(modes) >= {"record.sqlite", "record.sqlite-wal", "record.sqlite.lock"}
-    assert set(modes) >= {"record.sqlite.redo", "record.sqlite.last"} or not journal._redo.usable
+    assert set(modes) >= {"record.sqlite.redo", "record.sqlite.last"} or not journal._files.redo.usable
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -174,7 +174,7 @@ async def test_reads_that_wait_when_the_record_is_closed_are_told(path: Path) ->
     await asyncio.to_thread(held.begun.wait, 60)
     reads = [asyncio.create_task(journal.reads.session("ada", "s")) for _ in range(3)]
     await asyncio.sleep(0)
-    closing_it = asyncio.create_task(journal._reader.close())
+    closing_it = asyncio.create_task(journal._files.reader.close())
     await asyncio.sleep(0)
     held.goes_on.set()
     await closing_it
@@ -189,10 +189,10 @@ async def test_the_database_is_set_up_as_promised(path: Path, sync: schema.Sync,
     journal = await Journal.open(path, sync=sync)
     expected = {"journal_mode": "wal", "synchronous": level, "foreign_keys": 1}
     for pragma, value in expected.items():
-        found = await journal._writer.run(lambda db, name=pragma: db.execute(f"PRAGMA {name}").fetchone())
+        found = await journal._files.writer.run(lambda db, of=pragma: db.execute(f"PRAGMA {of}").fetchone())
         assert found == (value,)
     with pytest.raises(StorageError, match="readonly"):
-        await journal._reader.run(lambda db: db.execute("DELETE FROM events"))
+        await journal._files.reader.run(lambda db: db.execute("DELETE FROM events"))
     await journal.close()
 
 
@@ -259,11 +259,11 @@ async def test_a_full_disk_is_told_and_loses_nothing(journal: Journal) -> None:
             journal.append(chain.next(size=2000))
         with pytest.raises(StorageFull):
             await journal.commit()
-        assert not journal.healthy
+        assert not journal.writable
     assert await journal.events(session_id) == []
     await limit_pages(journal, 100_000)
     await journal.commit()
-    assert journal.healthy
+    assert journal.writable
     rows = await all_events(journal, session_id)
     assert verify(((row.seq, row.body, row.hash) for row in rows), head=chain.head).rows == 150
 
@@ -278,7 +278,7 @@ async def test_a_record_that_could_not_be_written_is_tried_again_by_itself(
     with pytest.raises(StorageFull):
         await journal.commit()
     await limit_pages(journal, 100_000)
-    await eventually(lambda: journal.healthy)
+    await eventually(lambda: journal.writable)
     assert len(await journal.reads.sessions()) == 1
 
 
@@ -442,7 +442,7 @@ async def test_a_failed_group_and_what_came_meanwhile_become_one(
 ) -> None:
     """Of a session's or an execution's rows in both, the later one is kept; who waits for either is told."""
     one, two = small.new_session_id(), small.new_session_id()
-    await small._writer.run(lambda db: db.execute("PRAGMA busy_timeout = 300").fetchone())
+    await small._files.writer.run(lambda db: db.execute("PRAGMA busy_timeout = 300").fetchone())
     other.execute("BEGIN IMMEDIATE")
     chain = Chain(one)
     small.save_session(session_row(one))

@@ -12,8 +12,7 @@ import pytest
 
 from cellgate.cli.main import main
 from cellgate.errors import StorageError
-from cellgate.record.store.sqlite import backup, upkeep
-from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite import backup, file_watch, upkeep
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.location import RECORD, resolved
@@ -115,7 +114,7 @@ def lead_to(link: Path, target: Path) -> None:
 async def test_a_data_folder_has_one_gateway_wherever_its_link_leads(
     link: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "WATCH_SECONDS", 600.0)
+    monkeypatch.setattr(file_watch, "WATCH_SECONDS", 600.0)
     journal = await record(link)
     await journal.applied()
     lead_to(link, tmp_path / "elsewhere")
@@ -138,7 +137,7 @@ async def test_two_records_may_lie_in_one_folder(link: Path, tmp_path: Path) -> 
 async def test_a_link_or_its_target_that_is_taken_away_is_noticed(
     link: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(journal_module, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(file_watch, "WATCH_SECONDS", 0.02)
     journal = await record(link)
     if what == "link":
         lead_to(link, tmp_path / "another")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cellgate.errors import StorageError
-from cellgate.record.store.sqlite import journal as journal_module
+from cellgate.record.store.sqlite import file_watch, schema, syncing
 from cellgate.record.store.sqlite import lock as lock_module
-from cellgate.record.store.sqlite import schema, syncing
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.lock import RecordLock
@@ -25,7 +25,7 @@ from tests.pure.record.test_redo import cells, crashed, in_tables, synced
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "WATCH_SECONDS", 0.02)
+    monkeypatch.setattr(file_watch, "WATCH_SECONDS", 0.02)
 
 
 async def closed_once_it_knows(journal: Journal) -> None:
@@ -125,8 +125,16 @@ async def test_without_its_file_a_record_takes_nothing(path: Path, replaced: boo
     journal = await Journal.open(path)
     chain = Chain(journal.new_session_id())
     await cells(journal, chain, 1)
-    take_away(path, replaced=replaced)
-    await eventually(lambda: not journal.writable)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(journal.applied())
+        await eventually(lambda: not journal._backlog.writing.empty)
+        take_away(path, replaced=replaced)
+        await eventually(lambda: not journal.writable)
+    with pytest.raises(StorageError, match="removed or replaced"):
+        await writing
+    # What was on its way is written, and changes nothing.
+    await journal._groups._landed.wait()
     with pytest.raises(StorageError, match="removed or replaced"):
         await cells(journal, chain, 1)
     with pytest.raises(StorageError, match="removed or replaced"):

@@ -71,7 +71,7 @@ def crashed_in_one_moment(journal: Journal, path: Path, folder: Path) -> Path:
         stopped.set()
         copied.wait()
 
-    standing = journal._writer._submit(stand_still)
+    standing = journal._files.writer._submit(stand_still)
     stopped.wait()
     try:
         with closing(sqlite3.connect(path)) as reader:
@@ -103,8 +103,8 @@ def whole(rows: list[EventRow], chain: Chain) -> bool:
 
 async def synced(journal: Journal) -> None:
     """Return when the disk has what is in the tables, and the log is overwritten where it may be."""
-    assert journal._syncer is not None
-    await journal._syncer.done()
+    assert journal._groups.syncer is not None
+    await journal._groups.syncer.done()
 
 
 async def cells(journal: Journal, chain: Chain, count: int, *, size: int = 200) -> None:
@@ -286,8 +286,8 @@ async def test_a_frame_whose_number_could_not_be_noted_is_not_there_after_a_cras
     chain = Chain(normal.new_session_id())
     await commit(normal, chain)
     await normal.applied()
-    assert normal._redo._descriptors is not None
-    broken = normal._redo._descriptors[1]
+    assert normal._files.redo._descriptors is not None
+    broken = normal._files.redo._descriptors[1]
     pwrite = os.pwrite
 
     def fail(descriptor: int, data: bytes, position: int) -> int:
@@ -313,7 +313,7 @@ async def test_rows_held_for_a_transaction_wait_for_the_logged_ones_of_their_ses
     await commit(normal, chain)
     other_chain = Chain(normal.new_session_id())
     await commit(normal, other_chain)
-    normal._write()
+    normal._groups._write()
     await commit(normal, other_chain)
     await commit(normal, chain)
     large = asyncio.create_task(commit(normal, chain, size=200 * KIB))
@@ -511,7 +511,7 @@ async def test_a_log_that_can_t_be_written_is_done_without(
     await cells(normal, chain, 1)
     assert in_tables(path) == 5
     assert whole(await events(crashed(path, tmp_path / "one"), chain.session_id), chain)
-    normal._redo._usable_from = 0
+    normal._files.redo._usable_from = 0
     await cells(normal, chain, 2)
     assert in_tables(path) == 5
     assert whole(await events(crashed(path, tmp_path / "two"), chain.session_id), chain)
@@ -552,7 +552,7 @@ async def test_on_a_full_disk_what_the_log_committed_is_kept(path: Path) -> None
     await cells(journal, chain, 200, size=1000)
     with pytest.raises(StorageError, match="no space left"):
         await journal.events(chain.session_id)
-    assert not journal.healthy
+    assert not journal.writable
     with pytest.raises(StorageError, match="no space left"):
         await cells(journal, chain, 1)
     with pytest.raises(StorageError, match="no space left"):

@@ -92,7 +92,7 @@ async def test_a_session_whose_rows_are_refused_says_so_and_stops(
     with pytest.raises(NotRecorded):
         journal.check_writable(bad.row.id)
     journal.check_writable(good.row.id)
-    assert journal.healthy
+    assert journal.writable
     # What the session goes on to say is not acknowledged, and makes no hole that is.
     bad.cell("3", text("3"))
     good.cell("3", text("3"))
@@ -225,7 +225,7 @@ async def test_a_row_that_nothing_can_encode_costs_its_session_alone(journal: Jo
         await journal.commit(good.row.id)
         with pytest.raises(NotRecorded):
             await journal.commit(bad.row.id)
-        assert journal.healthy
+        assert journal.writable
     assert len(await journal.reads.sessions()) == 2
 
 

@@ -38,6 +38,6 @@ def test_the_file_ends_after_a_call_that_is_under_way_and_takes_no_other(tmp_pat
                 pass
             with pytest.raises(OSError, match="Bad file descriptor"):
                 file.write([b"more"])
-            assert not file.closed
+            assert not file._file.closed
         closing.result(60)
-    assert file.closed
+    assert file._file.closed

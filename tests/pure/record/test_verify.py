@@ -231,8 +231,8 @@ async def exports(path: Path, lane: Lane) -> AsyncGenerator[Callable[..., Any], 
     try:
         first, _ = await two_sessions(journal)
         yield make
-        await spills.finished()
-        assert spills.used == 0
+        await spills.ends.finished()
+        assert spills._ledger.used == 0
     finally:
         await journal.close()
 

@@ -147,9 +147,8 @@ def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
             for name, file in _files(contents.workspace, contents.most_bytes, left_out):
                 yield from writer.add(f"{WORK}/{name}", file)
         contents.check_there()
-        manifest = msgspec.json.format(
-            msgspec.json.encode(BundleManifest(notebook, writer.digests.copy(), left_out)), indent=1
-        )
+        listed = BundleManifest(notebook, writer.digests.copy(), left_out)
+        manifest = msgspec.json.format(msgspec.json.encode(listed), indent=1)
         yield from writer.add(MANIFEST, [manifest])
         if key is not None:
             signature = Signature(key.public, key.sign(manifest_statement(manifest)))

@@ -191,9 +191,8 @@ class Notebook:
         if self._survey.processes:
             known["processes"] = self._survey.processes
         if facts.packages:
-            known["installed_packages"] = [
-                msgspec.to_builtins(facts.packages[name]) for name in sorted(facts.packages)
-            ]
+            packages = [facts.packages[name] for name in sorted(facts.packages)]
+            known["installed_packages"] = msgspec.to_builtins(packages)
         if facts.files:
             known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
         return known

@@ -60,7 +60,7 @@ def pin_line(package: Distribution) -> Line:
 
 def hashed_line(package: Distribution, sha256: str) -> Line:
     """Return the requirement of a package's version and file hash. Raises InvalidInput."""
-    if not is_sha256(sha256):
+    if _SHA256.fullmatch(sha256) is None:
         raise InvalidInput("A package's hash can't be used")
     return Line(f"{pin_line(package)} --hash=sha256:{sha256}")
 
@@ -75,11 +75,6 @@ def comment_line(text: str) -> Line:
 def document(lines: Iterable[Line]) -> str:
     """Return a file of these lines."""
     return "".join(f"{line}\n" for line in lines)
-
-
-def is_sha256(text: str) -> bool:
-    """Return whether this is a SHA-256 in lower-case hexadecimal digits."""
-    return _SHA256.fullmatch(text) is not None
 
 
 def _marker(requirement: Requirement) -> str:

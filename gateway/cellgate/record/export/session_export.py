@@ -77,15 +77,14 @@ class Exports:
         self._version = version
         self._key = key
         self._spills = spills
-        self._turns = Turns(
-            MOST_AT_ONCE, MOST_WAITING, PATIENCE, "Too many exports are being made; try again later"
-        )
+        refusal = "Too many exports are being made; try again later"
+        self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, PATIENCE, refusal)
         self._makers = Supervisor(dict)
 
     async def close(self) -> None:
         """Cancel the exports that are being made; return when all that were read are gone from the disk."""
         await self._makers.cancel()
-        await self._spills.finished()
+        await self._spills.ends.finished()
 
     async def moment(self, session: SessionRow, covers: Callable[[str], bool] | None = None) -> Moment:
         """Return a session's record as it is now. `covers`: ancestors to show (all). Raises RecordGone."""

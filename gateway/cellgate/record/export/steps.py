@@ -48,9 +48,8 @@ class Reading:
             yield row
         if due <= last:
             self.check_there()
-            raise StorageError(
-                f"Row {due} of this session's record is missing; `cellgate verify --data-dir` tells more"
-            )
+            what_to_do = "`cellgate verify --data-dir` tells more"
+            raise StorageError(f"Row {due} of this session's record is missing; {what_to_do}")
 
     def all(self) -> Iterator[EventRow]:
         """Yield all rows, complete as by `read`. Raises StorageError when the last one is not as it was."""

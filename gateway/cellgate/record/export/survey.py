@@ -176,9 +176,8 @@ class Survey:
 
     def _name(self, place: SurveyPlace, cell_id: Any) -> None:
         """Use a client's own id of the cell, if it is valid and no other cell has it."""
-        if self.inherited:
-            return
-        if isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id) and cell_id not in self._taken:
+        fits = not self.inherited and isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id)
+        if fits and cell_id not in self._taken:
             place.cell_id = cell_id
             self._taken.add(cell_id)
 

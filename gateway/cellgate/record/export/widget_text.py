@@ -101,9 +101,8 @@ class _Teller:
             shown = self._children(children, depth)
             return _in_line(shown) if name in _SIDE_BY_SIDE else "\n".join(filter(None, shown))
         if name in _MARKUP:
-            return " ".join(
-                filter(None, (self._words(state.get("description")), self._words(state.get("value"))))
-            )
+            words = [self._words(state.get(each)) for each in ("description", "value")]
+            return " ".join(filter(None, words))
         if name in _PROGRESS:
             return _in_line([self._words(state.get("description")), _bar(state)])
         if name == "OutputModel":

@@ -260,10 +260,14 @@ class RecordStore(EventStore, Protocol):
 
     former_activity: str | None
     """When any session of earlier gateways was last used, as rows have it; None without sessions."""
-    appended_bytes: int
-    """Bytes of all events that were taken since the start."""
-    write_failures: int
-    """How often rows could not be written."""
+
+    @property
+    def appended_bytes(self) -> int:
+        """Bytes of all events that were taken since the start."""
+
+    @property
+    def write_failures(self) -> int:
+        """The number of writes that failed."""
 
     @property
     def pending_bytes(self) -> int:

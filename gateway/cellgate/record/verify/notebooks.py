@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from cellgate.record.export.bundle import (
     COMMENT,
@@ -149,12 +150,10 @@ def check_bundle(path: Path) -> Finding:
     except InvalidInput as error:
         return Finding(path.name, "bundle", error.message)
     except (*UNREADABLE, *_MALFORMED) as error:
-        return Finding(
-            path.name, "bundle", f"the file is no whole bundle: {type(error).__name__}: {in_words(error)}"
-        )
-    return Finding(
-        path.name, f"bundle, {counted(len(manifest.files), 'file')}, {counted(count, 'row')}", None, key
-    )
+        why = f"the file is no whole bundle: {type(error).__name__}: {in_words(error)}"
+        return Finding(path.name, "bundle", why)
+    checked = f"bundle, {counted(len(manifest.files), 'file')}, {counted(count, 'row')}"
+    return Finding(path.name, checked, None, key)
 
 
 def _check_archive(path: Path) -> None:
@@ -198,9 +197,8 @@ def _check_signature(archive: zipfile.ZipFile) -> str | None:
     if SIGNATURE not in archive.namelist():
         return None
     given = msgspec.json.decode(read_entry(archive, SIGNATURE, MIB), type=Signature)
-    if not signature_holds(
-        given.key, given.signature, manifest_statement(read_entry(archive, MANIFEST, MOST_MANIFEST))
-    ):
+    statement = manifest_statement(read_entry(archive, MANIFEST, MOST_MANIFEST))
+    if not signature_holds(given.key, given.signature, statement):
         raise BrokenRecord("the bundle's signature does not hold")
     return given.key
 
@@ -220,9 +218,8 @@ def _check_rows(archive: zipfile.ZipFile, manifest: BundleManifest) -> int:
         survey.add(row)
     _check_origin(survey, ancestors[-1] if ancestors else None, known.get("ancestor_left_out"))
     if (survey.seq, survey.head.hex()) != (known["rows"], known["head"]):
-        raise BrokenRecord(
-            f"row {min(survey.seq, known['rows']) + 1} was removed or added: the head is another"
-        )
+        first = min(survey.seq, known["rows"]) + 1
+        raise BrokenRecord(f"row {first} was removed or added: the head is another")
     export = Export(
         known["gateway_version"],
         known["exported_at"],
@@ -275,27 +272,21 @@ def _rows(data: bytes) -> list[EventRow]:
         if line != b'{"hash":"%s","row":%s}\n' % (digest, body) or len(line) < _LINE:
             raise BrokenRecord(f"row {number} was changed: it is no line of a trail")
         event = _decode(body)
-        rows.append(
-            EventRow(0, event["seq"], event["type"], event["execution"], body, bytes.fromhex(digest.decode()))
-        )
+        stored = bytes.fromhex(digest.decode())
+        rows.append(EventRow(0, event["seq"], event["type"], event["execution"], body, stored))
     return rows
 
 
 def _session(metadata: dict[str, Any]) -> SessionRow:
     """Return the session's row according to the notebook; facts from the rows replace its fields."""
     known = metadata["cellgate"]
-    return SessionRow(
-        id=0,
+    row = SessionRow.new(
+        0,
         principal=known["principal"],
         key=known["session"],
         kernel=metadata["kernelspec"]["name"],
-        isolation=known["isolation"],
-        state=known["state"],
-        cause=None,
-        created_at=known["created_at"],
-        last_activity=known["created_at"],
-        execution_count=0,
+        at=known["created_at"],
         limits=known["limits"],
         metadata=known["metadata"],
-        environment={},
     )
+    return structs.replace(row, isolation=known["isolation"], state=known["state"])

@@ -1,7 +1,8 @@
 """The rows of a journal that are not in the tables yet, in groups by how far they have come.
 
 Plain data structures: ``journal`` decides when rows move on, and does the work. A `Group` is what one
-commit takes: rows, and the waiters for that commit. The `Backlog` has the groups of a journal.
+commit takes: rows, and the waiters for that commit. The `Backlog` has the groups of a journal, `Room` says
+how much may wait in them, and `Failures` what is not taken or written any more.
 
 One session's rows don't wait for another's: rows that the redo log does not take are `held` for a
 transaction, and only later rows of the same sessions wait for them. Rows of all other sessions can be logged
@@ -11,16 +12,30 @@ while that transaction is written, however long the disk takes.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+import logging
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from cellgate.errors import StorageError
+from cellgate.errors import NotRecorded, RecordGone, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.interface import FIRST_EPOCH
+from cellgate_kernels.base.resources import KIB
+
+logger = logging.getLogger(__name__)
 
 ROW_COST = 384
 """Bytes that a row takes in memory in addition to its body."""
+ALWAYS_TAKEN = frozenset({"session", "started", "finished", "rolled_back"})
+SMALL_ROW = 16 * KIB
+"""Bytes of a row that may use the reserve."""
+RESERVE_PART = 4
+"""The reserve is the limit divided by this."""
+OTHERS_PART = 4
+"""Of the limit this part is for all principals but the one with most, however much that one has."""
+MOST_PURGED = 65_536
+"""Purged sessions that are remembered, so that late rows of them are dropped."""
 
 
 def cost(row: EventRow) -> int:
@@ -115,7 +130,7 @@ class Backlog:
     log; and `writing`, a former `held` or `logged` on its way into the tables.
 
     `writing_logged`: whether it was `logged`. `size`: bytes in memory of all four. `sizes`: the same by
-    principal.
+    principal. `enqueued_bytes`: those of all events so far.
     """
 
     def __init__(self) -> None:
@@ -123,7 +138,7 @@ class Backlog:
         self.held = Group()
         self.logged = Group()
         self.writing = Group()
-        self.size = 0
+        self.size = self.enqueued_bytes = 0
         self.sizes: Counter[str] = Counter()
         self.writing_logged = False
         # Of each session with events in a group: its principal, and bytes.
@@ -134,15 +149,15 @@ class Backlog:
         self._logged: set[int] = set()
         self._written: set[int] = set()
 
-    def enqueue(self, row: EventRow, principal: str) -> int:
-        """Take an event of a principal's session; returns the bytes that it takes in memory."""
+    def enqueue(self, row: EventRow, principal: str) -> None:
+        """Take an event of a principal's session."""
         size = cost(row)
         self.enqueued.events.append(row)
         self.enqueued.size += size
         self.size += size
+        self.enqueued_bytes += size
         self._bytes[row.session_id] += size
         self.sizes[self._principals.setdefault(row.session_id, principal)] += size
-        return size
 
     def _left(self, session_id: int, size: int) -> None:
         """Count out so many bytes of a session."""
@@ -271,3 +286,156 @@ class Backlog:
             if (row := group.execution_by_key(session_id, idempotency_key)) is not None:
                 return row
         return None
+
+
+class Room:
+    """How much may wait in a backlog: `limit` bytes. A reserve above that is for small rows, so that other
+    sessions are still recorded while one session's large outputs fill the rest, and a part of the limit is
+    for all principals but the one with most. `closed`: whether nothing more is to come.
+    """
+
+    def __init__(self, backlog: Backlog, limit: int) -> None:
+        self.limit = limit
+        self.closed = False
+        self.backlog = backlog
+        self._reserved: Counter[str] = Counter()
+        self._reserved_bytes = 0
+        # Bytes of the reserve that small rows have used since there was last room for all rows.
+        self._reserve_used = 0
+        # Set when rows have left, and replaced by a new one for those that go on waiting.
+        self._less = asyncio.Event()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of rows in memory, including those that are still being made."""
+        return self.backlog.size + self._reserved_bytes
+
+    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
+        self.take(event_type, size + ROW_COST, principal)
+        self._reserved[principal] += size
+        self._reserved_bytes += size
+
+    def unreserve(self, size: int, *, principal: str = "") -> None:
+        self._reserved_bytes -= size
+        self._reserved[principal] -= size
+        if not self._reserved[principal]:
+            del self._reserved[principal]
+        self.wake()
+
+    def wake(self) -> None:
+        """Let those look again that wait for room, after rows have left."""
+        self._less.set()
+        self._less = asyncio.Event()
+
+    async def wait(self, principal: str = "") -> None:
+        """Return when the sessions of a principal need not slow down."""
+        while self.full_for(principal) and not self.closed:
+            await self._less.wait()
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        self.closed = True
+        self.wake()
+
+    def full_for(self, principal: str = "") -> bool:
+        """Return whether so much waits that the sessions of a principal are to slow down.
+
+        That is half of the limit, if the principal has most of it, or the others have half of their part.
+        """
+        if 2 * self.pending_bytes < self.limit:
+            return False
+        others = self._of_others(principal)
+        return others is None or 2 * OTHERS_PART * others >= self.limit
+
+    def _of_others(self, principal: str) -> int | None:
+        """Return the bytes that wait for others than the principal with most; None for that one."""
+        pending = self.backlog.sizes + self._reserved
+        largest = max(pending.values(), default=0)
+        return None if pending[principal] == largest else self.pending_bytes - largest
+
+    def take(self, event_type: str, size: int, principal: str) -> None:
+        """Raise StorageFull when there is no room for a row of so many bytes.
+
+        That is when `limit` bytes already wait and it is not small, or the reserve for small rows is used up
+        too; unless another principal has more than this one, and the others' part is not used up. Rows that
+        change the state of a session or an execution are always taken: they are small, and limited by the
+        number of these.
+        """
+        if self.pending_bytes < self.limit:
+            self._reserve_used = 0
+        elif event_type in ALWAYS_TAKEN or self._is_for_others(size, principal):
+            return
+        elif size <= SMALL_ROW and self._reserve_used + size <= self.limit // RESERVE_PART:
+            # The reserve is released only as a whole, above: that limits memory without counting small rows.
+            self._reserve_used += size
+        else:
+            raise StorageFull(
+                "Too much is waiting to be written to the record: the disk accepts nothing, or not enough"
+            )
+
+    def _is_for_others(self, size: int, principal: str) -> bool:
+        others = self._of_others(principal)
+        return others is not None and OTHERS_PART * (others + size) <= self.limit
+
+
+class Failures:
+    """Why rows are not taken: of a session that was refused, or whose purge has begun (`purging`, and a long
+    time after its end); or of any. `failure`: why the last group was not written, `broken`: why nothing is
+    written any more, `count`: how often groups were not written.
+    """
+
+    def __init__(self, room: Room, refused: dict[int, str], purging: set[int]) -> None:
+        self.refused = refused
+        self.purging = purging
+        self.failure: StorageError | None = None
+        self.broken: StorageError | None = None
+        self.count = 0
+        self._room = room
+        self._purged: deque[int] = deque(maxlen=MOST_PURGED)
+
+    def refuse(self, session_id: int, why: str) -> None:
+        if session_id not in self.refused:
+            logger.error("Session %d is not recorded any more: %s", session_id, why)
+            self.refused[session_id] = why
+            self._room.backlog.drop(session_id)
+            self._room.wake()
+
+    def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
+        if session_id in self.purging:
+            return RecordGone("The record of this session was purged")
+        if (why := self.refused.get(session_id)) is None:
+            return None
+        return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
+
+    def takes(self, session_id: int, epoch: int) -> bool:
+        """Return whether rows of this claim of a session are taken. Raises StorageError after the end."""
+        if self._room.closed:
+            raise StorageError("The record is closed")
+        # Nobody else writes: whoever has the folder's lock has the one claim of each session.
+        recorded = session_id not in self.refused and session_id not in self.purging
+        return recorded and epoch == FIRST_EPOCH
+
+    def forget(self, session_id: int) -> None:
+        """Forget a session that was erased; rows of it that still arrive are dropped for a long time yet."""
+        if len(self._purged) == MOST_PURGED:
+            self.purging.discard(self._purged[0])
+        self._purged.append(session_id)
+        self.refused.pop(session_id, None)
+
+    def check(self) -> None:
+        """Raise StorageError if nothing is written any more."""
+        if self.broken is not None:
+            raise self.broken
+
+    def fail(self, error: StorageError) -> None:
+        """Fail all who wait, because a group could not be written for now."""
+        self.count += 1
+        if self.failure is None:
+            logger.error("The record can't be written for now: %s", error)
+        self.failure = error
+        self._room.backlog.settle(error)
+
+    def stop(self, why: StorageError) -> None:
+        """Refuse all writes from now on: the journal is closed, or it can't go on."""
+        self.failure = self.broken = why
+        self._room.backlog.settle(why)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cellgate.errors import RecordDamaged, StorageError, StorageFull, not_written
-from cellgate.record.store.sqlite import purge, schema
+from cellgate.record.store.sqlite import purge, salvage, schema
 from cellgate.record.store.sqlite.drafts import draft_folder
 from cellgate.record.store.sqlite.location import RECORD, existing, mode_of
 from cellgate.record.store.sqlite.lock import RecordLock
@@ -27,7 +27,6 @@ from cellgate.record.store.sqlite.redo import beside, last_beside, read_beside
 from cellgate_kernels.base.errors import in_words
 
 STEP_PAGES = 1024
-ATTEMPTS = 20
 _MOST_NAMES = 1000
 _NAMED_BY_TIME = re.compile(r"record-\d{8}T\d{6}Z\.sqlite3")
 
@@ -153,30 +152,15 @@ def _copy(source: Path, draft: Path, progress: Progress) -> None:
     with closing(schema.open_reader(source)) as db, damage_told(f"The record {source}"):
         if not version_of(db, source):
             raise StorageError(f"{source} is no record")
-        for _ in range(ATTEMPTS):
-            seed = schema.expected_log(db)
-            files = _read_log(source)
-            db.execute("BEGIN")
-            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            if schema.expected_log(db) == seed:
-                break
-            # A gateway has started or ended in between: the log does not belong to these tables.
-            db.execute("ROLLBACK")
-        else:
-            raise StorageError(f"Gateways keep starting and stopping with {source}; try again")
+        # The last number is read before the log, which then has all commits up to that number.
+        places = last_beside(source), beside(source)
+        files, _ = salvage.one_moment(db, source, lambda _: [*map(read_beside, places)], "try again")
         with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
             db.backup(copy, pages=STEP_PAGES, progress=lambda _, left, total: progress(total - left, total))
         db.execute("ROLLBACK")
-    for path, content in zip((beside(draft), last_beside(draft)), files, strict=True):
+    for path, content in zip((last_beside(draft), beside(draft)), files, strict=True):
         if content is not None:
             path.write_bytes(content)
-
-
-def _read_log(record: Path) -> tuple[bytes | None, bytes | None]:
-    """Return the redo log and its last number, read first: it has all commits up to that number."""
-    last = read_beside(last_beside(record))
-    log = read_beside(beside(record))
-    return log, last
 
 
 def _finish(draft: Path) -> None:

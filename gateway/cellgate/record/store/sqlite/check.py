@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from cellgate.record.store.sqlite.opening import damage_told
 from cellgate.record.trail import BEGUN, DAMAGED, OF_NO_RECORD, PURGED, TrailRow
 from cellgate_kernels.codec.decoding import json_decoder
 
-ATTEMPTS = 20
 _FACTS = frozenset({"session", "queued", "finished"})
 _OF_EXECUTION = ("number", "id", "msg_id", "first_seq", "last_seq", "status", "created_at")
 
@@ -44,26 +44,14 @@ def check_record(path: Path) -> Iterator[Finding]:
     with schema.reading(path, verified=True) as db, damage_told(f"The record {path}", verified=True):
         if not version_of(db, path):
             raise StorageError(f"{path} is no record")
-        found, seed = _look(db, path)
+        look = partial(salvage.look, path)
+        found, seed = salvage.one_moment(db, path, look, "check it when one runs")
         yield from _findings(db)
         yield from _check_log(found, schema.applied(db), expected=seed is not None)
         # Pages that no row above is read through, such as those of an index that only writing uses.
         (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if structure != "ok":
             raise RecordDamaged(f"The record {path}", structure, verified=True)
-
-
-def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.SalvagedLog, bytes | None]:
-    """Read the files beside the record, then begin a snapshot of its tables: no row is missed that moves."""
-    for _ in range(ATTEMPTS):
-        seed = schema.expected_log(db)
-        found = salvage.look(path, seed)
-        db.execute("BEGIN")
-        if schema.expected_log(db) == seed:
-            return found, seed
-        # A gateway has started or ended in between.
-        db.execute("ROLLBACK")
-    raise StorageError(f"Gateways keep starting and stopping with {path}; check it when one runs")
 
 
 def _check_log(found: salvage.SalvagedLog, applied: int, *, expected: bool) -> Iterator[Finding]:
@@ -124,9 +112,7 @@ def check_session(
             raise BrokenRecord(origin.problem)
         if origin.purged and session.branched_from is not None:
             checked += f", a branch of session {session.branched_from.session}, which was purged"
-    except BrokenRecord as broken:
-        return Finding(subject, checked, str(broken))
-    except sqlite3.DatabaseError as error:
+    except (BrokenRecord, sqlite3.DatabaseError) as error:
         return Finding(subject, checked, str(error))
     except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         return Finding(subject, checked, f"a row can't be read: {error!r}")
@@ -137,7 +123,7 @@ def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
     facts = SessionFacts()
     last = 0
     head = GENESIS
-    rows = schema.StoredRows(db, session.id).read(-schema.LAST, schema.LAST)
+    rows = schema.stored_rows(db, session.id, -schema.LAST, schema.LAST)
     for row in chained(rows, session.key):
         if row.type in _FACTS:
             facts.apply(decode_fact(row.type, row.body))
@@ -157,9 +143,8 @@ def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
 def _check_session_row(session: SessionRow, facts: SessionFacts) -> None:
     for name, expected in facts.fields.items():
         if (stored := getattr(session, name)) != expected:
-            raise BrokenRecord(
-                f"the session's own row was changed: {name} is {stored!r}, its rows say {expected!r}"
-            )
+            told = f"{name} is {stored!r}, its rows say {expected!r}"
+            raise BrokenRecord(f"the session's own row was changed: {told}")
 
 
 def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: SessionFacts) -> None:
@@ -232,19 +217,14 @@ def _compare(begun: dict[int, tuple[str, str]], there: dict[int, tuple[str, str]
     for session_id in sorted(begun.keys() | there.keys()):
         entered = begun.get(session_id)
         found = there.get(session_id)
+        principal, key = entered or there[session_id]
+        record = f"the record of session {key} of {principal}"
         if entered is None:
-            assert found is not None
-            raise BrokenRecord(
-                f"the record of session {found[1]} of {found[0]} is not in the trail: it was added"
-            )
+            raise BrokenRecord(f"{record} is not in the trail: it was added")
         if found is None:
-            raise BrokenRecord(
-                f"the record of session {entered[1]} of {entered[0]} was removed without a tombstone"
-            )
+            raise BrokenRecord(f"{record} was removed without a tombstone")
         if entered != found:
-            raise BrokenRecord(
-                f"the record of session {entered[1]} of {entered[0]} is now {found[1]}'s of {found[0]}"
-            )
+            raise BrokenRecord(f"{record} is now {found[1]}'s of {found[0]}")
 
 
 def _check_orphans(db: sqlite3.Connection) -> None:

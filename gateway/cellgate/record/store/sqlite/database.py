@@ -19,6 +19,8 @@ CLOSED = "The record is closed"
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Query = Callable[Concatenate[sqlite3.Connection, P], T]
+"""What is asked of a connection, with arguments of its own."""
 
 
 class Database:
@@ -34,15 +36,11 @@ class Database:
         loop = asyncio.get_running_loop()
         self._connection = await loop.run_in_executor(self._thread, connect)
 
-    def run(
-        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> asyncio.Future[T]:
+    def run(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Call `query` with the connection in the thread, after all earlier calls. Raises StorageError."""
         return asyncio.wrap_future(self._submit(query, *args, **kwargs))
 
-    async def run_in_turn(
-        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def run_in_turn(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a query as `run` does, but let principals whose calls wait take turns. Raises StorageError."""
 
         def call() -> T:
@@ -56,20 +54,14 @@ class Database:
             raise
 
     def start(
-        self,
-        guarded_then: Callable[[Future[T]], None],
-        query: Callable[Concatenate[sqlite3.Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, guarded_then: Callable[[Future[T]], None], query: Query[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> None:
         """Like `run`, but calls `guarded_then` on the loop with the outcome, one turn of the loop sooner."""
         loop = asyncio.get_running_loop()
         running = self._submit(query, *args, **kwargs)
         running.add_done_callback(lambda done: loop.call_soon_threadsafe(guarded_then, done))
 
-    def _submit(
-        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> Future[T]:
+    def _submit(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         connection = self._connection
         if connection is None:
             raise StorageError(CLOSED)
@@ -77,10 +69,7 @@ class Database:
 
     @staticmethod
     def _query(
-        connection: sqlite3.Connection | None,
-        query: Callable[Concatenate[sqlite3.Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        connection: sqlite3.Connection | None, query: Query[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         if connection is None:
             raise StorageError(CLOSED)

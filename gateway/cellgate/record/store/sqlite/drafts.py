@@ -31,7 +31,7 @@ def draft_folder(parent: Path) -> Iterator[Path]:
     What cannot be removed at the end is left for the next one. Raises OSError when none can be made.
     """
     for abandoned in _drafts(parent):
-        with suppress(OSError), _locked(abandoned):
+        with suppress(OSError), os.fdopen(_lock(abandoned), "rb"):
             shutil.rmtree(abandoned, ignore_errors=True)
     folder, lock = _make(parent)
     try:
@@ -50,18 +50,8 @@ def _drafts(parent: Path) -> list[Path]:
     return []
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder. Raises OSError when somebody has it, or it can't be had."""
-    descriptor = _lock(folder)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _lock(folder: Path) -> int:
-    """Take the lock of a folder; returns its descriptor. Raises OSError as `_locked` does."""
+    """Take the lock of a folder; returns its descriptor. Raises OSError when it can't be had."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(folder / _LOCK, flags, 0o600)
     try:

@@ -123,7 +123,8 @@ class Eraser:
         warned = False
         database = Database("record-eraser")
         try:
-            await database.open(lambda: schema.open_eraser(self._record))
+            # It can write, and never waits for another connection.
+            await database.open(lambda: schema.open_reader(self._record, "rw", 0.0))
             while not await database.run(purge.empty_log):
                 if not warned and time.monotonic() - begun > TELL_SECONDS:
                     warned = True

@@ -67,7 +67,7 @@ def check_origin(db: sqlite3.Connection, session: SessionRow) -> Origin:
         return Origin(None if covered else f"{named} is not there, and no tombstone covers it", covered)
     if (parent.principal, parent.key) != (session.principal, origin.session):
         return Origin(f"{named} is looked for in session {parent.key} of {parent.principal}")
-    row = next(schema.StoredRows(db, parent.id).read(origin.seq, origin.seq), None)
+    row = next(schema.stored_rows(db, parent.id, origin.seq, origin.seq), None)
     if row is None:
         return Origin(f"{named} is not there")
     if row.hash.hex() != origin.head:

@@ -86,9 +86,8 @@ def beginnings(db: sqlite3.Connection) -> RecordState:
     """Read where the record stands. Raises StorageError for a damaged one."""
     with damage_told("The record"):
         refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
-        return RecordState(
-            schema.applied(db), schema.last_session_id(db), refused, purge.begun(db), schema.last_activity(db)
-        )
+        number, last_id = schema.applied(db), schema.last_session_id(db)
+        return RecordState(number, last_id, refused, purge.begun(db), schema.last_activity(db))
 
 
 @contextmanager

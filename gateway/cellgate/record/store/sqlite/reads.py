@@ -21,7 +21,7 @@ from cellgate.record.store.interface import GivenUp, LastLife, LeftOpen, Reads, 
 from cellgate.record.store.sqlite import lineage as ancestry
 from cellgate.record.store.sqlite import schema, upkeep
 from cellgate.record.store.sqlite import trail as entries
-from cellgate.record.store.sqlite.database import Database
+from cellgate.record.store.sqlite.database import Database, Query
 from cellgate.record.store.sqlite.transactions import snapshot
 from cellgate_kernels.base.resources import MIB
 
@@ -61,9 +61,7 @@ class ConnectionSteps(Steps):
         return ancestry.check_origin(self._db, session).problem
 
 
-def _query(
-    query: Callable[Concatenate[sqlite3.Connection, P], T],
-) -> Callable[Concatenate[Queries, P], Coroutine[Any, Any, T]]:
+def _query(query: Query[P, T]) -> Callable[Concatenate[Queries, P], Coroutine[Any, Any, T]]:
     """Return the method that asks this."""
 
     async def ask(self: Queries, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,9 +80,7 @@ class Queries(Reads):
         refusal = "Too many sessions with long records are being resumed; try again later"
         self._long_lives = Turns(LONG_LIVES_AT_ONCE, LONG_LIVES_WAITING, LONG_LIVES_PATIENCE, refusal)
 
-    async def read(
-        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Ask this in turn, once the tables have all committed rows. Raises StorageError."""
         await self._applied()
         return await self._reader.run_in_turn(query, *args, **kwargs)

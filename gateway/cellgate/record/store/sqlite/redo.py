@@ -98,11 +98,6 @@ def encode_rows(group: Group) -> bytes:
     return _encode((list(group.sessions.values()), list(group.executions.values()), group.events))
 
 
-def seed_check(seed: bytes) -> int:
-    """Return the start value of the checksums of a log with this seed."""
-    return zlib.crc32(seed)
-
-
 def frame(number: int, group: Group, start: int) -> bytes:
     """Return the group as a frame of a log with checksums from `start`. Raises one of `UNENCODABLE`."""
     rows = encode_rows(group)
@@ -116,7 +111,7 @@ def find_frames(data: bytes, seeds: Collection[bytes]) -> Frames:
     After bytes that are not a frame the search goes on at what looks like the next one. Raises StorageError
     for a whole frame with rows of another version.
     """
-    starts = [seed_check(seed) for seed in seeds]
+    starts = [zlib.crc32(seed) for seed in seeds]
     groups: dict[int, Group] = {}
     damaged = False
     for half in (data[:HALF_BYTES], data[HALF_BYTES:]):
@@ -224,7 +219,7 @@ class RedoLog:
         self._descriptors = descriptors
         self._halves = (_Half(0), _Half(HALF_BYTES))
         self._half = self._halves[0]
-        self._start = seed_check(seed)
+        self._start = zlib.crc32(seed)
         self._last_start = zlib.crc32(_LAST_MAGIC + seed)
         self._usable_from = 0.0
 
@@ -340,9 +335,8 @@ class RedoLog:
         log, last = self._descriptors
         position = half.start + half.used
         half.dirty = half.used + len(data)
-        if self._put(
-            ((log, data, position), (last, _checked(self.number + 1, self._last_start), _NUMBER_AT))
-        ):
+        numbered = last, _checked(self.number + 1, self._last_start), _NUMBER_AT
+        if self._put(((log, data, position), numbered)):
             return True
         # A transaction commits these rows instead, and a later frame gets the number: this one must not be
         # found whole after a crash.

@@ -13,10 +13,11 @@ import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from cellgate.errors import StorageError
 from cellgate.record.store.sqlite import schema, trail
@@ -25,7 +26,11 @@ from cellgate.record.store.sqlite.redo import Frames, beside, find_frames, last_
 from cellgate.record.trail import DAMAGED
 from cellgate_kernels.base.errors import in_brief
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
+
+ATTEMPTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,8 @@ class SalvageLoss:
 def look(record: Path, seed: bytes | None) -> SalvagedLog:
     """Read the files beside `record`, whose tables expect a log with this seed.
 
-    For a record in use, look here first and at the tables afterwards: then no row is missed that moves from
-    one to the other. Raises StorageError for files that can't be read and for rows of another version.
+    For a record in use, see `one_moment`. Raises StorageError for files that can't be read and for rows of
+    another version.
     """
     try:
         told = read_last(last_beside(record))
@@ -75,6 +80,25 @@ def look(record: Path, seed: bytes | None) -> SalvagedLog:
         # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
         data = b""
     return SalvagedLog(find_frames(data, seeds), last, there)
+
+
+def one_moment(
+    db: sqlite3.Connection, record: Path, read: Callable[[bytes | None], T], instead: str
+) -> tuple[T, bytes | None]:
+    """Read the files beside a record, then begin a snapshot of its tables: no row is missed that moves.
+
+    `read` gets the seed of the log that the tables expect, which is returned too. Raises StorageError, which
+    says what to do `instead`.
+    """
+    for _ in range(ATTEMPTS):
+        seed = schema.expected_log(db)
+        found = read(seed)
+        db.execute("BEGIN")
+        if schema.expected_log(db) == seed:
+            return found, seed
+        # A gateway has started or ended in between: the log does not belong to these tables.
+        db.execute("ROLLBACK")
+    raise StorageError(f"Gateways keep starting and stopping with {record}; {instead}")
 
 
 def loss(found: SalvagedLog, applied: int, *, expected: bool) -> SalvageLoss | None:

@@ -107,17 +107,12 @@ def storage_error(
 
 
 def open_reader(path: Path, mode: str = "ro", timeout: float = 5.0) -> sqlite3.Connection:
-    """Return a connection to an existing file that can't write. Raises StorageError."""
+    """Return a connection to an existing file; by default one that can't write. Raises StorageError."""
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     try:
         return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise storage_error(error) from error
-
-
-def open_eraser(path: Path) -> sqlite3.Connection:
-    """Return a connection like `open_reader`'s that can write and never waits for another one."""
-    return open_reader(path, "rw", 0.0)
 
 
 @contextmanager
@@ -322,9 +317,8 @@ def expect_log(db: sqlite3.Connection, seed: bytes | None) -> None:
 def refused_sessions(db: sqlite3.Connection) -> dict[int, tuple[str, int]]:
     """Return sessions with acknowledged rows that are lost: the first reason, how many events."""
     found: dict[int, tuple[str, int]] = {}
-    for session_id, reason, events in db.execute(
-        "SELECT session_id, reason, events FROM refused ORDER BY id"
-    ):
+    rows = db.execute("SELECT session_id, reason, events FROM refused ORDER BY id")
+    for session_id, reason, events in rows:
         why, count = found.get(session_id, (reason, 0))
         found[session_id] = why, count + events
     return found
@@ -504,19 +498,12 @@ def events_of_types(
             yield event_row(db, values)
 
 
-class StoredRows:
-    """The rows of a session as they are in the table, including gaps; for callers that have time."""
-
-    def __init__(self, db: sqlite3.Connection, session_id: int) -> None:
-        self._db = db
-        self._session_id = session_id
-
-    def read(self, first: int, last: int) -> Iterator[EventRow]:
-        """Yield the rows from seq `first` to `last`, in order."""
-        query = f"SELECT {_EVENT} FROM events WHERE session_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"  # noqa: S608
-        with closing(self._db.execute(query, (self._session_id, first, last))) as cursor:
-            for values in cursor:
-                yield event_row(self._db, values)
+def stored_rows(db: sqlite3.Connection, session_id: int, first: int, last: int) -> Iterator[EventRow]:
+    """Yield a session's rows from seq `first` to `last`, in order, as they are in the table: with gaps."""
+    query = f"SELECT {_EVENT} FROM events WHERE session_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"  # noqa: S608
+    with closing(db.execute(query, (session_id, first, last))) as cursor:
+        for values in cursor:
+            yield event_row(db, values)
 
 
 def are_larger(db: sqlite3.Connection, session_id: int, size: int, after: int, until: int | None) -> bool:

@@ -18,7 +18,7 @@ from cellgate.errors import StorageError
 from cellgate.record.store.sqlite.backlog import tell
 from cellgate.record.store.sqlite.redo import RedoLog
 from cellgate_kernels.base.errors import in_brief
-from cellgate_kernels.base.tasks import Supervisor, guarded
+from cellgate_kernels.base.tasks import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +63,7 @@ class Syncer:
         waiters = self._waiters
         self._waiters = []
         number = self._in_tables()
-        guarded_synced = Supervisor(failed=lambda *_: self._give_up(waiters)).guard(
-            self._synced, "end of a sync"
-        )
+        guarded_synced = guarded(self._synced, "end of a sync", lambda _: self._give_up(waiters))
         running = self._thread.submit(sync_files, self._redo.descriptor, self._record)
         running.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(guarded_synced, done, number, waiters)

@@ -65,9 +65,8 @@ def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
     principals = dict(db.execute("SELECT id, principal FROM sessions"))
     blob_sizes = dict(db.execute("SELECT id, length(body) FROM blobs"))
     sizes: dict[str, int] = {}
-    for session_id, size in db.execute(
-        "SELECT session_id, sum(length(body)) FROM events GROUP BY session_id"
-    ):
+    totals = db.execute("SELECT session_id, sum(length(body)) FROM events GROUP BY session_id")
+    for session_id, size in totals:
         if (principal := principals.get(session_id)) is not None:
             sizes[principal] = sizes.get(principal, 0) + size
     for session_id, uses in db.execute("SELECT session_id, blobs FROM events WHERE blobs IS NOT NULL"):
@@ -159,9 +158,8 @@ def compact(db: sqlite3.Connection) -> int:
         with transaction(db):
             for session_id, seq in rows:
                 key = (session_id, seq)
-                former = db.execute(
-                    "SELECT body, blobs FROM events WHERE session_id = ? AND seq = ?", key
-                ).fetchone()
+                query = "SELECT body, blobs FROM events WHERE session_id = ? AND seq = ?"
+                former = db.execute(query, key).fetchone()
                 with suppress(ValueError):  # `verify` reports a row whose parts are gone
                     kept, uses = blobs.take_out(db, session_id, blobs.put_back(db, *former))
                     changed += 1
