@@ -22,7 +22,8 @@ from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.engine.container import INSTANCE_LABEL
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.forking.server import ForkSettings
-from cellgate_kernels.forking.shared_containers import Roots, Seat, SharedContainers, Sharers
+from cellgate_kernels.forking.shared_containers import Seat, SharedContainers
+from cellgate_kernels.forking.shared_places import Roots, Sharers
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.containers.test_per_principal import MOUNTS
 from tests.gateway.kernels.test_provisioner_contract import (

@@ -29,7 +29,8 @@ from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.channels.reception import Reception
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.forking.server import ForkServer
-from cellgate_kernels.forking.shared_containers import START_TIMEOUT, Roots, SharedContainers
+from cellgate_kernels.forking.shared_containers import START_TIMEOUT, SharedContainers
+from cellgate_kernels.forking.shared_places import Roots
 from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher, SharedBackend
 from cellgate_kernels.kernel.stored import KernelStore, StoredKernel

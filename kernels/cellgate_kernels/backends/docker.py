@@ -45,14 +45,14 @@ from cellgate_kernels.engine.container import (
 from cellgate_kernels.engine.engine import Container, Engine
 from cellgate_kernels.forking.messages import NotForked
 from cellgate_kernels.forking.server import can_fork
-from cellgate_kernels.forking.shared_containers import (
+from cellgate_kernels.forking.shared_child import SharedChild
+from cellgate_kernels.forking.shared_containers import Seat
+from cellgate_kernels.forking.shared_places import (
     PACKAGES_AT,
     SOCKETS_AT,
     WORKSPACES_AT,
     ContainerPlaces,
-    Seat,
     SeatRequest,
-    SharedChild,
 )
 from cellgate_kernels.launch.base import CellgateProvisioner, KernelExit, KernelView, Launch
 from cellgate_kernels.launch.folders import LaunchFolders

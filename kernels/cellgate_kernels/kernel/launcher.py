@@ -26,7 +26,8 @@ from cellgate_kernels.channels.reception import Reception
 from cellgate_kernels.engine.engine import Engine
 from cellgate_kernels.forking.messages import NotForked
 from cellgate_kernels.forking.server import ForkServer, can_fork
-from cellgate_kernels.forking.shared_containers import Seat, SharedContainers, Sharers
+from cellgate_kernels.forking.shared_containers import Seat, SharedContainers
+from cellgate_kernels.forking.shared_places import Sharers
 from cellgate_kernels.kernel import adopting
 from cellgate_kernels.kernel.branch_request import FEATURE
 from cellgate_kernels.kernel.environment import Environment, ask
@@ -123,7 +124,7 @@ class KernelLauncher:
         """Return whether this kernelspec's kernels are forked, if they can be. Raises KernelspecNotFound."""
         argv = self.catalog.get_kernel_spec(kernelspec).argv
         if self._containers is not None:
-            return can_fork(argv) and self._containers.forks(kernelspec)
+            return can_fork(argv) and self._containers.trials.forks(kernelspec)
         return self._fork_server is not None and self._fork_server.forks(argv)
 
     def keeps_warm(self, profile: KernelProfile) -> bool:
@@ -131,7 +132,7 @@ class KernelLauncher:
         if self._containers is None:
             return True
         argv = self.catalog.get_kernel_spec(profile.kernelspec).argv
-        return not (can_fork(argv) and self._containers.forks(profile.kernelspec, profile.limits))
+        return not (can_fork(argv) and self._containers.trials.forks(profile.kernelspec, profile.limits))
 
     def placed(self, profile: KernelProfile, principal: str) -> KernelProfile:
         """Return a profile for this principal's kernel, which may share a container with its others.
@@ -157,7 +158,7 @@ class KernelLauncher:
             return None
         if self._containers is None:
             return "session", "kernel"
-        return "principal", "container" if self._containers.divides is False else "kernel"
+        return "principal", "container" if self._containers.trials.divides is False else "kernel"
 
     async def start(self, profile: KernelProfile) -> Kernel:
         """Return a ready kernel: it has answered kernel_info_request and its iopub messages arrive.

@@ -30,15 +30,9 @@ from cellgate_kernels.engine.engine import Container
 from cellgate_kernels.forking import shared_containers
 from cellgate_kernels.forking.messages import LENGTH, NotForked
 from cellgate_kernels.forking.server import ForkSettings
-from cellgate_kernels.forking.shared_containers import (
-    ContainerPlaces,
-    Roots,
-    Seat,
-    SeatRequest,
-    SharedChild,
-    SharedContainers,
-    Sharers,
-)
+from cellgate_kernels.forking.shared_child import SharedChild
+from cellgate_kernels.forking.shared_containers import Seat, SharedContainers
+from cellgate_kernels.forking.shared_places import ContainerPlaces, Roots, SeatRequest, Sharers, of_the_first
 from cellgate_kernels.launch.base import KernelExit, Launch
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.launch.names import Names, NamesRequest
@@ -308,7 +302,7 @@ async def test_a_kernel_has_the_workspaces_names_if_it_took_them(
 async def test_without_cgroups_a_container_has_the_limits_of_one_kernel(
     containers: SharedContainers, engine: FakeEngine
 ) -> None:
-    assert containers.divides is None
+    assert containers.trials.divides is None
     made: list[dict[str, Any]] = []
     launch = engine.launch
 
@@ -319,7 +313,7 @@ async def test_without_cgroups_a_container_has_the_limits_of_one_kernel(
     engine.launch = noted  # type: ignore[method-assign]
     await forked(containers, ADA, "kernel-1")
     await forked(containers, BOB, "kernel-2")
-    assert containers.divides is False
+    assert containers.trials.divides is False
     # The first was made for many, and ended when it was known. No kernel was ever in it.
     assert [each["kernels"] for each in made] == [shared_containers.MOST_KERNELS, 1, 1]
     assert [each["memory"] for each in made][1:] == [128 * MIB] * 2
@@ -374,11 +368,11 @@ async def test_where_no_zygote_works_it_is_not_tried_again_at_once(
         await seat.fork(request(seat))
     (seat.workspaces / "kernel-1").rmdir()
     seat.leave()
-    assert not containers.forks("python3")
-    assert not containers.forks("python3", LIMITS)
-    assert containers.forks("other")
+    assert not containers.trials.forks("python3")
+    assert not containers.trials.forks("python3", LIMITS)
+    assert containers.trials.forks("other")
     # What a client has chosen is nobody else's doing.
-    assert containers.forks("python3", replace(LIMITS, memory=64 * MIB))
+    assert containers.trials.forks("python3", replace(LIMITS, memory=64 * MIB))
     with pytest.raises(NotForked, match="ended"):
         containers.seat(BOB, "kernel-2")
     assert len(engine.launched) == 1
@@ -622,7 +616,7 @@ def test_a_zygote_has_enough_to_load_modules_whatever_its_kernels_have() -> None
     places = ContainerPlaces(Path("/a"), Path("/b"), None, shared_containers.MOST_KERNELS)
     limits = places.limits(small)
     assert (limits.memory, limits.cpus, limits.pids) == ((32 * 64 + 512) * MIB, 32 * 0.05, 32 * 16 + 64)
-    first = shared_containers.of_the_first(small)
+    first = of_the_first(small)
     assert (first.memory, first.cpus, first.pids) == (512 * MIB, 1.0, 64)
     # However large those of one kernel are.
     large = places.limits(ResourceLimits(memory=MOST_BYTES, cpus=1024, pids=1_000_000))
@@ -636,14 +630,14 @@ async def test_an_error_of_one_container_says_nothing_about_others(
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(Cgroups, "around", failed)
-    monkeypatch.setattr(shared_containers, "_RETRY_SOON", 0.0)
+    monkeypatch.setattr(shared_containers, "RETRY_SOON", 0.0)
     with pytest.raises(NotForked, match="Too many open files"):
         await forked(containers, ADA, "kernel-1")
     assert engine.running == []
-    assert containers.divides is None
+    assert containers.trials.divides is None
     monkeypatch.setattr(Cgroups, "around", lambda *_: (FakeCgroups(), Cgroup(())))
     await forked(containers, ADA, "kernel-2")
-    assert containers.divides is True
+    assert containers.trials.divides is True
 
 
 async def test_a_container_that_is_not_ready_in_time_is_given_up(
@@ -654,7 +648,7 @@ async def test_a_container_that_is_not_ready_in_time_is_given_up(
     engine.silent = True
     with pytest.raises(NotForked, match=r"not ready within 0\.05 s"):
         await forked(impatient, ADA, "kernel-1")
-    assert not impatient.forks("python3", LIMITS)
+    assert not impatient.trials.forks("python3", LIMITS)
     assert engine.running == []
     await impatient.close()
 
