@@ -7,16 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.testing.backend import BackendCore
 from tests.gateway.kernels.test_provisioner_contract import (
-    test_a_cell_runs_and_state_is_kept,
-    test_a_restart_gives_a_new_process_to_the_same_client,
-    test_an_interrupt_message_ends_a_cell_and_its_children,
     test_memory_beyond_the_limit_hurts_this_kernel_only,
-    test_no_variable_of_the_gateway_reaches_the_kernel,
-    test_the_end_of_a_kernel_is_explained,
 )
 from tests.support.engines import OwnEngine
-from tests.support.kernels import CONTAINERS
+from tests.support.kernels import CONTAINERS, WithOurChecks
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +39,7 @@ def catalog(crun: OwnEngine) -> KernelspecCatalog:
     options = crun.options
     config = {"url": options.pop("docker_url"), "runtime": "crun", **options}
     return KernelspecCatalog(backend="docker", provisioner_config=config)
+
+
+class TestContract(WithOurChecks, BackendCore):
+    """Of these kernels."""

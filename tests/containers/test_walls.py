@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cellgate_kernels.testing.backend import StartKernel
 from tests.gateway.kernels.test_walls import (
     calls_are_filtered,
     test_a_cell_cant_lower_its_score_for_running_out_of_memory,
@@ -15,7 +16,6 @@ from tests.gateway.kernels.test_walls import (
     test_space_for_files_is_had_by_writing_to_them,
     x86_64_only,
 )
-from tests.support.kernels import StartKernel
 
 
 @x86_64_only

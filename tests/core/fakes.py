@@ -31,7 +31,7 @@ from cellgate_kernels.base.threads import Lane
 from cellgate_kernels.base.turns import Claimant
 from cellgate_kernels.channels.connection import Listener
 from cellgate_kernels.kernel.kernel import KernelFacts, KernelProfile
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.pool.claims import Moved
 from cellgate_kernels.pool.pool import KernelPool
 from cellgate_kernels.protocol.messages import Channel, Header, Message, new_message

@@ -8,9 +8,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,17 @@ import psutil
 import pytest
 import zmq.asyncio
 from docker.api.client import APIClient
-from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
 from cellgate_kernels.base.errors import BackendUnavailable
 from cellgate_kernels.engine.container import KERNEL_LABEL
 from cellgate_kernels.forking.server import ForkServer, ForkSettings
-from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.limits.cgroups import Cgroups
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.testing.backend import CELL_TIMEOUT, NewManager, RunningKernel, StartKernel
 from cellgate_kernels.walls.kernel_uids import KernelUids
 from tests.support.nightly import at_night
 
-CELL_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 30.0
 
 CONTAINERS = {"docker": "", "gvisor": "runsc"}
@@ -40,72 +37,6 @@ EACH_CONTAINER = ["docker", at_night("gvisor")]
 """Parameters for what is the same with each runtime: tried with the engine's usual one before each change.
 With gVisor its own part is, which is the core of the contract, and attacks.
 """
-
-
-@dataclass
-class Result:
-    """What one cell gave: its reply, its streams' text, and all its iopub messages."""
-
-    reply: dict[str, Any] = field(default_factory=dict)
-    messages: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def text(self) -> str:
-        return "".join(m["content"]["text"] for m in self.messages if m["msg_type"] == "stream")
-
-    def of_type(self, msg_type: str) -> list[dict[str, Any]]:
-        return [m["content"] for m in self.messages if m["msg_type"] == msg_type]
-
-
-class RunningKernel:
-    """A ready kernel with one client."""
-
-    def __init__(self, manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
-        self.manager = manager
-        self.client = client
-
-    @property
-    def provisioner(self) -> CellgateProvisioner:
-        provisioner = self.manager.provisioner
-        assert isinstance(provisioner, CellgateProvisioner)
-        return provisioner
-
-    def send(self, code: str) -> str:
-        msg_id: str = self.client.execute(code)
-        return msg_id
-
-    async def result(self, msg_id: str) -> Result:
-        """The outcome of a cell that was sent before."""
-        result = Result()
-        async with asyncio.timeout(CELL_TIMEOUT):
-            while not result.reply:
-                reply = await self.client.get_shell_msg()
-                if reply["parent_header"].get("msg_id") == msg_id:
-                    result.reply = reply["content"]
-            while True:
-                message = await self.client.get_iopub_msg()
-                if message["parent_header"].get("msg_id") != msg_id:
-                    continue
-                result.messages.append(message)
-                if message["content"].get("execution_state") == "idle":
-                    return result
-
-    async def until_printed(self, msg_id: str) -> None:
-        """Returns when the cell has printed something: its own code runs, not ipykernel's before it."""
-        async with asyncio.timeout(CELL_TIMEOUT):
-            while True:
-                message = await self.client.get_iopub_msg()
-                if message["parent_header"].get("msg_id") == msg_id and message["msg_type"] == "stream":
-                    return
-
-    async def run(self, code: str) -> Result:
-        return await self.result(self.send(code))
-
-    async def print(self, code: str) -> str:
-        """What a cell printed; it must not fail."""
-        result = await self.run(code)
-        assert result.reply["status"] == "ok", result.reply
-        return result.text
 
 
 def own_processes() -> list[psutil.Process]:
@@ -289,9 +220,6 @@ async def new_manager(
         assert not containers_of(ids)
 
 
-StartKernel = Callable[..., Awaitable[RunningKernel]]
-
-
 @pytest.fixture
 async def start_kernel(
     new_manager: Callable[[], AsyncKernelManager], fork_server: ForkServer | None
@@ -324,3 +252,15 @@ async def start_kernel(
             break
         await asyncio.sleep(0.05)
     assert not left
+
+
+class WithOurChecks:
+    """The backends' contract with this plugin's kernels, and its checks that nothing of them is left."""
+
+    @pytest.fixture
+    def new_manager(self, new_manager: NewManager) -> NewManager:
+        return new_manager
+
+    @pytest.fixture
+    def start_kernel(self, start_kernel: StartKernel) -> StartKernel:
+        return start_kernel

@@ -54,7 +54,8 @@ from cellgate_kernels.forking.shared_places import (
     ContainerPlaces,
     SeatRequest,
 )
-from cellgate_kernels.launch.base import CellgateProvisioner, KernelExit, KernelView, Launch
+from cellgate_kernels.launch.backend import KernelExit, KernelView, Launch
+from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 
-from cellgate_kernels.launch.base import KernelView, Launch
+from cellgate_kernels.launch.backend import KernelView, Launch
 from cellgate_kernels.launch.child import Child, ChildProvisioner, find_program, rlimit_arguments
 from cellgate_kernels.launch.folders import LaunchFolders
 

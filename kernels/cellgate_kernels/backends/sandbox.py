@@ -30,7 +30,8 @@ from cellgate_kernels.forking.forker import ForkedChild
 from cellgate_kernels.forking.messages import NotForked
 from cellgate_kernels.forking.server import USER as USER_ID
 from cellgate_kernels.forking.server import ForkRequest, ForkServer, ZygoteLineage, can_fork
-from cellgate_kernels.launch.base import KernelExit, KernelView, Launch, kernel_environment, last_words
+from cellgate_kernels.launch.backend import KernelExit, KernelView, Launch
+from cellgate_kernels.launch.base import kernel_environment, last_words
 from cellgate_kernels.launch.child import Child, ChildProvisioner, Supervised, find_program, rlimit_arguments
 from cellgate_kernels.launch.folders import LaunchFolders, remove_tree
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest

@@ -11,7 +11,7 @@ from typing import Any
 
 from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.connection import KernelConnection
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.protocol.contents import content_of
 from cellgate_kernels.protocol.messages import Channel, Message
 

@@ -14,7 +14,8 @@ from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.base.settings import ContainerSettings
 from cellgate_kernels.engine.profile import engine_profile, gvisor_profile
-from cellgate_kernels.launch.base import OOM_SCORE, KernelView, Launch
+from cellgate_kernels.launch.backend import KernelView, Launch
+from cellgate_kernels.launch.base import OOM_SCORE
 from cellgate_kernels.protocol.unsent import FILES_BYTES
 from cellgate_kernels.walls.mounts import OTHER_NAMES
 from cellgate_kernels.walls.proc import hidden_names

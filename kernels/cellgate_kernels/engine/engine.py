@@ -38,7 +38,7 @@ from cellgate_kernels.base.trees import NO_OPEN_FILES
 from cellgate_kernels.engine.client import connect
 from cellgate_kernels.engine.container import INSTANCE_LABEL, KEPT_BYTES
 from cellgate_kernels.engine.events import EngineEvents
-from cellgate_kernels.launch.base import KernelExit, Launch
+from cellgate_kernels.launch.backend import KernelExit, Launch
 from cellgate_kernels.limits.disk import CountedFolder, may_look
 from cellgate_kernels.limits.disk_watch import DiskWatch, Watched
 

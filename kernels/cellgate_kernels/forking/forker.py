@@ -35,7 +35,8 @@ from cellgate_kernels.forking.messages import (
     request,
     understand,
 )
-from cellgate_kernels.launch.base import KernelExit, last_words
+from cellgate_kernels.launch.backend import KernelExit
+from cellgate_kernels.launch.base import last_words
 from cellgate_kernels.launch.child import Log
 from cellgate_kernels.limits.cgroups import Cgroup
 

@@ -12,7 +12,7 @@ import signal
 from cellgate_kernels.base.errors import KernelDied
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.keeper.programs import Program, ProgramExit, keep_kernel
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 
 
 class Kept:

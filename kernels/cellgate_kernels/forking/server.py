@@ -26,7 +26,8 @@ from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.forking.forker import ForkedChild, Forker
 from cellgate_kernels.forking.messages import Description, NotForked, orders
-from cellgate_kernels.launch.base import OOM_SCORE, KernelExit
+from cellgate_kernels.launch.backend import KernelExit
+from cellgate_kernels.launch.base import OOM_SCORE
 from cellgate_kernels.launch.child import Child, Lasting, rlimits
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.limits.cgroups import Cgroup, Cgroups

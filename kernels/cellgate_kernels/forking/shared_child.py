@@ -23,7 +23,7 @@ from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.engine.engine import Container, Engine
 from cellgate_kernels.forking.forker import ForkedChild, Forker, process_of
 from cellgate_kernels.forking.messages import NotForked
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.limits.cgroups import Cgroup
 from cellgate_kernels.limits.disk_watch import Watched
 

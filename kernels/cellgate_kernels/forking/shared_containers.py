@@ -41,7 +41,7 @@ from cellgate_kernels.forking.shared_places import (
     Sharers,
     of_the_first,
 )
-from cellgate_kernels.launch.base import KernelExit, Launch
+from cellgate_kernels.launch.backend import KernelExit, Launch
 from cellgate_kernels.launch.folders import LaunchFolders, check_socket_path
 from cellgate_kernels.launch.names import NameMaking, Names, NamesRequest
 from cellgate_kernels.limits.cgroups import Cgroup, Cgroups
@@ -512,7 +512,7 @@ class Seat(SeatPaths):
     async def make_names(
         self, child: SharedChild, folder: str, forked: int, user: tuple[int, int]
     ) -> Names | None:
-        """Make names as `CellgateProvisioner.make_names` does, for kernels of this user and group."""
+        """Make names as `IsolationBackend.make_names` does, for kernels of this user and group."""
         if not self.has_names:
             return None
         if forked == _FIRST:

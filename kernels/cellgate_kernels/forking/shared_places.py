@@ -15,7 +15,7 @@ from typing import Any
 from cellgate_kernels.base.branching import BRANCHES
 from cellgate_kernels.base.resources import MIB, MOST_BYTES, ResourceLimits
 from cellgate_kernels.engine.container import VIEW, WORKSPACE
-from cellgate_kernels.launch.base import KernelView, Launch
+from cellgate_kernels.launch.backend import KernelView, Launch
 
 SOCKETS_AT = "/run/kernel"
 WORKSPACES_AT = "/sessions"

@@ -24,14 +24,8 @@ from typing import Any
 from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.base.tasks import Supervisor, guarded
 from cellgate_kernels.forking.kept import Kept
-from cellgate_kernels.launch.base import (
-    KILL_TIMEOUT,
-    CellgateProvisioner,
-    KernelExit,
-    KernelView,
-    Launch,
-    connection_info,
-)
+from cellgate_kernels.launch.backend import KernelExit, KernelView, Launch
+from cellgate_kernels.launch.base import KILL_TIMEOUT, CellgateProvisioner, connection_info
 from cellgate_kernels.launch.folders import LaunchFolders, check_socket_path
 from cellgate_kernels.protocol.unsent import SUFFIX as UNSENT
 

@@ -15,7 +15,7 @@ import msgspec
 from cellgate_kernels.base.branching import Obstacle, ObstacleKind
 from cellgate_kernels.base.errors import CannotBranch, KernelBusy, KernelDied, KernelStartFailed
 from cellgate_kernels.channels.connection import KernelConnection
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.protocol.contents import content_of, printable
 from cellgate_kernels.protocol.messages import Channel
 

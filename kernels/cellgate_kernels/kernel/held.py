@@ -27,7 +27,7 @@ from cellgate_kernels.base.tasks import Supervisor, guarded
 from cellgate_kernels.forking.kept import Kept
 from cellgate_kernels.forking.sharing import SharedSandbox
 from cellgate_kernels.kernel.branch_request import ANSWER_TIMEOUT, BranchOrder, Made, understood
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 
 MOST_ANSWER: Final = 16 * 1024
 _GONE = "The checkpoint has ended"

@@ -28,7 +28,8 @@ from cellgate_kernels.kernel.environment import Environment
 from cellgate_kernels.kernel.held import HeldFork
 from cellgate_kernels.kernel.manager import Manager
 from cellgate_kernels.kernel.stored import KernelStore
-from cellgate_kernels.launch.base import CellgateProvisioner, KernelExit
+from cellgate_kernels.launch.backend import KernelExit
+from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.launch.folders import EGRESS
 from cellgate_kernels.limits.control_group import ControlGroup
 from cellgate_kernels.protocol.messages import Channel, Message

@@ -19,7 +19,7 @@ from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.base.resources import KIB, MIB
 from cellgate_kernels.base.tasks import until
 from cellgate_kernels.channels.connection import KernelConnection
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.protocol.contents import content_of, printable
 from cellgate_kernels.protocol.messages import Channel, Message, new_message
 

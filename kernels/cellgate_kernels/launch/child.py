@@ -22,14 +22,8 @@ from typing import ClassVar, ParamSpec, Protocol
 from cellgate_kernels.base.errors import BackendUnavailable, KernelStartFailed, in_words
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.base.tasks import Supervisor
-from cellgate_kernels.launch.base import (
-    OOM_SCORE,
-    SYSTEM_PATH,
-    CellgateProvisioner,
-    KernelExit,
-    Launch,
-    last_words,
-)
+from cellgate_kernels.launch.backend import KernelExit, Launch
+from cellgate_kernels.launch.base import OOM_SCORE, SYSTEM_PATH, CellgateProvisioner, last_words
 
 P = ParamSpec("P")
 

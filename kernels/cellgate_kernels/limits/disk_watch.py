@@ -17,7 +17,7 @@ from typing import TypeVar
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.resources import MOST_BYTES, ResourceLimits
 from cellgate_kernels.base.tasks import Supervisor
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.limits.disk import CountedFolder, DiskUsage, Parents, all_parents, usage
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,11 @@ under test. A `Behaviour` decides what a kernel does with a cell; by default tha
 hours pass in milliseconds, and a test that waits for something that never comes fails immediately. A fake
 kernel talks to a real ``KernelConnection``: its messages are signed, framed and parsed. There are no sockets,
 processes, folders of packages or isolation. docs/how-to/test-with-fakes.md shows how to use it.
+
+``backend`` beside them is the contract of isolation backends, which starts real kernels and needs pytest.
 """
+
+import sys
 
 from cellgate_kernels.testing.cells import (
     Behaviour,
@@ -40,6 +44,9 @@ from cellgate_kernels.testing.launchers import (
     never_starts,
     starts_after,
 )
+
+if "pytest" in sys.modules:
+    sys.modules["pytest"].register_assert_rewrite("cellgate_kernels.testing.backend")
 
 __all__ = [
     "Attempt",

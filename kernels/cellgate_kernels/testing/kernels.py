@@ -33,7 +33,7 @@ from cellgate_kernels.forking.sharing import Outlook
 from cellgate_kernels.kernel.asleep import Sleep
 from cellgate_kernels.kernel.held import HeldFork
 from cellgate_kernels.kernel.kernel import Kernel, KernelFacts, KernelProfile
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.limits.control_group import ControlGroup
 from cellgate_kernels.protocol.messages import Channel, Message, Signer, new_message
 from cellgate_kernels.testing.cells import Cell, Interrupted, Program, understand

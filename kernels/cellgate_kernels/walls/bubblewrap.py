@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.launch.child import Child, find_program
 
 # Named and explained in inside/bootstrap.py.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate_kernels.base.resources import ResourceLimits
-from cellgate_kernels.launch.base import KernelView
+from cellgate_kernels.launch.backend import KernelView
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.walls.proc import hidden_here
 

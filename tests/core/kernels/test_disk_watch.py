@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from cellgate_kernels.base.resources import MIB, MOST_BYTES, ResourceLimits
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.limits.disk import (
     ENTRY_BYTES,
     MOST_LOOKED_AT,

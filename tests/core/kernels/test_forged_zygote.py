@@ -10,7 +10,7 @@ import pytest
 
 from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.forking.forker import Forker
-from cellgate_kernels.launch.base import KernelExit
+from cellgate_kernels.launch.backend import KernelExit
 
 PATIENCE = 60.0
 READY = b'{"kind": "ready", "asked": [], "failed": [], "threads": 1, "reserved": 0}'

@@ -33,7 +33,7 @@ from cellgate_kernels.forking.server import ForkSettings
 from cellgate_kernels.forking.shared_child import SharedChild
 from cellgate_kernels.forking.shared_containers import Seat, SharedContainers
 from cellgate_kernels.forking.shared_places import ContainerPlaces, Roots, SeatRequest, Sharers, of_the_first
-from cellgate_kernels.launch.base import KernelExit, Launch
+from cellgate_kernels.launch.backend import KernelExit, Launch
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.launch.names import Names, NamesRequest
 from cellgate_kernels.limits import disk_watch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cellgate_kernels.forking.sharing import SharedSandbox
-from cellgate_kernels.launch.base import KernelExit, KernelView
+from cellgate_kernels.launch.backend import KernelExit, KernelView
 from cellgate_kernels.launch.folders import LaunchFolders
 
 

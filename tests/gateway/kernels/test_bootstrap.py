@@ -9,7 +9,8 @@ import json
 
 import pytest
 
-from tests.support.kernels import FORK, StartKernel
+from cellgate_kernels.testing.backend import StartKernel
+from tests.support.kernels import FORK
 
 
 @pytest.fixture(params=["sandbox", FORK])

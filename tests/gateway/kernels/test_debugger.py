@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernels import CELL_TIMEOUT, FORK, RunningKernel, StartKernel
+from cellgate_kernels.testing.backend import CELL_TIMEOUT, RunningKernel, StartKernel
+from tests.support.kernels import FORK
 
 CODE = "x = 6\ny = 7\nx * y"
 LOADED = "import sys; print('debugpy' in sys.modules, 'pydevd' in sys.modules)"

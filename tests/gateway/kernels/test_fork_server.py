@@ -25,8 +25,9 @@ from cellgate_kernels.forking.forker import ForkedChild
 from cellgate_kernels.forking.messages import Ready
 from cellgate_kernels.forking.server import ForkServer, ForkSettings
 from cellgate_kernels.limits.cgroups import Cgroups, hierarchies
+from cellgate_kernels.testing.backend import RunningKernel, StartKernel
 from cellgate_kernels.walls.kernel_uids import FIRST, KernelUids
-from tests.support.kernels import FORK, RunningKernel, StartKernel, zygote_processes
+from tests.support.kernels import FORK, zygote_processes
 from tests.support.nightly import at_night
 from tests.support.requirements import require
 

@@ -21,8 +21,9 @@ from jupyter_client.manager import AsyncKernelManager
 
 from cellgate_kernels.forking.server import ForkServer, ForkSettings
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.testing.backend import RunningKernel, StartKernel
 from tests.support.hostile import server_at_a_fixed_port
-from tests.support.kernels import CONTAINERS, FORK, RunningKernel, StartKernel, containers_of, kernel_uids
+from tests.support.kernels import CONTAINERS, FORK, containers_of, kernel_uids
 
 # Run in a kernel: what each attack came to, as JSON.
 ATTACKS = r"""

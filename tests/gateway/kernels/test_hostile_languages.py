@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cellgate_kernels.testing.backend import StartKernel
 from tests.gateway.kernels.test_kernel_languages import Language, language
 from tests.support.hostile import server_at_a_fixed_port
-from tests.support.kernels import StartKernel
 
 __all__ = ["language"]  # fixtures
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.kernels import RunningKernel, StartKernel
+from cellgate_kernels.testing.backend import RunningKernel, StartKernel
 
 IMAGE = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "inside"
 DAEMON = "import subprocess\nsubprocess.run(['setsid', '--fork', 'sleep', '600'])"

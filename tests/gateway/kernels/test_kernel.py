@@ -26,7 +26,8 @@ from cellgate_kernels.base.errors import (
 from cellgate_kernels.base.resources import MIB, ResourceLimits
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 from cellgate_kernels.kernel.launcher import KernelFolders, KernelLauncher
-from cellgate_kernels.launch.base import OOM_SCORE, CellgateProvisioner, KernelExit
+from cellgate_kernels.launch.backend import KernelExit
+from cellgate_kernels.launch.base import OOM_SCORE, CellgateProvisioner
 from cellgate_kernels.launch.child import find_program
 from cellgate_kernels.protocol.execution import Execution, Status
 from cellgate_kernels.protocol.messages import Channel, Message, new_message

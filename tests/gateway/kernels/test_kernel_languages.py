@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellgate_kernels.specs.environments import INSIDE
-from tests.support.kernels import RunningKernel, StartKernel
+from cellgate_kernels.testing.backend import RunningKernel, StartKernel
 
 BASH_ATTACKS = r"""
 attack() { if out=$(eval "$2" 2>&1); then echo "$1: $out"; fi; }

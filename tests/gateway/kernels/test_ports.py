@@ -14,7 +14,8 @@ import pytest
 from cellgate_kernels.base.errors import KernelDied, PortUnanswered
 from cellgate_kernels.keeper.ports import PortStreams, connect_port
 from cellgate_kernels.keeper.programs import Program, ProgramSpec, start_program
-from tests.support.kernels import FORKS_FIRST, RunningKernel, StartKernel
+from cellgate_kernels.testing.backend import RunningKernel, StartKernel
+from tests.support.kernels import FORKS_FIRST
 from tests.support.nightly import at_night
 
 Connect = Callable[[int], Awaitable[PortStreams]]

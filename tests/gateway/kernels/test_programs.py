@@ -24,7 +24,8 @@ from cellgate_kernels.keeper.programs import (
     end_other_kernels,
     start_program,
 )
-from tests.support.kernels import FORKS_FIRST, RunningKernel, StartKernel
+from cellgate_kernels.testing.backend import RunningKernel, StartKernel
+from tests.support.kernels import FORKS_FIRST
 from tests.support.nightly import at_night
 
 Start = Callable[..., Awaitable[Program]]

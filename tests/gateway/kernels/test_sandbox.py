@@ -27,8 +27,8 @@ from cellgate_kernels.base.errors import BackendUnavailable, InvalidInput, Kerne
 from cellgate_kernels.base.resources import ResourceLimits
 from cellgate_kernels.launch.child import find_program
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.testing.backend import RunningKernel, StartKernel
 from cellgate_kernels.walls.seccomp import sandbox_filter
-from tests.support.kernels import RunningKernel, StartKernel
 from tests.support.nightly import mostly_nightly
 
 # Run in a kernel: what it finds out, as JSON.

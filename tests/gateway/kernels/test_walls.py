@@ -21,10 +21,11 @@ from docker.api.client import APIClient
 from cellgate_kernels.engine.profile import engine_profile
 from cellgate_kernels.launch.base import OOM_SCORE
 from cellgate_kernels.limits.disk import CountedFolder, usage
+from cellgate_kernels.testing.backend import StartKernel
 from cellgate_kernels.walls.seccomp import UNKNOWN_CALLS, sandbox_filter
 from cellgate_kernels.walls.set_id import clear_set_id, clear_set_ids
 from cellgate_kernels.walls.system_calls import allowed_calls
-from tests.support.kernels import CONTAINERS, FORK, StartKernel, containers_of
+from tests.support.kernels import CONTAINERS, FORK, containers_of
 
 x86_64_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
 

@@ -19,7 +19,8 @@ from cellgate_kernels.engine.container import container_config, shared_config
 from cellgate_kernels.engine.engine import Engine, _remove
 from cellgate_kernels.engine.profile import engine_profile, gvisor_profile
 from cellgate_kernels.launch import names
-from cellgate_kernels.launch.base import Launch, egress_environment
+from cellgate_kernels.launch.backend import Launch
+from cellgate_kernels.launch.base import egress_environment
 from cellgate_kernels.launch.folders import LaunchFolders
 from cellgate_kernels.limits.disk import CountedFolder, usage
 

@@ -29,7 +29,9 @@ class TestJournal(RecordStoreContract):
 
 def test_the_example_of_the_guide_checks_a_store_from_outside(tmp_path: Path) -> None:
     guide = Path(__file__).parents[3] / "docs/how-to/test-with-fakes.md"
-    (example,) = re.findall(r"```python\n(import pytest\n.*?)```", guide.read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```python\n(import pytest\n[^`]*MemoryStore.*?)```", guide.read_text(), re.DOTALL
+    )
     (tmp_path / "test_my_store.py").write_text(example)
     command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "test_my_store.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
