@@ -115,7 +115,7 @@ class Conflict(CellgateError):
     reason = "conflict"
 
 
-class NotOwner(CellgateError):
+class OwnedElsewhere(CellgateError):
     """Another gateway has the session. `address`: its URL for this one, if that is known."""
 
     reason = "not_owner"
@@ -345,7 +345,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     Conflict: HTTPStatus.CONFLICT,
-    NotOwner: HTTPStatus.MISDIRECTED_REQUEST,
+    OwnedElsewhere: HTTPStatus.MISDIRECTED_REQUEST,
     KernelDied: HTTPStatus.CONFLICT,
     KernelBusy: HTTPStatus.CONFLICT,
     CannotBranch: HTTPStatus.CONFLICT,

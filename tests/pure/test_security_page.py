@@ -23,7 +23,7 @@ A_MOST = re.compile(
 """In the help of an option: it limits how much there may be of something."""
 HOW = {
     "three quarters": r"\bpart_of_one\(|\bShares\(|\bTurns\(|\bmost_of_one\b",
-    "turns": r"\bTurns\b|\bLane\b|\.due\b",
+    "turns": r"\bTurns\b|\bTurnOrder\b|\bLane\b|\.due\b",
     "who has most gives way": r"heaviest|max\(self\._shares",
     "who holds most gives way": r"heaviest|max\(self\._sums",
 }

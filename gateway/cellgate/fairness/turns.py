@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cellgate.errors import QueueFull
-from cellgate_kernels.base.turns import Claimant
-from cellgate_kernels.base.turns import Turns as Line
+from cellgate_kernels.base.turns import Claimant, TurnOrder
 
 
 def part_of_one(places: int) -> int:
@@ -38,7 +37,7 @@ class Turns:
         self._retry_after = retry_after
         self._running: Counter[str] = Counter()
         self._waiting: dict[asyncio.Future[None], str] = {}
-        self._line: Line[asyncio.Future[None]] = Line()
+        self._line: TurnOrder[asyncio.Future[None]] = TurnOrder()
 
     @asynccontextmanager
     async def turn(self, principal: str) -> AsyncIterator[None]:

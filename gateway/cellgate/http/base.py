@@ -166,7 +166,7 @@ class BaseHandler(MessageHandler):
             self._span = None
 
     def _check_permissions(self) -> None:
-        """Raise Forbidden unless the login has what the method needs, and NotOwner for another gateway's."""
+        """Check the login for what the method needs. Raises Forbidden, OwnedElsewhere."""
         method = self.request.method or ""
         needed = needs_of(self, method)
         if needed is not None:
@@ -176,11 +176,11 @@ class BaseHandler(MessageHandler):
         self._check_owner()
 
     def _check_owner(self) -> None:
-        """Refuse a request that is meant for another gateway behind the same address. Raises NotOwner."""
+        """Refuse a request meant for another gateway behind the same address. Raises OwnedElsewhere."""
         meant = self.request.headers.get(OWNER, "")
         own = self.application.settings.get("owner", "")
         if meant and own and meant != own:
-            raise errors.NotOwner(
+            raise errors.OwnedElsewhere(
                 f"This is the gateway {own}, and the request is for {meant[:_SHOWN_OWNER]!r}: requests for"
                 " one session must reach one gateway"
             )

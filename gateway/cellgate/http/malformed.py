@@ -29,6 +29,8 @@ _HERE: Final = (
 _BREAK: Final = re.compile(rb"[\r\n\t]")
 _FORM: Final = re.compile(rb"[\w.-]{1,100}=")
 _MULTIPART: Final = b"--"
+_NOT_TEXT: Final = "Invalid UTF-8"
+"""The beginning of what msgspec says since 0.23, where it raised UnicodeDecodeError before."""
 _CUT: Final = "Input data was truncated"
 _OBJECT: Final = 'a body is a JSON object, such as {"code": "..."}'
 
@@ -40,6 +42,8 @@ def malformed(body: bytes, told: str) -> str:
             return why
     if _FORM.match(body) or body.startswith(_MULTIPART):
         return 'it is a form; send JSON such as {"code": "..."}'
+    if told.startswith(_NOT_TEXT):
+        return not_text(body)
     if told == _CUT:
         return "it ends too early" if body.strip() else f"there is none; {_OBJECT}"
     found = _AT.search(told)

@@ -49,7 +49,7 @@ OF_A_PRINCIPAL: Errors = (
     errors.NotAuthenticated,
     errors.TooManyAttempts,
     errors.IdentityUnavailable,
-    errors.NotOwner,
+    errors.OwnedElsewhere,
     errors.PrincipalQuotaExceeded,
     errors.PrincipalQuotaExceededForNow,
 )

@@ -42,7 +42,7 @@ class _Metadata(ToolMetadata):  # type: ignore[misc]  # has no type without llam
         return json.dumps(self._parameters)
 
 
-class CellgateTool(AsyncBaseTool):  # type: ignore[misc]
+class SessionTool(AsyncBaseTool):  # type: ignore[misc]
     """One tool; `CellgateToolkit` makes them. A refusal is an output with `is_error`."""
 
     def __init__(self, definition: Definition, toolkit: CellgateToolkit) -> None:
@@ -78,5 +78,5 @@ class CellgateTool(AsyncBaseTool):  # type: ignore[misc]
 class CellgateToolkit(Toolkit):
     """The session's tools, all or those named. As a context manager it ends the session."""
 
-    def tool(self, definition: Definition) -> CellgateTool:
-        return CellgateTool(definition, self)
+    def tool(self, definition: Definition) -> SessionTool:
+        return SessionTool(definition, self)

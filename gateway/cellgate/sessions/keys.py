@@ -133,12 +133,12 @@ class SessionKeys:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
 
     async def check_ours(self, owned: Owned) -> None:
-        """Check that no other gateway has the key. Raises NotOwner, StorageError."""
+        """Check that no other gateway has the key. Raises OwnedElsewhere, StorageError."""
         if not self.find(owned).open:
             check_ours(await self.ownership.find(*owned), owned[1])
 
     async def claim(self, owned: Owned) -> None:
-        """Take the key for this gateway. Raises NotOwner, StorageError."""
+        """Take the key for this gateway. Raises OwnedElsewhere, StorageError."""
         check_ours(await self.ownership.claim(*owned), owned[1])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cellgate.errors import NotOwner
+from cellgate.errors import OwnedElsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,6 @@ class Alone(Ownership):
 
 
 def check_ours(owner: KeyOwner | None, key: str) -> None:
-    """Check that no other gateway has the session's key. Raises NotOwner."""
+    """Check that no other gateway has the session's key. Raises OwnedElsewhere."""
     if owner is not None and owner.address is not None:
-        raise NotOwner(f"Another gateway, {owner.address}, has the session {key!r}", owner.address)
+        raise OwnedElsewhere(f"Another gateway, {owner.address}, has the session {key!r}", owner.address)

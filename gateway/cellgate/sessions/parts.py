@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from cellgate.channels.client import ChannelSettings
-from cellgate.egress.shared import Egress
 from cellgate.execution.cell_record import RunObserver
 from cellgate.execution.limits import LimitCeilings
-from cellgate.execution.run import ExecutionSettings
-from cellgate.files.workspace import WorkspaceStore
-from cellgate.packages.installer import Installer
 from cellgate.ports.table import PortCounts
 from cellgate.processes.table import ProcessCounts
 from cellgate.quotas.usage import Usage
-from cellgate.record.spill_ledger import SpillLedger
 from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.ownership import Alone, Ownership
-from cellgate.sessions.secrets import SecretSource
-from cellgate_kernels.base.threads import Lane
-from cellgate_kernels.pool.pool import KernelPool
+
+if TYPE_CHECKING:
+    from cellgate.channels.client import ChannelSettings
+    from cellgate.egress.shared import Egress
+    from cellgate.execution.run import ExecutionSettings
+    from cellgate.files.workspace import WorkspaceStore
+    from cellgate.packages.installer import Installer
+    from cellgate.record.spill_ledger import SpillLedger
+    from cellgate.sessions.secrets import SecretSource
+    from cellgate_kernels.base.threads import Lane
+    from cellgate_kernels.pool.pool import KernelPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from cellgate.sessions.session import Session
+if TYPE_CHECKING:
+    from cellgate.sessions.session import Session
 
 
 @dataclass(slots=True, eq=False)

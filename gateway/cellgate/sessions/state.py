@@ -13,34 +13,36 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType, structs, to_builtins
 
-from cellgate.channels.door import Door
 from cellgate.errors import Conflict, ShuttingDown, StorageFull
 from cellgate.execution.limits import SessionLimits, check_seconds
-from cellgate.execution.run import ExecutionRun
-from cellgate.packages.cells import CellPackages
-from cellgate.ports.table import SessionPorts
-from cellgate.processes.table import SessionProcesses
-from cellgate.quotas.usage import Account
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
-from cellgate.record.rows import SessionRow
-from cellgate.record.store.interface import EventStore
-from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.kernel_slot import SessionKernel
 from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE, environment_of
-from cellgate.sessions.parts import SessionObserver, SessionSettings
-from cellgate.sessions.queue import ExecutionQueue, SessionRuns
-from cellgate.sessions.secrets import SessionSecrets
-from cellgate.sessions.undo import SessionUndo
 from cellgate.wire.events import BranchedFrom, Loss, Missing
-from cellgate_kernels.base.branching import Branched, Obstacle
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput
-from cellgate_kernels.base.tasks import Supervisor
-from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
+
+if TYPE_CHECKING:
+    from cellgate.channels.door import Door
+    from cellgate.execution.run import ExecutionRun
+    from cellgate.packages.cells import CellPackages
+    from cellgate.ports.table import SessionPorts
+    from cellgate.processes.table import SessionProcesses
+    from cellgate.quotas.usage import Account
+    from cellgate.record.rows import SessionRow
+    from cellgate.record.store.interface import EventStore
+    from cellgate.sessions.checkpoints import Checkpoint, RolledBack
+    from cellgate.sessions.kernel_slot import SessionKernel
+    from cellgate.sessions.parts import SessionObserver, SessionSettings
+    from cellgate.sessions.queue import ExecutionQueue, SessionRuns
+    from cellgate.sessions.secrets import SessionSecrets
+    from cellgate.sessions.undo import SessionUndo
+    from cellgate_kernels.base.branching import Branched, Obstacle
+    from cellgate_kernels.base.tasks import Supervisor
+    from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 
 logger = logging.getLogger(__name__)
 

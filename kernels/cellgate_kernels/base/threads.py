@@ -18,7 +18,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from cellgate_kernels.base.tasks import guarded
-from cellgate_kernels.base.turns import Claimant, Turns
+from cellgate_kernels.base.turns import Claimant, TurnOrder
 
 FURTHER_THREADS = 16
 """Threads of the lane of cells for work that belongs to no single kernel; they are created on demand."""
@@ -44,7 +44,7 @@ class Lane:
         self.name = name
         self._executor = executor or ThreadPoolExecutor(workers, thread_name_prefix=f"cellgate-{name}")
         self._free = workers
-        self._line: Turns[asyncio.Future[None]] = Turns()
+        self._line: TurnOrder[asyncio.Future[None]] = TurnOrder()
         self._guarded_leave = guarded(self._leave, "a thread that is free again")
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

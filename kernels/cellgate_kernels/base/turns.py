@@ -65,7 +65,7 @@ class _Line(Generic[T]):
         return self.due, self.joined, self.claimant.name
 
 
-class Turns(Generic[T]):
+class TurnOrder(Generic[T]):
     """Items that wait, each for its claimant. An item waits at most once."""
 
     def __init__(self) -> None:

@@ -119,8 +119,8 @@ class ForkRequest:
 class _Line:
     """The zygotes of one lineage: the one in use, and the start of the next."""
 
-    current: Zygote | None = None
-    coming: asyncio.Task[Zygote] | None = None
+    current: SandboxZygote | None = None
+    coming: asyncio.Task[SandboxZygote] | None = None
     retry_at: float = 0.0
     why: str = ""
 
@@ -147,7 +147,7 @@ class ForkServer:
         self.uids = uids
         self._sessions = [(folder.resolve(), writable) for folder, writable in sessions]
         self._lines: dict[ZygoteLineage, _Line] = {}
-        self._zygotes: set[Zygote] = set()
+        self._zygotes: set[SandboxZygote] = set()
         self._tasks = Supervisor()
         self._kernels = 0
         self._told: set[str] = set()
@@ -180,7 +180,7 @@ class ForkServer:
             self._told.add(why)
             logger.log(level, "A kernel is started cold, as others may be for the same reason: %s", why)
 
-    async def _fork(self, zygote: Zygote, wanted: ForkRequest, made: list[ForkedChild]) -> None:
+    async def _fork(self, zygote: SandboxZygote, wanted: ForkRequest, made: list[ForkedChild]) -> None:
         zygote.check_variables(wanted.env)
         uid = await self._uid(zygote)
         try:
@@ -195,7 +195,7 @@ class ForkServer:
             if self.uids is not None and uid is not None:
                 self._give_back(self.uids, uid, made)
 
-    async def _uid(self, zygote: Zygote) -> KernelUid | None:
+    async def _uid(self, zygote: SandboxZygote) -> KernelUid | None:
         """Return a uid for a kernel of this zygote; None where kernels have none of their own."""
         if self.uids is None or zygote.unreadable is not None:
             return None
@@ -216,7 +216,7 @@ class ForkServer:
         self,
         uid: KernelUid | None,
         mounts: Mounts,
-        zygote: Zygote,
+        zygote: SandboxZygote,
         wanted: ForkRequest,
         program: bytes,
         made: list[ForkedChild],
@@ -276,7 +276,7 @@ class ForkServer:
             if folder is not None and self._source_of(str(folder)) == str(folder):
                 raise NotForked(f"{folder} is in none of the folders of this gateway's sessions")
 
-    async def _zygote(self, lineage: ZygoteLineage) -> Zygote:
+    async def _zygote(self, lineage: ZygoteLineage) -> SandboxZygote:
         """Return the zygote to fork from. Raises NotForked where there is none, and none can be made now."""
         line = self._lines.get(lineage)
         if line is None:
@@ -293,18 +293,18 @@ class ForkServer:
             self._renew(lineage, line)
         return zygote
 
-    def _renew(self, lineage: ZygoteLineage, line: _Line) -> asyncio.Task[Zygote]:
+    def _renew(self, lineage: ZygoteLineage, line: _Line) -> asyncio.Task[SandboxZygote]:
         if line.coming is None:
             work = self._start(lineage, line)
             line.coming = self._tasks.share(work, "start a zygote")
         return line.coming
 
-    async def _start(self, lineage: ZygoteLineage, line: _Line) -> Zygote:
+    async def _start(self, lineage: ZygoteLineage, line: _Line) -> SandboxZygote:
         loop = asyncio.get_running_loop()
         modules = () if lineage.packages else self.settings.modules
-        zygote: Zygote | None = None
+        zygote: SandboxZygote | None = None
         try:
-            zygote = Zygote(lineage, self._sessions, self._tasks, self.uids)
+            zygote = SandboxZygote(lineage, self._sessions, self._tasks, self.uids)
             self._zygotes.add(zygote)
             zygote.exited.add_done_callback(self._forget(zygote))
             async with asyncio.timeout(_START_TIMEOUT):
@@ -330,7 +330,7 @@ class ForkServer:
             zygote.retire("the gateway ends")
         return zygote
 
-    def _forget(self, zygote: Zygote) -> Callable[[object], None]:
+    def _forget(self, zygote: SandboxZygote) -> Callable[[object], None]:
         return self._tasks.guard(lambda _: self._zygotes.discard(zygote), "end of a zygote")
 
     def processes(self) -> list[int]:
@@ -353,7 +353,7 @@ class ForkServer:
                 logger.warning("The gateway's cgroups can't be removed: %s", in_words(error))
 
 
-class Zygote(Forker):
+class SandboxZygote(Forker):
     """A zygote process in a sandbox, with its forked children, which with `uids` have one each."""
 
     def __init__(

@@ -50,19 +50,22 @@ def number_inside(process: int) -> int | None:
 
 @dataclass(slots=True)
 class ZygoteContainer:
-    """The zygote's container."""
+    """The zygote's container, as the process around a zygote is seen by a `Forker`."""
 
     engine: Engine
     container: Container
 
     @property
     def exited(self) -> asyncio.Future[KernelExit]:
+        """Completed when the container has ended."""
         return self.container.exited
 
     def kill(self) -> None:
+        """Start ending the container with all its kernels."""
         self.engine.end(self.container)
 
     def log_tail(self) -> str:
+        """Return the end of the container's log."""
         return self.container.log or ""
 
 

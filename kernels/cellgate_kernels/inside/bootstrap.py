@@ -122,7 +122,7 @@ def main(kernel_class=None):
             app.shell.events.register("pre_execute", reserve.hold)
         unnamed = beside(here, "unnamed").Unnamed
         held = partial(beside(here, "held").Held, sibling=beside(here, "sibling").fork, unnamed=unnamed)
-        pages = beside(here, "pages").Pages()
+        pages = beside(here, "pages").WrittenPages()
         enter = beside(here, "names").enter_offered
         helpers = enter, pages, beside(here, "native").Native(), beside(here, "lost"), unnamed
         app.kernel.branching = beside(here, "branch").Branching(app, Spool, held, *helpers)

@@ -30,7 +30,7 @@ FIRST, LONGEST = 2, 32
 """After so many forks the pages are found out anew, the first time and at last."""
 
 
-class Pages:
+class WrittenPages:
     """The pages that cells write to. Call `look` before each fork, `forked` and `copy` after it."""
 
     def __init__(self):

@@ -13,15 +13,17 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Int, List, Unicode
 
 from cellgate_kernels.base.errors import KernelStartFailed
-from cellgate_kernels.base.resources import ResourceLimits
-from cellgate_kernels.launch.folders import LaunchFolders
-from cellgate_kernels.launch.names import Names
+
+if TYPE_CHECKING:
+    from cellgate_kernels.base.resources import ResourceLimits
+    from cellgate_kernels.launch.folders import LaunchFolders
+    from cellgate_kernels.launch.names import Names
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from itertools import islice
 from cellgate_kernels.base.errors import DeadlinePassed, PoolExhausted
 from cellgate_kernels.base.settings import PoolSettings
 from cellgate_kernels.base.tasks import Supervisor
-from cellgate_kernels.base.turns import Claimant, Turns
+from cellgate_kernels.base.turns import Claimant, TurnOrder
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 
 ANYBODY = Claimant("")
@@ -66,7 +66,7 @@ class Claims:
         self._changed = changed
         # All that wait, by age; and those of them that no start belongs to yet, in the order of their turns.
         self._all: OrderedDict[Claim, None] = OrderedDict()
-        self._line: Turns[Claim] = Turns()
+        self._line: TurnOrder[Claim] = TurnOrder()
         self._in_line: Counter[KernelProfile] = Counter()
         self._listening = 0
         self._teller: asyncio.TimerHandle | None = None

@@ -34,6 +34,7 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from cellgate_kernels.base.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.base.resources import MIB, ResourceLimits
+from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.launch.backend import KernelExit
 from cellgate_kernels.launch.base import CellgateProvisioner
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -314,7 +315,7 @@ class BackendContract(BackendCore):
         manager = new_manager()
         command, options = await manager.pre_start_kernel()
         provisioner = provisioner_of(manager)
-        launch = asyncio.create_task(provisioner.launch_kernel(command, **options))
+        launch = Supervisor().start(provisioner.launch_kernel(command, **options), "launch of a kernel")
         for _ in range(steps):
             await asyncio.sleep(0)
         launch.cancel()

@@ -47,7 +47,7 @@ def zygotes(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Dying]:
         made.put_nowait(zygote)
         return zygote
 
-    monkeypatch.setattr(fork_server, "Zygote", make)
+    monkeypatch.setattr(fork_server, "SandboxZygote", make)
     return made
 
 

@@ -45,7 +45,7 @@ def fork():
     ]
     return own
 
-ahead = pages.Pages()
+ahead = pages.WrittenPages()
 cell(1)
 found = [fork()]
 for _ in range(3):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.errors import NotOwner
+from cellgate.errors import OwnedElsewhere
 from cellgate.execution.request import ExecuteRequest
 from cellgate.sessions.ownership import OURS, Alone, KeyOwner, Ownership
 from cellgate.wire.models import SessionBody
@@ -82,11 +82,11 @@ async def test_a_session_of_another_gateway_is_left_to_that(house: House, keys: 
         manager.execute("ada", "s", ExecuteRequest("1")),
         manager.branch("ada", "s", "b", BranchSpec()),
     ):
-        with pytest.raises(NotOwner) as refusal:
+        with pytest.raises(OwnedElsewhere) as refusal:
             await refused
         assert refusal.value.address == THERE
     await manager.get_or_create("ada", SessionBody(session="mine"))
-    with pytest.raises(NotOwner):
+    with pytest.raises(OwnedElsewhere):
         await manager.branch("ada", "mine", "branch", BranchSpec())
     await house.journal.commit()
     assert [row.key for row in await house.journal.reads.sessions()] == ["mine"]
@@ -103,7 +103,7 @@ async def test_whoever_loses_a_race_for_a_key_opens_nothing(house: House, keys: 
 
     keys[KEY] = THERE
     house.manager.keys.ownership = Late("here", keys)
-    with pytest.raises(NotOwner):
+    with pytest.raises(OwnedElsewhere):
         await house.manager.get_or_create("ada", BODY)
     assert (house.manager.get(*KEY), house.pool.kernels, keys) == (None, [], {KEY: THERE})
     assert house.manager.counts()["starting"] == 0
@@ -131,7 +131,7 @@ async def test_records_and_files_of_another_gateways_session_are_not_removed(
     await session.end("idle_timeout")
     keys[KEY] = THERE
     for removed in (house.manager.delete(*KEY), house.manager.purger.purge(*KEY, by="ada")):
-        with pytest.raises(NotOwner):
+        with pytest.raises(OwnedElsewhere):
             await removed
     assert len(house.kept()) == 1
     assert await house.journal.reads.session(*KEY) is not None

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from cellgate.http.malformed import malformed
 from cellgate.http.message import decode
 from cellgate.wire.models import ExecuteBody
 from cellgate_kernels.base.errors import InvalidInput
+
+
+def test_either_decoder_s_words_for_what_is_no_utf_8_are_known() -> None:
+    """msgspec 0.22 raises UnicodeDecodeError, and 0.23 an error of its own."""
+    body = b'{"code": "caf\xe9"}'
+    assert malformed(body, "Invalid UTF-8 encoded string") == "it is not in UTF-8 (byte 13)"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Turns: the fair order, its weights, and that it keeps nothing of who has gone."""
+"""TurnOrder: the fair order, its weights, and that it keeps nothing of who has gone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cellgate_kernels.base import turns
-from cellgate_kernels.base.turns import LEAST_WEIGHT, MOST_WEIGHT, TURN, Claimant, Turns
+from cellgate_kernels.base.turns import LEAST_WEIGHT, MOST_WEIGHT, TURN, Claimant, TurnOrder
 
 ADA, BOB, CLEO = Claimant("ada"), Claimant("bob"), Claimant("cleo")
 
 
-def served(order: Turns[str]) -> list[str]:
+def served(order: TurnOrder[str]) -> list[str]:
     """Serve all that waits."""
     found = []
     while (item := order.first()) is not None:
@@ -25,7 +25,7 @@ def served(order: Turns[str]) -> list[str]:
     return found
 
 
-def wait(order: Turns[str], claimant: Claimant, count: int) -> list[str]:
+def wait(order: TurnOrder[str], claimant: Claimant, count: int) -> list[str]:
     """Let so many items of a claimant wait."""
     items = [f"{claimant.name} {number}" for number in range(count)]
     for item in items:
@@ -34,7 +34,7 @@ def wait(order: Turns[str], claimant: Claimant, count: int) -> list[str]:
 
 
 def test_what_one_claimant_waits_for_is_served_in_order_of_arrival() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     items = wait(order, ADA, 20)
     assert served(order) == items
     assert order.first() is None
@@ -42,7 +42,7 @@ def test_what_one_claimant_waits_for_is_served_in_order_of_arrival() -> None:
 
 @pytest.mark.parametrize("turns_had", [0, 1, 17])
 def test_who_comes_new_is_served_after_at_most_one_turn_of_each_other(turns_had: int) -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, ADA, 500)
     wait(order, Claimant("heavy", weight=50.0), 500)
     for _ in range(turns_had):
@@ -54,14 +54,14 @@ def test_who_comes_new_is_served_after_at_most_one_turn_of_each_other(turns_had:
 
 
 def test_claimants_take_turns() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     for claimant in (ADA, BOB, CLEO):
         wait(order, claimant, 3)
     assert [item.split()[0] for item in served(order)] == ["ada", "bob", "cleo"] * 3
 
 
 def test_twice_the_weight_is_twice_the_turns() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, ADA, 300)
     wait(order, Claimant("double", weight=2.0), 300)
     wait(order, Claimant("half", weight=0.5), 300)
@@ -70,7 +70,7 @@ def test_twice_the_weight_is_twice_the_turns() -> None:
 
 
 def test_a_weight_counts_from_the_next_claim_on() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, ADA, 100)
     wait(order, BOB, 100)
     order.add(Claimant("bob", weight=3.0), "last")
@@ -79,7 +79,7 @@ def test_a_weight_counts_from_the_next_claim_on() -> None:
 
 
 def test_absence_earns_nothing() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, ADA, 1000)
     for _ in range(500):
         first = order.first()
@@ -92,7 +92,7 @@ def test_absence_earns_nothing() -> None:
 
 def test_leaving_after_each_turn_forgives_nothing() -> None:
     """Whoever asks for one thing at a time gets as many turns as one with a long line, not all of them."""
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, ADA, 1000)
     order.add(BOB, "bob")
     counts: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def test_leaving_after_each_turn_forgives_nothing() -> None:
 
 
 def test_what_was_served_without_waiting_is_a_turn() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     order.served(ADA)
     wait(order, ADA, 2)
     wait(order, BOB, 2)
@@ -115,7 +115,7 @@ def test_what_was_served_without_waiting_is_a_turn() -> None:
 
 
 def test_who_is_served_beside_the_line_does_not_set_back_those_who_come_new() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, BOB, 3)
     for _ in range(10):
         order.served(ADA)
@@ -124,7 +124,7 @@ def test_who_is_served_beside_the_line_does_not_set_back_those_who_come_new() ->
 
 
 def test_an_item_that_is_taken_out_of_order_is_a_turn_of_its_claimant() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, ADA, 3)
     wait(order, BOB, 3)
     order.take("bob 2")
@@ -132,7 +132,7 @@ def test_an_item_that_is_taken_out_of_order_is_a_turn_of_its_claimant() -> None:
 
 
 def test_what_is_removed_was_no_turn() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     wait(order, ADA, 4)
     wait(order, BOB, 2)
     for number in range(3):
@@ -141,7 +141,7 @@ def test_what_is_removed_was_no_turn() -> None:
 
 
 def test_nothing_is_kept_of_who_has_gone() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     for number in range(3000):
         claimant = Claimant(f"claimant {number}")
         order.add(claimant, claimant.name)
@@ -157,7 +157,7 @@ def test_nothing_is_kept_of_who_has_gone() -> None:
 
 
 def test_joining_and_leaving_again_and_again_takes_no_memory() -> None:
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     order.served(ADA)
     for number in range(10_000):
         order.add(ADA, f"{number}")
@@ -168,7 +168,7 @@ def test_joining_and_leaving_again_and_again_takes_no_memory() -> None:
 
 def test_no_more_claimants_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MOST_REMEMBERED", 5)
-    order: Turns[str] = Turns()
+    order: TurnOrder[str] = TurnOrder()
     order.add(ADA, "waits")
     for number in range(100):
         order.served(Claimant(f"{number}", weight=1 + number))
@@ -188,7 +188,7 @@ WEIGHTS = {"ada": 1.0, "bob": 2.0, "cleo": 0.5, "dan": 1000.0}
 @given(st.lists(st.tuples(NAMES, st.integers(1, 30)), max_size=8), st.integers(0, 40))
 def test_claimants_who_wait_all_the_time_share_by_weight(waiting: list[tuple[str, int]], before: int) -> None:
     """For any two that wait during the whole time, turns by weight differ by one of each at the most."""
-    order: Turns[tuple[str, int]] = Turns()
+    order: TurnOrder[tuple[str, int]] = TurnOrder()
     left: Counter[str] = Counter()
     for number, (name, count) in enumerate(waiting):
         for each in range(count):
@@ -214,7 +214,7 @@ class AnyLife(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.order: Turns[int] = Turns()
+        self.order: TurnOrder[int] = TurnOrder()
         self.model: dict[str, list[int]] = defaultdict(list)
         self.made = 0
 
