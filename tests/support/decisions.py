@@ -8,7 +8,7 @@ from cellgate.sessions import decisions
 
 
 class RecordedDecisions(logging.Handler):
-    """The lines of all sessions that begin between `start` and `stop`. The log of the test has none of them."""
+    """The lines of all sessions that begin between `start` and `stop`; the test's own log has none."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)

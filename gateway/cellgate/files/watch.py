@@ -8,7 +8,6 @@ workspace, as most are, needs no scan. It records nothing.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from cellgate.files import tree
 from cellgate.files.tree import FileIdentity, FileState
 from cellgate_kernels.base.errors import CellgateError
 from cellgate_kernels.base.resources import MIB
+from cellgate_kernels.base.trees import is_empty
 
 FEW_ENTRIES = 32
 MAX_CHANGES = 1000
 MAX_HASHED = 256 * MIB
-_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkspaceWatch:
@@ -74,21 +73,6 @@ class WorkspaceWatch:
         changes = await asyncio.to_thread(_describe, root, sorted(changed, key=lambda c: c[0])[:MAX_CHANGES])
         gone = [{"path": path, "size": None, "sha256": None, "action": "deleted"} for path in deleted]
         return (changes + gone)[:MAX_CHANGES]
-
-
-def is_empty(path: Path) -> bool:
-    """Return whether the folder is empty; False if it can't be read, or is a link."""
-    try:
-        folder = os.open(path, _READ)
-    except OSError:
-        return False
-    try:
-        with os.scandir(folder) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return False
-    finally:
-        os.close(folder)
 
 
 def _identities(found: Mapping[str, FileState]) -> dict[str, FileIdentity]:

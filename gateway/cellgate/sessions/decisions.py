@@ -102,7 +102,7 @@ def machine_of(session: int) -> SessionMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Divergence:
     """The first decision that a replay does not make as the log has it. `line`: its number in the log."""
 
     line: int
@@ -120,7 +120,7 @@ class DecisionReplay:
     lives: int
     decisions: int
     skipped: int
-    difference: Difference | None
+    difference: Divergence | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def replay(lines: Iterable[str]) -> DecisionReplay:
         decisions += 1
         why = f"{found.number - number} lines are missing before it" if found.number != number else ""
         if why or (why := _problem(machine, found)):
-            return DecisionReplay(lives, decisions, skipped, Difference(line, found.life, why))
+            return DecisionReplay(lives, decisions, skipped, Divergence(line, found.life, why))
     return DecisionReplay(lives, decisions, skipped, None)
 
 
@@ -193,7 +193,7 @@ def _read(line: str) -> _Decision | None:
 
 def _plain(word: str) -> str:
     """Return the letters with which a word begins: quotes or colours of a log may follow."""
-    end = next((at for at, letter in enumerate(word) if not (letter.isalpha() or letter == "-")), len(word))
+    end = next((at for at, letter in enumerate(word) if not (letter.isalpha() or letter == "_")), len(word))
     return word[:end]
 
 

@@ -88,65 +88,23 @@ _RUNNING = _O.CELL | _O.BESIDE
 _BUSY = _RUNNING | _O.QUEUED
 
 
-class Step(StrEnum):
-    """What a session does next."""
+Step = StrEnum(
+    "Step",
+    "NOTHING GO REFUSE_ENDING REFUSE_FULL REFUSE_EXPLORED REFUSE_BUSY REFUSE_DEAD REFUSE_MANY REFUSE_SHARED"
+    " SEND QUEUE BESIDE INTERRUPT REMOVE INSIST IDLE IN_USE"
+    " WRAP_UP LEAVE KEEP SKIP GO_ON FINISH RESTART LOOK RUN STAND_IN_LINE TIME_OUT WAIT WATCH"
+    " REPLACE GIVE_UP NOTE_DEATH NOTE_AND_REVIVE REVIVE TELL_DEAD CLOSE"
+    " FAIL_CELL BREAK_OFF RESUME END DETACH",
+)
+"""What a session does next.
 
-    NOTHING = "nothing"
-    GO = "go"
-    """What was asked for may be done."""
-    REFUSE_ENDING = "refuse-ending"
-    REFUSE_FULL = "refuse-full"
-    REFUSE_EXPLORED = "refuse-explored"
-    REFUSE_BUSY = "refuse-busy"
-    REFUSE_DEAD = "refuse-dead"
-    REFUSE_MANY = "refuse-many"
-    REFUSE_SHARED = "refuse-shared"
-    SEND = "send"
-    QUEUE = "queue"
-    BESIDE = "beside"
-    KEEP = "keep"
-    """Make the checkpoint that follows a cell."""
-    SKIP = "skip"
-    """Make no such checkpoint."""
-    GO_ON = "go-on"
-    """Attend to the current cell, which was sent."""
-    FINISH = "finish"
-    """Record the end of a cell that did not run."""
-    RESTART = "restart"
-    """Get another kernel, by the queue."""
-    LOOK = "look"
-    """Look whether the first queued cell may run."""
-    RUN = "run"
-    STAND_IN_LINE = "stand-in-line"
-    TIME_OUT = "time-out"
-    WAIT = "wait"
-    LEAVE = "leave"
-    """The worker is done."""
-    WRAP_UP = "wrap-up"
-    REPLACE = "replace"
-    """Replace the kernel now; after a cell, what is queued is cancelled."""
-    GIVE_UP = "give-up"
-    """Cancel what is queued, and get no other kernel."""
-    NOTE_DEATH = "note-death"
-    NOTE_AND_REVIVE = "note-and-revive"
-    REVIVE = "revive"
-    TELL_DEAD = "tell-dead"
-    """Tell clients that the kernel is dead and stays so."""
-    INSIST = "insist"
-    """As `RESTART`, and a cell is given up for it."""
-    INTERRUPT = "interrupt"
-    REMOVE = "remove"
-    WATCH = "watch"
-    """Let the first queued cell end at its deadline."""
-    FAIL_CELL = "fail-cell"
-    BREAK_OFF = "break-off"
-    RESUME = "resume"
-    CLOSE = "close"
-    """Close the connection of the kernel."""
-    END = "end"
-    DETACH = "detach"
-    IDLE = "idle"
-    IN_USE = "in-use"
+`GO`: what was asked for may be done. `INSIST`: as `RESTART`, and a cell is given up for it. `LEAVE`: the
+worker is done. `KEEP`, `SKIP`: the checkpoint that follows a cell is made or not. `GO_ON`: attend to the
+current cell, which was sent. `FINISH`: record the end of a cell that did not run. `RESTART`: get another
+kernel, by the queue. `LOOK`: look whether the first queued cell may run. `WATCH`: let it end at its deadline.
+`REPLACE`, `GIVE_UP`: replace the kernel at once or not at all; after a cell, what is queued is cancelled.
+`TELL_DEAD`: tell clients that there is no kernel. `CLOSE`: close the kernel's connection.
+"""
 
 
 class Occupancy:
@@ -191,7 +149,7 @@ class Occupancy:
 
     def cancelled(self) -> Step:
         """Count all queued cells as ended; their ends are to be recorded."""
-        self.over, self.waiting = self.over + self.waiting, 0
+        self._cancel()
         return Step.NOTHING
 
     def asked(self, *, room: int) -> Step:
@@ -226,6 +184,9 @@ class Occupancy:
         there = self.there | (packages and _O.PACKAGES) | (clients and _O.CLIENTS)
         there |= (programs and _O.PROGRAMS) | (ports and _O.PORTS)
         return Step.IDLE if forbids(Act.IDLE, there) is None else Step.IN_USE
+
+    def _cancel(self) -> None:
+        self.over, self.waiting = self.over + self.waiting, 0
 
     def _recount(self) -> None:
         """Find out which occupants of the queue are there, when it has become shorter."""
@@ -288,7 +249,7 @@ class SessionMachine(Occupancy):
     def restart_wanted(self) -> Step:
         """Decide about a restart on request: what is queued is cancelled, and a running cell given up."""
         step = Step.INSIST if self.there & _RUNNING else Step.RESTART
-        self.cancelled()
+        self._cancel()
         self._restart()
         return step
 
@@ -352,7 +313,7 @@ class SessionMachine(Occupancy):
             self._completed = not broken
         if recorded != broken or not (gave_up or exited) or not kernel or self.there & _ENDING:
             return Step.NOTHING
-        self.cancelled()
+        self._cancel()
         if not gave_up:
             return Step.NOTE_DEATH
         return Step.GIVE_UP if transient else Step.REPLACE
@@ -413,7 +374,7 @@ class SessionMachine(Occupancy):
     def failed(self, *, broken: bool) -> Step:
         """Decide what becomes of the current cell after an internal error; `broken`: that is the second."""
         self._completed = False
-        self.cancelled()
+        self._cancel()
         self.restarts = 0
         self._recount()
         if broken and self.there & _CELL:

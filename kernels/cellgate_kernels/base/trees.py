@@ -193,6 +193,21 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_empty(path: Path) -> bool:
+    """Return whether the folder is empty; False if it can't be read, or is a link."""
+    try:
+        folder = os.open(path, _READ)
+    except OSError:
+        return False
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+
+
 def move_entries(source: Path, target: Path) -> None:
     """Move everything in one folder to another on the same file system, keeping modes.
 

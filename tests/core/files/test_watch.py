@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cellgate.files import tree
-from cellgate.files.watch import WorkspaceWatch, is_empty
+from cellgate.files.watch import WorkspaceWatch
 
 
 async def actions(watch: WorkspaceWatch, root: Path) -> list[tuple[Any, Any]]:
@@ -52,14 +52,3 @@ async def test_an_empty_workspace_is_not_scanned(tmp_path: Path, monkeypatch: py
 async def test_a_workspace_that_is_gone_has_no_changes(tmp_path: Path) -> None:
     watch = WorkspaceWatch()
     assert await actions(watch, tmp_path / "gone") == []
-
-
-def test_a_folder_is_empty_if_nothing_is_in_it_and_a_link_is_none(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(empty)
-    assert is_empty(empty)
-    assert not is_empty(link)
-    assert not is_empty(tmp_path)
-    assert not is_empty(tmp_path / "nothing")

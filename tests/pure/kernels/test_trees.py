@@ -106,6 +106,17 @@ def test_removing_what_is_no_folder_follows_nothing(place: Path) -> None:
     assert (kept / "file").exists()
 
 
+def test_a_folder_is_empty_if_nothing_is_in_it_and_a_link_is_none(place: Path) -> None:
+    empty = place / "empty"
+    empty.mkdir()
+    link = place / "link"
+    link.symlink_to(empty)
+    assert trees.is_empty(empty)
+    assert not trees.is_empty(link)
+    assert not trees.is_empty(place)
+    assert not trees.is_empty(place / "nothing")
+
+
 def test_a_walk_meets_everything_once_and_follows_nothing(place: Path) -> None:
     odd_things(place)
     walk = trees.Walk(place)
