@@ -2,7 +2,8 @@
 
 Each rule does one thing, and the loop then runs as far as the rule says, so that what follows meets every
 moment of what came before. Time passes by a rule of its own. At the end all is closed and `World.check`
-looks at what is left and at the record. ``test_machine`` runs it, and shows that it finds mistakes.
+looks at what is left and at the record, and replays all decisions. ``test_machine`` runs it, and shows that
+it finds mistakes.
 """
 
 from __future__ import annotations
@@ -190,6 +191,7 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def nothing_complains(self) -> None:
         assert self.world.complaints == []
+        self.world.check_counts()
 
     def teardown(self) -> None:
         """Close it all, look at what is left."""

@@ -16,8 +16,8 @@ from cellgate.errors import NotFound, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.store.sqlite.check import check_record
+from cellgate.sessions.machine import MOST_FAULTS
 from cellgate.sessions.session import Session
-from cellgate.sessions.worker import MOST_FAULTS
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.protocol.execution import Status

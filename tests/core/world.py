@@ -2,7 +2,7 @@
 
 Kernels are those of ``cellgate_kernels.testing``. The record is a real one, whose disk the test can fill.
 `World` also keeps what it was asked to do, so that `check` can say afterwards whether the record tells the
-same.
+same, and all decisions of its sessions, which `check` replays.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.schema import storage_error
 from cellgate.server.observing import Observer
 from cellgate.sessions.adoption import Recovery
+from cellgate.sessions.decisions import replay
+from cellgate.sessions.machine import Occupant
 from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
 from cellgate.sessions.registry import SessionRegistry
 from cellgate.sessions.secrets import SecretSource
@@ -54,6 +56,7 @@ from cellgate_kernels.protocol.messages import Channel, new_message
 from cellgate_kernels.protocol.outputs import OutputCaps
 from cellgate_kernels.protocol.websocket import Subprotocol
 from cellgate_kernels.testing import Attempt, FakeKernel, FakeLauncher, Start, VirtualTimeLoop, at_once
+from tests.support.decisions import RecordedDecisions
 
 T = TypeVar("T")
 
@@ -123,6 +126,7 @@ class World:
         self.clients: dict[tuple[str, str], Client] = {}
         self.sent: dict[str, str] = {}
         self.kernels_wanted: Start = at_once
+        self.decisions = RecordedDecisions()
         loop.set_exception_handler(lambda _, context: self.complaints.append(context))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -155,6 +159,7 @@ class World:
         secrets: SecretSource | None = None,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
+        self.decisions.start()
         workspaces = self.folder / "workspaces"
         workspaces.mkdir(exist_ok=True)
         self.journal = await Journal.open(self.folder / "record.sqlite3", pending_bytes=4 * MIB)
@@ -283,6 +288,18 @@ class World:
         await self.journal.close()
         self._lane.close()
         self.launcher.close()
+        self.decisions.stop()
+
+    def check_counts(self) -> None:
+        """The machines of live sessions count what there is."""
+        for session in self.manager.everybodys():
+            machine, queue, runs = session.machine, session.queue, session.runs
+            counted = (machine.waiting, machine.over, machine.restarts, machine.beside)
+            there = (queue._runs, queue._cancelled, queue._restarts, runs._beside)
+            assert counted == tuple(map(len, there)), "the machine has lost count"
+            assert bool(machine.there & Occupant.CELL) == (runs.current is not None)
+            assert bool(machine.there & Occupant.QUEUED) == any(map(bool, there[:3]))
+            assert bool(machine.there & Occupant.RESTART) == bool(queue._restarts)
 
     def events(self) -> dict[int, list[dict[str, Any]]]:
         """After `close`: all that is recorded, by session."""
@@ -306,6 +323,8 @@ class World:
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         assert left == [], "tasks are left"
         assert self.complaints == []
+        replayed = replay(self.decisions.lines)
+        assert (replayed.difference, replayed.skipped) == (None, 0), str(replayed.difference)
         assert self.launcher.existing == 0, "kernels are left"
         used = {name: use.used for name, use in self.usage.account(PRINCIPAL).uses().items()}
         recorded_bytes = sum(len(body) for body in self.bodies())

@@ -208,15 +208,15 @@ class Metrics:
         executions = self._counter(
             "cellgate_executions_total", "Executions that ended, by status and cause.", "status", "cause"
         )
-        self._executions = {
+        self.executions = {
             (status, cause): executions.labels(status, cause)
             for status, causes in EXECUTION_CAUSES.items()
             for cause in causes
         }
-        self._queue_seconds = self._histogram(
+        self.queue_seconds = self._histogram(
             "cellgate_execution_queue_seconds", "Time from a cell's request until it is sent.", WAIT_SECONDS
         )
-        self._run_seconds = self._histogram(
+        self.run_seconds = self._histogram(
             "cellgate_execution_run_seconds", "Time from sending a cell to its end.", CELL_SECONDS
         )
         self.commit_seconds = self._histogram(
@@ -277,16 +277,6 @@ class Metrics:
         return generate_latest(self.registry)
 
     # What is counted as it happens
-
-    def execution_ended(
-        self, status: Status, cause: str | None, queue_seconds: float, run_seconds: float | None
-    ) -> None:
-        """Count an execution's end. `run_seconds`: None for one that was never sent."""
-        known = self._executions.get((status, cause or NO_CAUSE))
-        (known or self._executions[status, EXECUTION_CAUSES[status][-1]]).inc()
-        if run_seconds is not None:
-            self._queue_seconds.observe(queue_seconds)
-            self._run_seconds.observe(run_seconds)
 
     def claim_ended(self, end: ClaimEnd, seconds: float) -> None:
         """Count a claim; only times of claims that got a kernel are kept."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.execution.cell_record import RunEnd
-from cellgate.http.metrics import Metrics
+from cellgate.http.metrics import EXECUTION_CAUSES, NO_CAUSE, Metrics
 from cellgate.http.tracing import Tracer
 from cellgate.record.store.interface import RecordStore
 from cellgate.sessions.parts import SessionObserver
@@ -49,7 +49,12 @@ class Observer(SessionObserver, PoolObserver):
         return super().within(origin) if self._tracer is None else self._tracer.within(origin)
 
     def ended(self, end: RunEnd) -> None:
-        self._metrics.execution_ended(end.status, end.cause, end.queue_seconds, end.run_seconds)
+        executions = self._metrics.executions
+        known = executions.get((end.status, end.cause or NO_CAUSE))
+        (known or executions[end.status, EXECUTION_CAUSES[end.status][-1]]).inc()
+        if end.run_seconds is not None:
+            self._metrics.queue_seconds.observe(end.queue_seconds)
+            self._metrics.run_seconds.observe(end.run_seconds)
 
     def committed(self, end: RunEnd, seconds: float) -> None:
         self._metrics.commit_seconds.observe(seconds)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from cellgate.errors import NotRecorded, ShuttingDown
 from cellgate.sessions.holds import SessionHolds
-from cellgate.sessions.queue import Restart
+from cellgate.sessions.machine import Step
 from cellgate.sessions.state import SessionCore, SessionState
 from cellgate_kernels.base.errors import CellgateError, GatewayFault
 
@@ -36,10 +36,10 @@ class SessionEnding:
 
     def begin(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
         """Begin the end: from this moment on the session is `ending`."""
+        step = self._core.machine.ended(keep_kernel=keep_kernel)
         if self.task is None:
             self.cause = cause
-            self._core.ending = True
-            work = self._detach() if keep_kernel else self._do_end(cause, keep_files=keep_files)
+            work = self._detach() if step is Step.DETACH else self._do_end(cause, keep_files=keep_files)
             self.task = self._core.tasks.share(work, END)
             self.task.add_done_callback(lambda _: self._is_over())
             self._holds.give_up(cause)
@@ -66,6 +66,7 @@ class SessionEnding:
 
     async def _do_end(self, cause: str, *, keep_files: bool) -> None:
         """Take each step even if an earlier one failed, because a session must always end."""
+        self._core.machine.cancelled()
         self._core.queue.cancel_all(cause)
         self._core.queue.wake()
         self._core.runs.abandon(cause)
@@ -73,11 +74,11 @@ class SessionEnding:
         await self._step(self._stop_worker())
         if self._core.runs.current is not None:
             await self._step(self._core.finish(self._core.runs.current))
-        while (item := self._core.queue.take()) is not None:
-            if isinstance(item, Restart):
-                item.refuse(ShuttingDown("The session has ended"))
+        while (step := self._core.machine.drained()) is not Step.NOTHING:
+            if step is Step.RESTART:
+                self._core.queue.pop_restart().refuse(ShuttingDown("The session has ended"))
             else:
-                await self._step(self._core.finish_cancelled(item))
+                await self._step(self._core.finish_cancelled(self._core.queue.pop_cancelled()))
         self._core.runs.quiet.set()
         await self._step(self._core.processes.close(cause))
         await self._step(self._core.ports.close())
@@ -123,6 +124,7 @@ class SessionEnding:
         self._core.queue.refuse_restarts(error)
         for run in self._core.runs.known():
             run.end.fail(error)
+        self._core.machine.closed()
         self._core.runs.current = None
         self._core.runs.quiet.set()
 

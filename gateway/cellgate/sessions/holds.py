@@ -12,33 +12,26 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.state import Act, Occupant, SessionCore, SessionState
+from cellgate.sessions.machine import Occupant, Step
+from cellgate.sessions.state import SessionCore, SessionState
 from cellgate_kernels.base.errors import KernelBusy, KernelDied
 from cellgate_kernels.base.tasks import outcome
 from cellgate_kernels.kernel.kernel import Kernel
 
 T = TypeVar("T")
 
-MOST_QUESTIONS = 16
-"""Questions to the kernel that wait or are being answered."""
 QUESTION_PATIENCE = 10.0
 """Seconds that one waits for others, or for files to be put into place."""
 
 
 class SessionHolds:
-    """The holds of one session. `count`: how many there are, an exploration and each question included."""
+    """The holds of one session, an exploration and each question included."""
 
     def __init__(self, core: SessionCore) -> None:
-        self.count = 0
         self._core = core
         self._questions: set[asyncio.Task[Any]] = set()
         # Stops the exploration, if there is one.
         self._stop: Callable[[str], None] | None = None
-
-    @property
-    def explores(self) -> bool:
-        """Whether the session is being explored."""
-        return self._stop is not None
 
     @asynccontextmanager
     async def held(self, *, explored: bool = False) -> AsyncGenerator[None, None]:
@@ -68,24 +61,32 @@ class SessionHolds:
         record = self._core.record
         with self.counted():
             self._stop = stop
+            self._core.machine.came(occupant=Occupant.EXPLORED)
             record.touch()
             record.state = SessionState.BUSY
             try:
                 yield
             finally:
                 self._stop = None
+                self._core.machine.went(occupant=Occupant.EXPLORED)
                 if record.state is SessionState.BUSY:
                     record.state = SessionState.IDLE
                 record.touch()
 
-    def _check_at_rest(self) -> None:
+    def _check_at_rest(self, *, asks: bool = False) -> None:
         """Check that the kernel can be branched, or asked anything. Raises KernelBusy, KernelDied."""
-        occupant = self._core.occupancy.forbids(Act.HOLD)
-        if occupant is Occupant.EXPLORED:
+        step = self._core.machine.hold_wanted(
+            alive=self._core.slot.alive,
+            packages=bool(self._core.slot.packages.busy),
+            questions=len(self._questions) if asks else 0,
+        )
+        if step is Step.REFUSE_EXPLORED:
             raise KernelBusy("The session is being explored; wait for the end of that, or interrupt it")
-        if occupant is not None:
+        if step is Step.REFUSE_BUSY:
             raise KernelBusy("The session is in use; try again when no cell runs or waits")
-        if not self._core.slot.alive:
+        if step is Step.REFUSE_MANY:
+            raise KernelBusy("Too many questions wait for the session's kernel; ask again later")
+        if step is not Step.GO:
             raise KernelDied("The session's kernel has ended, with all variables; run a cell to get another")
 
     async def ask(self, question: Callable[[Kernel], Awaitable[T]]) -> T:
@@ -95,10 +96,8 @@ class SessionHolds:
         waits, and as `question`; KernelDied, and ShuttingDown.
         """
         self._core.check_open()
-        self._check_at_rest()
-        if len(self._questions) >= MOST_QUESTIONS:
-            raise KernelBusy("Too many questions wait for the session's kernel; ask again later")
-        self.count += 1
+        self._check_at_rest(asks=True)
+        self._core.machine.came(occupant=Occupant.HELD)
         self._core.record.touch()
         task = self._core.tasks.share(self._ask(question), "question")
         self._questions.add(task)
@@ -120,18 +119,18 @@ class SessionHolds:
 
     def _asked(self, task: asyncio.Task[Any]) -> None:
         self._questions.discard(task)
-        self.count -= 1
+        self._core.machine.went(occupant=Occupant.HELD)
         self._core.record.begin_idleness()
         self._core.queue.wake()
 
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Let no cell begin until this ends, whatever else occupies the session."""
-        self.count += 1
+        self._core.machine.came(occupant=Occupant.HELD)
         try:
             yield
         finally:
-            self.count -= 1
+            self._core.machine.went(occupant=Occupant.HELD)
             self._core.queue.wake()
 
     def stop_exploring(self, cause: str) -> None:
@@ -148,7 +147,7 @@ class SessionHolds:
     def restart(self, cause: str, point: Checkpoint | None = None) -> asyncio.Future[RolledBack | None]:
         """Request another kernel, made of this `point` if it is given; what the present one does ends."""
         self.give_up(cause)
+        step = self._core.machine.restart_wanted()
         self._core.queue.cancel_all(cause)
-        gave_up = any(self._core.runs.running)
         self._core.runs.abandon(cause)
-        return self._core.queue.put_restart(cause, point, insists=gave_up)
+        return self._core.queue.put_restart(cause, point, insists=step is Step.INSIST)

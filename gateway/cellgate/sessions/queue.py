@@ -1,9 +1,9 @@
 """The current executions of a session: queued, running, running in subshells, and recently ended.
 
-Plain data structures; ``session`` works through the queue and decides what runs. Executions wait in order of
-arrival, and restarts precede them all. A cancelled execution is set aside until its end is recorded, so
-nothing leaves the queue without a trace. Cells in Jupyter's subshells run beside the current one. Recently
-ended executions are kept because their threads may still print.
+Plain data structures; ``worker`` works through the queue, and ``machine`` decides what runs and counts what
+there is. Executions wait in order of arrival, and restarts precede them all. A cancelled execution is set
+aside until its end is recorded, so nothing leaves the queue without a trace. Cells in Jupyter's subshells run
+beside the current one. Recently ended executions are kept because their threads may still print.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cellgate.errors import NotFound, QueueFull
+from cellgate.errors import NotFound
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
+from cellgate.sessions.machine import Occupant, SessionMachine
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.protocol.execution import Status
 
@@ -49,7 +50,7 @@ class Restart:
 
 
 class ExecutionQueue:
-    """A FIFO, limited by `check_room`: queued executions count, running ones don't."""
+    """A FIFO of executions; restarts and cancelled executions are apart."""
 
     def __init__(self) -> None:
         self._runs: deque[ExecutionRun] = deque()
@@ -67,24 +68,6 @@ class ExecutionQueue:
     def first(self) -> ExecutionRun | None:
         """The execution that is next."""
         return self._runs[0] if self._runs else None
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to do, not even a restart or a cancelled execution to finish."""
-        return not (self._runs or self._restarts or self._cancelled)
-
-    @property
-    def restarting(self) -> bool:
-        """Whether a restart is queued."""
-        return bool(self._restarts)
-
-    def check_room(self, limit: int) -> None:
-        """Check that fewer than `limit` executions wait. Raises QueueFull."""
-        if len(self._runs) >= limit:
-            raise QueueFull(
-                f"{len(self._runs)} executions wait in this session; send the next when one has finished",
-                retry_after=1.0,
-            )
 
     def put(self, run: ExecutionRun) -> None:
         """Add an execution at the end."""
@@ -124,20 +107,17 @@ class ExecutionQueue:
         while self._restarts:
             self._restarts.popleft().refuse(error)
 
-    def take(self) -> ExecutionRun | Restart | None:
-        """Return the next item: what `take_urgent` returns, then runs."""
-        item = self.take_urgent()
-        return self._runs.popleft() if item is None and self._runs else item
+    def pop_first(self) -> ExecutionRun:
+        """Take the first queued execution."""
+        return self._runs.popleft()
 
-    def take_urgent(self) -> ExecutionRun | Restart | None:
-        """Take the next item ahead of all runs: a cancelled execution, which is over, or a restart."""
-        if self._cancelled:
-            return self._cancelled.popleft()
-        return self._restarts.popleft() if self._restarts else None
+    def pop_restart(self) -> Restart:
+        """Take the first queued restart."""
+        return self._restarts.popleft()
 
-    def take_cancelled(self) -> ExecutionRun | None:
-        """Return a cancelled execution, if there is one."""
-        return self._cancelled.popleft() if self._cancelled else None
+    def pop_cancelled(self) -> ExecutionRun:
+        """Take the first execution that ended in the queue."""
+        return self._cancelled.popleft()
 
     async def wait(self) -> None:
         """Return at the next change, or when `wake` is called; for a caller that has just found nothing."""
@@ -152,11 +132,12 @@ class ExecutionQueue:
 class SessionRuns:
     """A session's executions. `current`: the running cell, set by the session; `made`: how many so far."""
 
-    def __init__(self, queue: ExecutionQueue, context: RunContext) -> None:
+    def __init__(self, queue: ExecutionQueue, context: RunContext, machine: SessionMachine) -> None:
         self.current: ExecutionRun | None = None
         self.made = 0
         self._queue = queue
         self._context = context
+        self._machine = machine
         self._beside: dict[str, ExecutionRun] = {}
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
         self.quiet = asyncio.Event()
@@ -164,7 +145,7 @@ class SessionRuns:
 
     async def until_quiet(self) -> None:
         """Return when no cell is running or queued."""
-        while self.busy:
+        while self._machine.busy:
             self.quiet.clear()
             await self.quiet.wait()
 
@@ -193,16 +174,6 @@ class SessionRuns:
     def waiting(self) -> int:
         """The number of executions that wait."""
         return len(self._queue)
-
-    @property
-    def busy_beside(self) -> bool:
-        """Whether a cell is running in a subshell."""
-        return bool(self._beside)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a cell is running or queued."""
-        return self.current is not None or bool(self._beside) or not self._queue.empty
 
     def unfinished(self) -> Iterator[ExecutionRun]:
         """Running and queued executions."""
@@ -241,7 +212,8 @@ class SessionRuns:
 
     def end_beside(self, run: ExecutionRun) -> None:
         """Note that it has ended in its subshell."""
-        self._beside.pop(run.msg_id, None)
+        if self._beside.pop(run.msg_id, None) is not None:
+            self._machine.went(occupant=Occupant.BESIDE)
 
     def remember(self, run: ExecutionRun) -> None:
         """Keep an ended execution for a while."""

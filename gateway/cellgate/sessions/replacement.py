@@ -15,7 +15,8 @@ from msgspec import UNSET
 
 from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
-from cellgate.sessions.state import Act, Occupant, SessionCore, SessionState
+from cellgate.sessions.machine import Occupant, Step
+from cellgate.sessions.state import SessionCore, SessionState
 from cellgate.wire.events import Loss
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, GatewayFault, in_words
 from cellgate_kernels.kernel.kernel import Kernel
@@ -23,7 +24,6 @@ from cellgate_kernels.protocol.execution import Status
 
 logger = logging.getLogger(__name__)
 
-MOST_REVIVALS = 5
 CHOSEN = "chosen"
 """The cause of the state of a session that goes on as one of its alternatives."""
 ROLLED_BACK = "rolled_back"
@@ -38,14 +38,11 @@ Moved = Callable[[int], None]
 class KernelReplacement:
     """Replaces the kernels of one session.
 
-    `going`: the kernel is being replaced. `revivals`: how many times in a row without a cell. `opener`: is
-    told the position in line for the first kernel, before there is an execution. `transient`: the session
-    ends with its first cell, so that a kernel that is given up is not replaced.
+    `opener`: is told the position in line for the first kernel, before there is an execution. `transient`:
+    the session ends with its first cell, so that a kernel that is given up is not replaced.
     """
 
     def __init__(self, core: SessionCore) -> None:
-        self.going = False
-        self.revivals = 0
         self.opener: Moved | None = None
         self.transient = False
         self._core = core
@@ -55,7 +52,7 @@ class KernelReplacement:
 
     async def replace(self, cause: str, patience: float | None = None) -> None:
         """Continue with a fresh kernel and the same files; wait in line at most `patience` seconds."""
-        self.going = True
+        self._core.machine.came(occupant=Occupant.REPLACING)
         self.watch_first()
         self._give_up(cause)
         try:
@@ -69,7 +66,7 @@ class KernelReplacement:
             self._core.door.tell("dead")
             raise
         finally:
-            self.going = False
+            self._core.machine.went(occupant=Occupant.REPLACING)
             self._unwatch()
         missing = UNSET if self._core.record.loss is None else self._core.record.loss.missing
         self._core.record.loss = Loss(cause=cause, files=self.files_left, missing=missing)
@@ -82,7 +79,7 @@ class KernelReplacement:
         self, point: Checkpoint, cause: str, tell: Callable[[RolledBack], Awaitable[None]]
     ) -> RolledBack:
         """Continue with a kernel made of a checkpoint; `tell` records what it is."""
-        self.going = True
+        self._core.machine.came(occupant=Occupant.REPLACING)
         try:
             found = await self._core.slot.roll_back(
                 self._core.undo, point, partial(self._core.processes.kill, cause)
@@ -94,7 +91,7 @@ class KernelReplacement:
                 self._core.door.tell("dead")
             raise
         finally:
-            self.going = False
+            self._core.machine.went(occupant=Occupant.REPLACING)
         self._give_up(cause)
         try:
             await tell(found)
@@ -105,23 +102,21 @@ class KernelReplacement:
             self._core.door.kernel_ready(found.kernel)
         return found
 
-    async def after_loss(self, run: ExecutionRun) -> bool:
+    async def after_loss(self, run: ExecutionRun, step: Step) -> bool:
         """Replace a kernel that was given up at a deadline; a dead one is replaced at the next execution.
 
         Returns whether the session has a fresh kernel now.
         """
         kernel = self._core.kernel
-        if kernel is None:
-            return False
-        if not run.gave_up:
-            if kernel.exited.done():
-                self._core.queue.cancel_all("kernel_died")
-                self._core.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
+        assert kernel is not None
+        if step is Step.NOTE_DEATH:
+            self._core.queue.cancel_all("kernel_died")
+            self._core.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
             return False
         self._core.queue.cancel_all("kernel_replaced")
         if kernel.alive:
             self._died(kernel, GatewayFault.reason if run.broken else "cell_timeout")
-        if self.transient:
+        if step is Step.GIVE_UP:
             return False
         try:
             async with asyncio.timeout(self._core.settings.execution.interrupt_grace):
@@ -142,31 +137,38 @@ class KernelReplacement:
 
         Not while what was lost can be gone back to: that would end the checkpoints.
         """
-        if self._core.slot.alive:
-            return
-        occupant = self._core.occupancy.forbids(Act.REVIVE)
-        if occupant is Occupant.CHECKPOINTS:
+        undo = self._core.undo
+        step = self._core.machine.missed(
+            alive=self._core.slot.alive, checkpoints=undo.automatic and bool(undo.alive)
+        )
+        if step is Step.TELL_DEAD:
             self._core.door.tell("dead")
-        elif occupant is None and self.revivals < MOST_REVIVALS:
-            self.revivals += 1
+        elif step is Step.RESTART:
             self._core.queue.put_restart(self._core.record.cause or "kernel_exit")
 
     def kernel_exited(self, kernel: Kernel) -> None:
         """Note the end of a kernel, whatever it was."""
         if not kernel.dismissed:
             self._died(kernel, kernel.exited.result().cause)
-        self.exited(kernel)
+        step = self._core.machine.kernel_exited(
+            same=kernel is self._core.kernel, clients=bool(self._core.door.connections)
+        )
+        if step is not Step.NOTHING:
+            self.take_note(step, kernel)
 
     def _died(self, kernel: Kernel, cause: str) -> None:
         self._core.observer.kernel_died(cause)
         self._core.report("A kernel died", kernel=kernel.id, cause=cause)
 
-    def exited(self, kernel: Kernel) -> None:
-        """Record the death of a kernel between cells; one that dies during a cell is handled by the run."""
-        if kernel is self._core.kernel and self._core.runs.current is None and not self._core.ending:
+    def take_note(self, step: Step, kernel: Kernel | None) -> None:
+        """Record the death of a kernel between cells, if there was one, and get another, if the step says so.
+
+        One that dies during a cell is handled by the run.
+        """
+        if kernel is not None:
             self._core.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
-            if self._core.door.connections:
-                self.revive()
+        if step is not Step.NOTE_DEATH:
+            self.revive()
 
     def moved(self, position: int) -> None:
         """Tell the session's position in line to the execution that the kernel is for."""
@@ -187,16 +189,16 @@ class KernelReplacement:
             return
         self._unwatch()
         first = self._core.queue.first
-        waits = first is not None and not first.deadline.stands_in_line  # else it has a timer of its own
-        if self.going and self._core.runs.current is None and first is not None and waits:
-            patience = first.deadline.patience
-            if patience is not None:
-                timer = asyncio.get_running_loop().call_later(
-                    patience,
-                    self._core.tasks.guard(self._too_late, "deadline in line", execution=first.id),
-                    first,
-                )
-                self._watched = first, timer, self._now()
+        # One that stands in line has a timer of its own.
+        patience = None if first is None or first.deadline.stands_in_line else first.deadline.patience
+        step = self._core.machine.first_waits(limited=patience is not None)
+        if first is not None and patience is not None and step is Step.WATCH:
+            timer = asyncio.get_running_loop().call_later(
+                patience,
+                self._core.tasks.guard(self._too_late, "deadline in line", execution=first.id),
+                first,
+            )
+            self._watched = first, timer, self._now()
 
     def _unwatch(self) -> None:
         """Charge the execution for the time that it was first in line."""
@@ -207,7 +209,10 @@ class KernelReplacement:
             self._watched = None
 
     def _too_late(self, run: ExecutionRun) -> None:
-        if self._core.slot.in_line and run is self._core.queue.first:
+        step = self._core.machine.first_late(
+            in_line=self._core.slot.in_line, first=run is self._core.queue.first
+        )
+        if step is Step.TIME_OUT:
             run.message = DeadlinePassed(run.deadline.timeout or 0.0).message
             self._core.queue.remove(run, NO_KERNEL, Status.TIMEOUT)
             self._core.finish_later(run)

@@ -15,6 +15,7 @@ from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, Position, RolledBack
 from cellgate.sessions.copied_cell import copied
 from cellgate.sessions.holds import SessionHolds
+from cellgate.sessions.machine import Step
 from cellgate.sessions.replacement import CHOSEN, ROLLED_BACK, KernelReplacement
 from cellgate.sessions.state import SessionCore
 from cellgate_kernels.base.errors import CellgateError, KernelDied
@@ -40,14 +41,18 @@ class SessionRollbacks:
         sessions use the files, and as `SessionUndo.make`; then nothing has changed.
         """
         async with self._holds.held():
-            if self._core.slot.shares_files:
-                raise Conflict("Another session uses the same files, so they can't be rolled back")
+            self._check_files("Another session uses the same files, so they can't be rolled back")
             assert self._core.kernel is not None
             at = await self._position()
             name = f"{NAMED_BY_EVENT}{at.seq}" if name is None else name
             point = await self._core.undo.make(self._core.kernel, at, name, anyway=anyway)
         self._core.record.checkpointed(point)
         return point
+
+    def _check_files(self, refusal: str) -> None:
+        """Check that no other session uses the files. Raises Conflict with this text."""
+        if self._core.machine.files_wanted(shared=self._core.slot.shares_files) is not Step.GO:
+            raise Conflict(refusal)
 
     async def _position(self) -> Position:
         while self._core.record.log.head_seq < self._core.record.log.last_seq:
@@ -59,7 +64,10 @@ class SessionRollbacks:
     async def keep(self) -> None:
         """Make the checkpoint that follows a cell before another one begins, unless that is done."""
         kernel = self._core.kernel
-        if kernel is None or not kernel.alive or self._core.runs.busy_beside or self._core.slot.shares_files:
+        step = self._core.machine.checkpoint_due(
+            alive=self._core.slot.alive, shared=self._core.slot.shares_files
+        )
+        if kernel is None or step is Step.SKIP:
             self._core.undo.due = False
             return
         with self._holds.counted():
@@ -85,8 +93,7 @@ class SessionRollbacks:
 
     def _begin_rollback(self, point: Checkpoint) -> asyncio.Future[RolledBack | None]:
         self._core.check_recordable()
-        if self._core.slot.shares_files:
-            raise Conflict("Another session uses the same files, which a rollback would change for it")
+        self._check_files("Another session uses the same files, which a rollback would change for it")
         self._core.record.touch()
         return asyncio.shield(self._holds.restart(ROLLED_BACK, point))
 
@@ -98,14 +105,13 @@ class SessionRollbacks:
         files could not be exchanged.
         """
         async with self._holds.held(explored=True), branch._core.slot.moving:
-            if self._core.slot.shares_files:
-                raise Conflict("Another session uses the same files, which the choice would change for it")
+            self._check_files("Another session uses the same files, which the choice would change for it")
             kernel = branch._core.kernel
             if kernel is None or not kernel.alive:
                 raise KernelDied("The branch's kernel has ended")
             # Somebody may know its key; no cell begins between the fork and the look at its files.
             with branch._holds.counted():
-                if branch._core.runs.busy or branch._core.undo.cells != 1:
+                if branch._core.machine.chosen(cells=branch._core.undo.cells) is not Step.GO:
                     raise Conflict("The branch has run other cells too")
                 at = replace(await self._position(), cells=self._core.undo.cells + 1)
                 point = await self._core.undo.make_of_branch(kernel, at, anyway=anyway)

@@ -1,6 +1,6 @@
 """A session: one principal's named, recorded conversation with one kernel at a time.
 
-It makes its parts and is what others call. ``state`` says what is forbidden, ``worker`` runs cells,
+It makes its parts and is what others call. ``machine`` decides what is done, ``worker`` runs cells,
 ``replacement`` gets another kernel, ``holds`` lets no cell begin, ``rollbacks`` goes back, ``end`` ends
 it, ``state`` keeps the row, ``channels.door`` serves Jupyter clients. It knows nothing of HTTP or of other
 sessions: ``registry`` creates, finds and ends sessions.
@@ -30,24 +30,18 @@ from cellgate.processes.table import SessionProcesses
 from cellgate.quotas.usage import Account, CellPlace
 from cellgate.record.facts import BRANCHED
 from cellgate.sessions.checkpoints import RolledBack
+from cellgate.sessions.decisions import machine_of
 from cellgate.sessions.end import SessionEnding
 from cellgate.sessions.holds import SessionHolds
 from cellgate.sessions.hosts import SessionConnections, SessionPortsHost, SessionPrograms
 from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
+from cellgate.sessions.machine import Occupant, Step
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from cellgate.sessions.replacement import KernelReplacement, Moved
 from cellgate.sessions.rollbacks import SessionRollbacks
-from cellgate.sessions.state import (
-    Act,
-    Occupancy,
-    Occupant,
-    SessionCore,
-    SessionRecord,
-    SessionSpec,
-    SessionState,
-)
+from cellgate.sessions.state import SessionCore, SessionRecord, SessionSpec, SessionState
 from cellgate.sessions.undo import SessionUndo
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.sessions.worker import SessionFaults, SessionWorker
@@ -77,9 +71,12 @@ class Session(SessionCore):
         self.settings = settings
         self._widgets = WidgetMessages(spec.log)
         self._store = spec.store
+        self.machine = machine_of(spec.row.id)
         self.queue = ExecutionQueue()
         self.runs = SessionRuns(
-            self.queue, RunContext(spec.log, settings.execution, self, parts.observer, self.account.name)
+            self.queue,
+            RunContext(spec.log, settings.execution, self, parts.observer, self.account.name),
+            self.machine,
         )
         self.replacement = KernelReplacement(self)
         self.slot = _slot(self, spec, parts)
@@ -108,7 +105,6 @@ class Session(SessionCore):
         )
         """The ports that programs listen on inside its sandbox."""
         self._stop_door: Callable[[], None] | None = None
-        self.occupancy = self._occupancy()
         self.holds = SessionHolds(self)
         """What keeps the kernel where it is."""
         self.rollbacks = SessionRollbacks(self, self.holds, self.replacement)
@@ -124,27 +120,6 @@ class Session(SessionCore):
         self.over = self._end.over
         """Done when the session has ended, whoever ended it."""
 
-    def _occupancy(self) -> Occupancy:
-        """Return how each occupant is seen."""
-        return Occupancy(
-            {
-                Occupant.CELL: lambda: self.runs.current is not None,
-                Occupant.BESIDE: lambda: self.runs.busy_beside,
-                Occupant.QUEUED: lambda: not self.queue.empty,
-                Occupant.RESTART: lambda: self.queue.restarting,
-                Occupant.REPLACING: lambda: self.replacement.going,
-                Occupant.HELD: lambda: self.holds.count,
-                Occupant.EXPLORED: lambda: self.holds.explores,
-                Occupant.DUE: lambda: self.undo.due,
-                Occupant.CHECKPOINTS: lambda: self.undo.automatic and self.undo.alive,
-                Occupant.PACKAGES: lambda: self.slot.packages.busy,
-                Occupant.PROGRAMS: lambda: self.processes.busy,
-                Occupant.PORTS: lambda: self.ports.busy,
-                Occupant.CLIENTS: lambda: self.door.connections,
-                Occupant.ENDING: lambda: self.ending,
-            }
-        )
-
     @property
     def is_deleted(self) -> bool:
         """Whether it ends because it was deleted, so that it has no claim to its files."""
@@ -153,7 +128,13 @@ class Session(SessionCore):
     @property
     def idle_since(self) -> float | None:
         """The time when the session became idle, by the loop's clock; None while it is in use."""
-        return None if self.occupancy.forbids(Act.IDLE) else self.record.idle_since
+        step = self.machine.idled(
+            packages=bool(self.slot.packages.busy),
+            clients=bool(self.door.connections),
+            programs=bool(self.processes.busy),
+            ports=bool(self.ports.busy),
+        )
+        return self.record.idle_since if step is Step.IDLE else None
 
     def to_wire(self) -> SessionModel:
         """Return the session model of the wire contract."""
@@ -215,6 +196,7 @@ class Session(SessionCore):
         if running is not None:
             running.host = self
             running.end.place = self.account.adopt_cell()
+            self.machine.came(occupant=Occupant.CELL)
             self.runs.current = running
         self.undo.attached()
         self.worker.start()
@@ -302,7 +284,7 @@ class Session(SessionCore):
         """
         timeout = min(request.timeout or self.limits.cell_timeout, self.settings.ceilings.cell_timeout)
         self.check_room(self.settings.max_queue)
-        place = self.account.enter(at_once=not self.runs.busy)
+        place = self.account.enter(at_once=not self.machine.busy)
         run = self._make_run(request, _capped(self.account, timeout), idempotency, place)
         if arrived is not None:
             run.deadline.deduct(self.slot.waited(arrived))
@@ -312,10 +294,11 @@ class Session(SessionCore):
         """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
         self.account.begin_request()
         self.check_room(self.settings.channels.max_queue)
-        beside = beside and self.slot.alive and not self.occupancy.forbids(Act.BESIDE)
-        place = self.account.enter(at_once=beside or not self.runs.busy)
+        beside = self.machine.asked_beside(wanted=beside, alive=self.slot.alive) is Step.BESIDE
+        place = self.account.enter(at_once=beside or not self.machine.busy)
         run = self._make_run(request, _capped(self.account, self.settings.ceilings.cell_timeout), None, place)
-        if not beside or self.kernel is None or not place.running:
+        turn = beside and self.machine.submitted_beside(turn=place.running) is Step.BESIDE
+        if not turn or self.kernel is None:
             return self.worker.begin(run)
         self.worker.begin_beside(run, self.kernel)
         return run
@@ -340,7 +323,9 @@ class Session(SessionCore):
     def stop(self, execution: str, cause: str = "cancelled") -> None:
         """Remove an execution from the queue, or interrupt it; does nothing if it has ended."""
         run = self.runs.find(execution)
-        if run is not None and run in self.runs.running:
+        running = run is not None and run in self.runs.running
+        step = self.machine.stopped(found=run is not None, running=running)
+        if run is not None and step is Step.INTERRUPT:
             run.interrupt("interrupt_requested" if cause == "cancelled" else cause)
         elif run is not None:
             self.worker.remove(run, cause)
@@ -373,7 +358,7 @@ class Session(SessionCore):
         pool's errors.
         """
         self.check_recordable()
-        if not self.slot.alive:
+        if self.machine.kernel_wanted(alive=self.slot.alive) is Step.REPLACE:
             await self.holds.restart(self.record.cause or "kernel_exit")
             self.check_recordable()
         if (kernel := self.kernel) is None:

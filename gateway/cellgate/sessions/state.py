@@ -1,4 +1,4 @@
-"""The state of a session, its row in the record, and the table of what its occupants forbid.
+"""The state of a session, its row in the record, and what all that act in it have in common.
 
 It keeps and writes the session's row, state, cause and times; ``session`` changes them. It knows no queue and
 starts no kernel.
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum
-from types import MappingProxyType
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType, structs, to_builtins
 
-from cellgate.errors import Conflict, ShuttingDown, StorageFull
+from cellgate.errors import Conflict, QueueFull, ShuttingDown, StorageFull
 from cellgate.execution.limits import SessionLimits, check_seconds
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import BRANCHED, brief
+from cellgate.sessions.machine import SessionMachine, Step
 from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE, environment_of
 from cellgate.wire.events import BranchedFrom, Loss, Missing
 from cellgate_kernels.base.errors import GatewayFault, InvalidInput
@@ -307,63 +307,6 @@ def _check_same(known: str | None, given: str) -> None:
         raise Conflict("This Idempotency-Key was used with another request; choose a new one")
 
 
-Occupant = Enum(
-    "Occupant",
-    "CELL BESIDE QUEUED RESTART REPLACING HELD EXPLORED DUE CHECKPOINTS"
-    " PACKAGES PROGRAMS PORTS CLIENTS ENDING",
-)
-"""What can occupy a session; several may at once.
-
-`QUEUED`: anything waits in the queue, a `RESTART` included, or has ended there and is not recorded yet.
-`HELD`: a branch, a checkpoint or an exploration is being made of it, or its kernel is asked something. `DUE`:
-the checkpoint after its last cell is not made yet. `CHECKPOINTS`: automatic ones that live.
-"""
-
-Act = Enum("Act", "SEND BESIDE TAKE KEEP HOLD IDLE REVIVE")
-"""What somebody wants to do with a session.
-
-`SEND` a new cell at once; run one `BESIDE` others; `TAKE` the next cell from the queue; `KEEP` a checkpoint
-after one; `HOLD` it for a branch, a checkpoint or a question; let its idle time `IDLE` away; `REVIVE` its
-kernel without a cell.
-"""
-
-_O = Occupant
-FORBIDDING: Mapping[Act, tuple[Occupant, ...]] = MappingProxyType(
-    {
-        Act.SEND: (_O.REPLACING, _O.CELL, _O.BESIDE, _O.QUEUED, _O.RESTART, _O.HELD, _O.DUE, _O.ENDING),
-        Act.BESIDE: (_O.HELD, _O.ENDING),
-        Act.TAKE: (_O.HELD, _O.ENDING),
-        Act.KEEP: (_O.CELL, _O.HELD, _O.ENDING),
-        # It waits for another hold.
-        Act.HOLD: (
-            *(_O.ENDING, _O.EXPLORED, _O.CELL, _O.BESIDE, _O.QUEUED, _O.RESTART, _O.REPLACING, _O.PACKAGES),
-        ),
-        # The time runs while a kernel is replaced for a client that has gone.
-        Act.IDLE: (
-            *(_O.CELL, _O.BESIDE, _O.QUEUED, _O.RESTART, _O.PACKAGES, _O.CLIENTS, _O.PROGRAMS, _O.PORTS),
-            _O.HELD,
-        ),
-        # What was lost can be gone back to while there are checkpoints: a new kernel would end them.
-        Act.REVIVE: (_O.REPLACING, _O.CELL, _O.RESTART, _O.ENDING, _O.CHECKPOINTS),
-    }
-)
-"""The occupants that forbid each act; of several, the first is the reason."""
-
-
-class Occupancy:
-    """The occupants of one session. `seen`: whether each of them is there now."""
-
-    def __init__(self, seen: Mapping[Occupant, Callable[[], object]]) -> None:
-        self._against = {act: [(each, seen[each]) for each in FORBIDDING[act]] for act in Act}
-
-    def forbids(self, act: Act) -> Occupant | None:
-        """Return what forbids this now, or None. A quick cell asks, so no more is looked at than needed."""
-        for occupant, is_there in self._against[act]:
-            if is_there():
-                return occupant
-        return None
-
-
 class SessionCore:
     """A session for those that act in it: its parts, and what all check and record. `tasks` end with it."""
 
@@ -379,10 +322,14 @@ class SessionCore:
     door: Door
     processes: SessionProcesses
     ports: SessionPorts
-    occupancy: Occupancy
+    machine: SessionMachine
+    """Makes all decisions."""
     hooks: tuple[CellPackages, ...]
-    ending: bool = False
-    """Whether the session has started to end."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the session has started to end."""
+        return self.machine.ending
 
     def ids(self) -> Mapping[str, object]:
         """Return what a log line names."""
@@ -429,8 +376,12 @@ class SessionCore:
 
     def check_room(self, room: int) -> None:
         """Check that a new cell may be queued. Raises QueueFull, and as `check_recordable`."""
-        self.check_open()
-        self.queue.check_room(room)
+        step = self.machine.asked(room=room)
+        if step is Step.REFUSE_FULL:
+            raise QueueFull(
+                f"{self.runs.waiting} executions wait in this session; send the next when one has finished",
+                retry_after=1.0,
+            )
         self.check_recordable()
 
     async def finish(self, run: ExecutionRun) -> None:

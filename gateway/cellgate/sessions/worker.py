@@ -1,7 +1,7 @@
 """Works through a session's queue: one task that runs its cells, one after the other, and its restarts.
 
-This is the one place that sends a cell, but for those in Jupyter's subshells, which run beside. ``state``
-says when none may begin, ``replacement`` gets kernels.
+This is the one place that sends a cell, but for those in Jupyter's subshells, which run beside. ``machine``
+decides what is next, ``replacement`` gets kernels.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from cellgate.errors import ShuttingDown
 from cellgate.execution.run import ExecutionRun
 from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.holds import SessionHolds
+from cellgate.sessions.machine import Step
 from cellgate.sessions.queue import Restart
 from cellgate.sessions.replacement import NO_KERNEL, KernelReplacement
-from cellgate.sessions.state import Act, SessionCore, SessionState
+from cellgate.sessions.state import SessionCore, SessionState
 from cellgate_kernels.base.errors import CellgateError, DeadlinePassed, GatewayFault
 from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.protocol.execution import Status
@@ -26,20 +27,18 @@ NO_TURN = (
     " the quota `running` limits how many run at once."
 )
 FAULT = GatewayFault.reason
-MOST_FAULTS = 3
 
 
 class SessionFaults:
     """Carries on after internal errors of a session's worker and of what it depends on, logged before.
 
     Such an error ends what the session was doing, with a cause, and the session continues with a fresh
-    worker, which `resume` starts; after more than `MOST_FAULTS` of them with no cell completed in between, as
-    `count` says, `end` begins its end. The session's other tasks are short, and each has a failure handler of
-    its own that ends whatever waits for it.
+    worker, which `resume` starts; after too many of them with no cell completed in between `end` begins its
+    end. The session's other tasks are short, and each has a failure handler of its own that ends whatever
+    waits for it.
     """
 
     def __init__(self, core: SessionCore, end: Callable[[str], object]) -> None:
-        self.count = 0
         self.resume: Callable[[], None] = lambda: None
         self._core = core
         self._end = end
@@ -47,39 +46,42 @@ class SessionFaults:
     def of_cell(self, _: Exception) -> None:
         """End the cell that the worker failed at, or that could not be sent."""
         current = self._core.runs.current
-        if current is not None and current.broken:
+        step = self._core.machine.failed(broken=current is not None and current.broken)
+        if current is not None and step is Step.FAIL_CELL:
             # Ending it failed as well. Its waiters can be told, but the end can't be recorded.
             current.end.fail(GatewayFault())
             self._core.runs.current = None
-        else:
-            self._break_off()
+        elif current is not None:
+            current.break_off()
         if self._goes_on():
             self.resume()
 
     def of_listener(self, _: Exception) -> None:
         """Give up the kernel: a message was lost, so those that follow could be misinterpreted."""
         current, kernel = self._core.runs.current, self._core.kernel
-        self._break_off()
+        self._core.machine.failed(broken=False)
+        if current is not None:
+            current.break_off()
         if not self._goes_on():
             return
-        if kernel is not None and not kernel.connection.closed:
+        step = self._core.machine.misheard(
+            connected=kernel is not None and not kernel.connection.closed,
+            gave_up=current is not None and current.gave_up,
+        )
+        if kernel is not None and step is not Step.NOTHING:
             kernel.connection.close()
-            if current is None or not current.gave_up:
+            if step is Step.RESTART:
                 self._core.queue.put_restart(FAULT)
         self.resume()
-
-    def _break_off(self) -> None:
-        self.count += 1
-        if self._core.runs.current is not None:
-            self._core.runs.current.break_off()
 
     def _goes_on(self) -> bool:
         """Cancel what waits, and end the session if that was too much; returns whether it goes on."""
         self._core.queue.cancel_all(FAULT)
         self._core.queue.refuse_restarts(GatewayFault())
-        if not self._core.ending and self.count > MOST_FAULTS:
+        step = self._core.machine.broken_off()
+        if step is Step.END:
             self._end(FAULT)
-        return not self._core.ending
+        return step is Step.RESUME
 
 
 class SessionWorker:
@@ -122,11 +124,14 @@ class SessionWorker:
 
     def _try_now(self, run: ExecutionRun) -> bool:
         """Send the cell if nothing is ahead of it and it needs no preparation; returns whether it is sent."""
-        prepared = run.request.env or self._core.hooks
-        free = self._core.slot.alive and not self._core.occupancy.forbids(Act.SEND)
-        turn = run.end.place is None or run.end.place.running
-        kernel = self._core.kernel
-        if kernel is None or prepared or not free or not turn:
+        kernel = self._core.slot.current
+        step = self._core.machine.submitted(
+            alive=kernel is not None and kernel.alive,
+            prepared=bool(run.request.env or self._core.hooks),
+            turn=run.end.place is None or run.end.place.running,
+            due=self._core.undo.due,
+        )
+        if kernel is None or step is Step.QUEUE:
             return False
         self._core.runs.current = run
         self._core.record.state = SessionState.BUSY
@@ -135,42 +140,45 @@ class SessionWorker:
         return True
 
     async def _work(self) -> None:
-        if self._core.runs.current is not None and self._core.runs.current.broken:
+        machine, runs, queue = self._core.machine, self._core.runs, self._core.queue
+        current = runs.current
+        if (
+            machine.resumed(broken=current is not None and current.broken) is Step.WRAP_UP
+            and current is not None
+        ):
             # The previous worker failed at this run.
-            await self._wrap_up(self._core.runs.current)
-        while not self._core.ending:
-            if self._core.undo.due and not self._core.occupancy.forbids(Act.KEEP):
+            await self._wrap_up(current)
+        while (step := machine.free(due=self._core.undo.due)) is not Step.LEAVE:
+            if step is Step.LOOK and queue.first is not None:
+                step = self._look_at(queue.first)
+            if step is Step.GO_ON and runs.current is not None:
+                await self._execute(runs.current)
+            elif step is Step.RUN:
+                runs.current = queue.pop_first()
+                await self._execute(runs.current, sent=False)
+            elif step is Step.KEEP:
                 await self._keep()
-                continue
-            item = self._core.runs.current or self._next()
-            if isinstance(item, Restart):
-                await self._do_restart(item)
-            elif item is None:
-                self._core.runs.quiet.set()
-                await self._core.queue.wait()
-            elif item.machine.finished and item is not self._core.runs.current:
-                await self._core.finish_cancelled(item)
-            else:
-                with self._core.observer.within(item.end.origin):
-                    await self._execute(item)
+            elif step is Step.FINISH:
+                await self._core.finish_cancelled(queue.pop_cancelled())
+            elif step is Step.RESTART:
+                await self._do_restart(queue.pop_restart())
+            elif step is not Step.TIME_OUT:
+                runs.quiet.set()
+                await queue.wait()
 
-    def _next(self) -> ExecutionRun | Restart | None:
-        """Return the next thing to do. A cell waits in the queue until its principal may run one more."""
-        if self._core.occupancy.forbids(Act.TAKE):
-            return self._core.queue.take_cancelled()
-        while (item := self._core.queue.take_urgent()) is None and (
-            run := self._core.queue.first
-        ) is not None:
-            if run.deadline.late:
-                run.message = NO_TURN
-                self._core.queue.end_first(Status.TIMEOUT, "running_quota")
-            elif run.end.place is None or run.end.place.begin(self._core.queue.wake):
-                run.deadline.leave_line()
-                return self._core.queue.take()
-            else:
-                run.deadline.stand_in_line()
-                return None
-        return item
+    def _look_at(self, run: ExecutionRun) -> Step:
+        """Try to begin with the first queued cell, which waits until its principal may run one more."""
+        late = run.deadline.late
+        turn = not late and (run.end.place is None or run.end.place.begin(self._core.queue.wake))
+        step = self._core.machine.looked(late=late, turn=turn)
+        if step is Step.TIME_OUT:
+            run.message = NO_TURN
+            self._core.queue.end_first(Status.TIMEOUT, "running_quota")
+        elif step is Step.RUN:
+            run.deadline.leave_line()
+        else:
+            run.deadline.stand_in_line()
+        return step
 
     async def _do_restart(self, request: Restart) -> None:
         found = None
@@ -197,18 +205,22 @@ class SessionWorker:
         try:
             return await self._go_back(point)
         except CellgateError:
-            if request.insists and self._core.slot.alive and self._core.kernel is former:
+            step = self._core.machine.rollback_failed(
+                insists=request.insists, alive=self._core.slot.alive, same=self._core.kernel is former
+            )
+            if step is Step.REPLACE:
                 await self._replacement.replace(request.cause)
             raise
 
-    async def _execute(self, run: ExecutionRun) -> None:
-        already_sent = self._core.runs.current is run
-        self._core.runs.current = run
-        self._replacement.revivals = 0
+    async def _execute(self, run: ExecutionRun, *, sent: bool = True) -> None:
+        with self._core.observer.within(run.end.origin):
+            await self._do_execute(run, sent=sent)
+
+    async def _do_execute(self, run: ExecutionRun, *, sent: bool) -> None:
         try:
-            if not already_sent:
+            if not sent:
                 self._core.record.check_writable()
-                if not self._core.slot.alive:
+                if self._core.machine.kernel_wanted(alive=self._core.slot.alive) is Step.REPLACE:
                     since = self._now()
                     await self._replacement.replace(
                         self._core.record.cause or "kernel_exit", run.deadline.patience
@@ -225,8 +237,6 @@ class SessionWorker:
             run.abandon(Status.DIED, error.reason)
         self._core.record.note_files(run, await self._core.slot.changed_files())
         await self._wrap_up(run)
-        if not run.broken:
-            self._faults.count = 0
 
     async def _run(self, run: ExecutionRun, kernel: Kernel) -> None:
         for hook in self._core.hooks:
@@ -239,21 +249,38 @@ class SessionWorker:
 
     async def _wrap_up(self, run: ExecutionRun) -> None:
         """Record the current execution's end and, if necessary, get a kernel for the next one."""
-        lost = run.gave_up or not self._core.slot.alive
-        if lost and not self._core.ending and not run.broken and await self._replacement.after_loss(run):
+        step = self._after(run, recorded=False)
+        if step is not Step.NOTHING and await self._replacement.after_loss(run, step):
             run.lose(self._core.record.take_loss())
         await self._core.finish(run)
+        step = self._after(run, recorded=True)
         self._core.runs.current = None
-        if not self._core.ending and run.broken:
-            await self._replacement.after_loss(run)
+        if step is not Step.NOTHING:
+            await self._replacement.after_loss(run, step)
         if self._core.record.state is SessionState.BUSY:
             self._core.record.state = SessionState.IDLE
             self._core.record.cause = None
         self._core.record.begin_idleness()
-        if self._core.kernel is not None and self._core.kernel.exited.done():
-            self._replacement.exited(self._core.kernel)
-        elif self._core.kernel is None and self._core.door.connections:
-            self._replacement.revive()
+        kernel = self._core.slot.current
+        step = self._core.machine.settled(
+            kernel=kernel is not None,
+            exited=kernel is not None and kernel.exited.done(),
+            clients=bool(self._core.door.connections),
+        )
+        if step is not Step.NOTHING:
+            self._replacement.take_note(step, kernel)
+
+    def _after(self, run: ExecutionRun, *, recorded: bool) -> Step:
+        """Return what is decided about the kernel of a cell that has ended."""
+        kernel = self._core.slot.current
+        return self._core.machine.ran(
+            recorded=recorded,
+            gave_up=run.gave_up,
+            broken=run.broken,
+            kernel=kernel is not None,
+            exited=kernel is not None and kernel.exited.done(),
+            transient=self._replacement.transient,
+        )
 
     def begin_beside(self, run: ExecutionRun, kernel: Kernel) -> None:
         """Run a cell in a subshell while others run."""
@@ -268,7 +295,8 @@ class SessionWorker:
     async def _run_beside(self, run: ExecutionRun, kernel: Kernel) -> None:
         """Run a cell in a subshell; if the shared kernel ends, so do all cells."""
         await run.run(kernel)
-        if run.gave_up and kernel is self._core.kernel:
+        step = self._core.machine.ran_beside(gave_up=run.gave_up, same=kernel is self._core.kernel)
+        if step is Step.RESTART:
             self._holds.restart("kernel_restarted")
         await self._core.finish(run)
         self._core.runs.end_beside(run)

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 
 from cellgate.errors import reasons
+from cellgate.execution.cell_record import RunEnd
 from cellgate.http.listener.client_pace import Late, StreamPhase
 from cellgate.http.metrics import (
     CLOSED,
@@ -141,8 +142,8 @@ def test_unknown_values_count_as_other() -> None:
     metrics = Metrics(quotas=("sessions",))
     metrics.quota_refused("sessions")
     metrics.quota_refused("stars")
-    metrics.execution_ended(Status.DIED, "meteor", 0.0, None)
-    metrics.execution_ended(Status.OK, "meteor", 0.0, None)
+    for status in (Status.DIED, Status.OK):
+        Observer(metrics).ended(RunEnd(None, "ada", "s", "0123abcd", None, status, "meteor", 0.0, None))
     samples = {(s.name, *s.labels.values()): s.value for f in metrics.registry.collect() for s in f.samples}
     assert samples["cellgate_quota_refusals_total", "sessions"] == 1
     assert samples["cellgate_quota_refusals_total", "other"] == 1

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cellgate.errors import Conflict, ShuttingDown
-from cellgate.sessions.holds import MOST_QUESTIONS
 from cellgate.sessions.introspection import completion, inspection, variables
+from cellgate.sessions.machine import MOST_QUESTIONS
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import Completion, Inspection, VariableList, VariableModel
 from cellgate.wire.models import CompleteBody, InspectBody

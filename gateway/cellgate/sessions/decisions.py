@@ -1,0 +1,212 @@
+"""Decisions of sessions in the log: writes each stimulus and its step, reads such lines back, replays them.
+
+With `--log-level debug` a session has a `LoggedMachine`. A line names the session by its number in the record
+and has words and numbers of the machine alone: no code, no outputs, no names that users chose. `replay` gives
+the stimuli to a fresh machine and finds the first step that differs; so a fault of the field becomes a test.
+
+As a program (``python -m cellgate.sessions.decisions < LOG``) it says what a log's replay came to.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from cellgate.sessions.machine import Occupancy, Occupant, SessionMachine, Step
+
+logger = logging.getLogger(__name__)
+
+WORD = "decision"
+"""Begins each line of a decision; what stands before it in a log is not read."""
+BEGINS = "begins"
+ARROW = "->"
+LONGEST_LINE = 2000
+"""Characters of a line that are read."""
+MOST_LIVES = 10_000
+"""Sessions that a replay follows at the same time."""
+MOST_FACTS = 8
+MOST_DIGITS = 15
+
+
+def _stimuli() -> dict[str, frozenset[str]]:
+    """Return the machine's stimuli, its public methods that return a step, with the names of their facts."""
+    methods = {**vars(Occupancy), **vars(SessionMachine)}
+    return {
+        name: frozenset(inspect.signature(method).parameters) - {"self"}
+        for name, method in methods.items()
+        if inspect.isfunction(method)
+        and not name.startswith("_")
+        and method.__annotations__.get("return") == Step.__name__
+    }
+
+
+STIMULI: Mapping[str, frozenset[str]] = MappingProxyType(_stimuli())
+
+
+class LoggedMachine(SessionMachine):
+    """A machine that logs its decisions. `session`: the number of the session in the record.
+
+    Each life of a session has a name of its own in the log, and its lines are numbered, so that a reader
+    notices when some are missing. The same answer about the idle time is logged once.
+    """
+
+    def __init__(self, session: int) -> None:
+        super().__init__()
+        self._life = f"{session}-{secrets.token_hex(4)}"
+        self._lines = 0
+        self._idled = ""
+        self._write(BEGINS)
+
+    def note(self, stimulus: str, facts: Mapping[str, int], step: Step) -> None:
+        """Log one decision, unless it is the one about the idle time that was made before."""
+        told = "".join(f" {name}={_word(fact)}" for name, fact in facts.items())
+        text = f"{stimulus}{told} {ARROW} {step}"
+        if stimulus == Occupancy.idled.__name__:
+            if text == self._idled:
+                return
+            self._idled = text
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        logger.debug("%s %s:%d %s", WORD, self._life, self._lines, text)
+        self._lines += 1
+
+
+def _noted(name: str) -> Callable[..., Step]:
+    def stimulus(machine: LoggedMachine, **facts: int) -> Step:
+        # Looked up here, so that a test may put a mistake in its place.
+        step: Step = getattr(super(LoggedMachine, machine), name)(**facts)
+        machine.note(name, facts, step)
+        return step
+
+    return stimulus
+
+
+for _name in STIMULI:
+    setattr(LoggedMachine, _name, _noted(_name))
+
+
+def _word(fact: int) -> str:
+    return fact.name.lower() if isinstance(fact, Occupant) else str(int(fact))
+
+
+def machine_of(session: int) -> SessionMachine:
+    """Return the machine of a session that begins, by its number; one that logs if the log wants that."""
+    return LoggedMachine(session) if logger.isEnabledFor(logging.DEBUG) else SessionMachine()
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first decision that a replay does not make as the log has it. `line`: its number in the log."""
+
+    line: int
+    life: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"Line {self.line}, session {self.life}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionReplay:
+    """What a replay came to. `skipped`: decisions of sessions whose beginning is not in the log."""
+
+    lives: int
+    decisions: int
+    skipped: int
+    difference: Divergence | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    life: str
+    number: int
+    stimulus: str
+    facts: Mapping[str, int]
+    step: str
+
+    def __str__(self) -> str:
+        return " ".join([self.stimulus, *(f"{name}={_word(fact)}" for name, fact in self.facts.items())])
+
+
+def replay(lines: Iterable[str]) -> DecisionReplay:
+    """Replay the decisions in a log, up to the first that differs; other lines may stand between them."""
+    machines: dict[str, tuple[SessionMachine, int]] = {}
+    lives = decisions = skipped = 0
+    for line, text in enumerate(lines, 1):
+        if (found := _read(text)) is None:
+            continue
+        if found.stimulus == BEGINS and not found.number:
+            lives += 1
+            machines[found.life] = SessionMachine(), 1
+            if len(machines) > MOST_LIVES:
+                del machines[next(iter(machines))]
+            continue
+        if found.life not in machines:
+            skipped += 1
+            continue
+        machine, number = machines[found.life]
+        machines[found.life] = machine, number + 1
+        decisions += 1
+        why = f"{found.number - number} lines are missing before it" if found.number != number else ""
+        if why or (why := _problem(machine, found)):
+            return DecisionReplay(lives, decisions, skipped, Divergence(line, found.life, why))
+    return DecisionReplay(lives, decisions, skipped, None)
+
+
+def _problem(machine: SessionMachine, found: _Decision) -> str:
+    """Give a decision's stimulus to a machine; return how the step differs, or nothing."""
+    if STIMULI.get(found.stimulus) != frozenset(found.facts):
+        return f"the machine knows no `{found}`; the log is of another version"
+    step = getattr(machine, found.stimulus)(**found.facts)
+    return "" if step == found.step else f"`{found}` makes `{step}`, and the log has `{found.step}`"
+
+
+def _read(line: str) -> _Decision | None:
+    """Return the decision in a line of the log; None if there is none."""
+    words = line[:LONGEST_LINE].partition(f"{WORD} ")[2].split(maxsplit=MOST_FACTS + 4)
+    life, colon, number = words[0].partition(":") if len(words) > 1 else ("", "", "")
+    if not (
+        colon and life.isascii() and number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS
+    ):
+        return None
+    stimulus, *rest = words[1:]
+    if _plain(stimulus) == BEGINS:
+        return _Decision(life, int(number), BEGINS, {}, "")
+    if ARROW not in rest[:-1]:
+        return None
+    at = rest.index(ARROW)
+    facts: dict[str, int] = {}
+    for name, _, word in (each.partition("=") for each in rest[:at]):
+        known = Occupant.__members__.get(word.upper())
+        if known is None and not (word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS):
+            return None
+        facts[name] = int(word) if known is None else known
+    return _Decision(life, int(number), stimulus, facts, _plain(rest[at + 1]))
+
+
+def _plain(word: str) -> str:
+    """Return the letters with which a word begins: quotes or colours of a log may follow."""
+    end = next((at for at, letter in enumerate(word) if not (letter.isalpha() or letter == "_")), len(word))
+    return word[:end]
+
+
+def main() -> int:
+    """Replay the log on standard input, and say what that came to; returns the exit code."""
+    found = replay(iter(partial(sys.stdin.readline, LONGEST_LINE), ""))
+    sys.stdout.write(
+        f"{found.lives} sessions, {found.decisions} decisions; {found.skipped} without a beginning\n"
+    )
+    if found.difference is not None:
+        sys.stdout.write(f"{found.difference}\n")
+    return 0 if found.difference is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
