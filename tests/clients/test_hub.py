@@ -1,4 +1,4 @@
-"""A real JupyterHub that starts the gateway as a service of its own, and lets its users in."""
+"""A real JupyterHub that starts the gateway as a service of its own, or spawns one for each user."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.clients.processes import COMPLETE, ENVIRONMENT, SCRIPTS
+from tests.support.browser import Browsers, opened
 from tests.support.commands import cellgate, environment
 from tests.support.free_ports import free_port
 from tests.support.requirements import require
@@ -61,14 +62,39 @@ class Hub:
         assert status == 201, body
         return body["token"], body["id"]
 
+    def start(self, user: str, server: str = "") -> None:
+        """Have the Hub spawn a server of this user, and wait until it is ready."""
+        path = f"servers/{server}" if server else "server"
+        status, body = self.ask("POST", f"/hub/api/users/{user}/{path}", token=STEWARD)
+        assert status in {201, 202}, body
+        until(lambda: self.servers(user).get(server, {}).get("ready"), "the server is not ready", 120)
+
+    def stop(self, user: str, server: str = "") -> None:
+        """Have the Hub stop it."""
+        path = f"servers/{server}" if server else "server"
+        status, body = self.ask("DELETE", f"/hub/api/users/{user}/{path}", token=STEWARD)
+        assert status in {202, 204}, body
+        until(lambda: server not in self.servers(user), "the server does not stop", 60)
+
+    def servers(self, user: str) -> dict[str, Any]:
+        """What the Hub knows of the user's servers that run."""
+        status, body = self.ask("GET", f"/hub/api/users/{user}", token=STEWARD)
+        assert status == 200, body
+        return dict(body["servers"])
+
     def revoke(self, user: str, identity: str) -> None:
         status, body = self.ask("DELETE", f"/hub/api/users/{user}/tokens/{identity}", token=STEWARD)
         assert status == 204, body
 
     @property
+    def origin(self) -> str:
+        """The URL of the Hub's proxy."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
     def url(self) -> str:
-        """The gateway's URL for its users."""
-        return f"http://127.0.0.1:{self._port}{PREFIX}"
+        """The service's URL for its users."""
+        return f"{self.origin}{PREFIX}"
 
     def gateway(self, method: str, path: str, body: object = None, *, token: str) -> tuple[int, Any]:
         """An answer of the gateway."""
@@ -121,55 +147,75 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    """A Hub that has started the gateway."""
+@contextmanager
+def running_hub(folder: Path, *words: str, spawns: bool = False, internal_ssl: bool = False) -> Iterator[Hub]:
+    """A Hub, which starts the gateway with these words as a service, unless it `spawns` one for each user."""
     program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
     if not COMPLETE.exists() or not program.exists():
         require("clients", "JupyterHub is not installed; run: make clients")
     ports = free_ports("public", "hub", "proxy_api", "gateway")
-    serve = ["serve", "--jupyterhub", "--backend=process", f"--data-dir={tmp_path / 'data'}"]
-    given_too = ["--trusted-proxies=127.0.0.1", "--pool-size=0", "--ServeApp.burst_size=0"]
+    proxy = ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy"
     given = {
         **ports,
-        "folder": str(tmp_path),
-        "command": [sys.executable, "-m", "cellgate.cli.main", *serve, *given_too],
-        "environment": {"CELLGATE_TOKEN": OWN, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        "folder": str(folder),
+        "command": [sys.executable, "-m", "cellgate.cli.main", "serve", "--jupyterhub", *words],
+        "environment": {
+            "CELLGATE_TOKEN": OWN,
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "JUPYTERHUB_ACTIVITY_INTERVAL": "1",
+        },
         "steward": STEWARD,
         "proxy_token": PROXY,
+        "proxy": str(proxy),
+        "spawns": spawns,
+        "internal_ssl": internal_ssl,
     }
-    proxy: list[str | Path] = [
-        ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy",
+    proxied: list[str | Path] = [
+        proxy,
         *("--ip=127.0.0.1", f"--port={ports['public']}"),
         *("--api-ip=127.0.0.1", f"--api-port={ports['proxy_api']}"),
     ]
     config: list[str | Path] = [program, "--config", SCRIPTS / "jupyterhub_config.py"]
-    log = tmp_path / "hub.log"
+    log = folder / "hub.log"
     with ExitStack() as stack:
-        stack.enter_context(running(proxy, tmp_path / "proxy.log", CONFIGPROXY_AUTH_TOKEN=PROXY))
-        until(
-            lambda: listens(ports["proxy_api"]) and listens(ports["public"]), "the proxy does not listen", 60
-        )
+        if not internal_ssl:
+            stack.enter_context(running(proxied, folder / "proxy.log", CONFIGPROXY_AUTH_TOKEN=PROXY))
+            until(
+                lambda: listens(ports["proxy_api"]) and listens(ports["public"]),
+                "the proxy does not listen",
+                60,
+            )
         process = stack.enter_context(running(config, log, HUB_TEST=json.dumps(given)))
         started = Hub(ports["public"])
 
-        def listens_too() -> bool:
-            """Not asked through the proxy: that costs time, and a Hub gives its services ten seconds."""
-            assert process.poll() is None, "the Hub has ended"
-            return (tmp_path / "data" / "gateway.json").exists()
-
         def serves() -> bool:
             assert process.poll() is None, "the Hub has ended"
-            return started.ask("GET", f"{PREFIX}/healthz", token="")[0] == 200
+            return listens(ports["public"]) and started.ask("GET", "/hub/api/", token="")[0] == 200
 
-        until(listens_too, "the Hub's gateway does not listen", 60)
-        until(serves, "the Hub's gateway does not serve", 60)
+        until(serves, "the Hub does not serve", 60)
         yield started
-        # The Hub ends its services, and they end what they have started.
+        # The Hub ends its services and servers, and they end what they have started.
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         assert "Traceback" not in log.read_text(), log.read_text()[-10_000:]
-        until(lambda: not (tmp_path / "data" / "gateway.json").exists(), "the gateway has not ended")
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A Hub that has started the gateway as its service."""
+    announced = tmp_path / "data" / "gateway.json"
+    words = ["--backend=process", "--allow-unsandboxed", f"--data-dir={tmp_path / 'data'}"]
+    more = ["--trusted-proxies=127.0.0.1", "--pool-size=0", "--ServeApp.burst_size=0"]
+    with running_hub(tmp_path, *words, *more) as started:
+        # Not asked through the proxy at first: that costs time, and a Hub gives its services ten seconds.
+        until(announced.exists, "the Hub's gateway does not listen", 60)
+        until(
+            lambda: started.ask("GET", f"{PREFIX}/healthz", token="")[0] == 200,
+            "the Hub's gateway does not serve",
+            60,
+        )
+        yield started
+    until(lambda: not announced.exists(), "the gateway has not ended")
 
 
 @pytest.mark.nightly
@@ -202,3 +248,73 @@ def test_the_users_of_a_hub(hub: Hub) -> None:
 
     hub.revoke("ada", revoked_later)
     until(lambda: hub.gateway("GET", "/v1/sessions", token=ada)[0] == 401, "a revoked token lives", 20)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("internal_ssl", [False, True], ids=["plain", "internal_ssl"])
+def test_what_a_hub_spawns(tmp_path: Path, *, internal_ssl: bool) -> None:
+    """Its user, a visitor, a stranger; what the Hub is told; another server; the end, and the next start."""
+    with running_hub(tmp_path, "--backend=process", spawns=True, internal_ssl=internal_ssl) as hub:
+        hub.add("eve")
+        hub.start("ada")
+        ada, bob, eve = (hub.token(user)[0] for user in ("ada", "bob", "eve"))
+
+        def run(code: str, token: str = ada, at: str = "/user/ada") -> tuple[int, Any]:
+            status, result = hub.ask("POST", f"{at}/v1/sessions/x/execute", {"code": code}, token=token)
+            return status, result.get("text") or result.get("reason")
+
+        def role(token: str) -> Any:
+            status, me = hub.ask("GET", "/user/ada/v1/me", token=token)
+            return me["role"] if status == 200 else status
+
+        assert run("x = 6 * 7; x") == (200, "42")
+        assert [role(token) for token in (ada, bob, eve, "0123456789abcdef")] == ["admin", "user", 403, 401]
+        assert run("x = 1; x", bob) == (200, "1")
+        assert run("1", eve) == (403, "forbidden")
+
+        # The proxy's own look at activity comes every five minutes.
+        before = hub.servers("ada")[""]["last_activity"]
+        assert run("x") == (200, "42")
+        until(lambda: hub.servers("ada")[""]["last_activity"] > before, "the Hub is told nothing", 30)
+
+        hub.start("ada", "lab")
+        assert run("'x' in globals()", at="/user/ada/lab") == (200, "False")
+        homes = tmp_path / "homes" / "ada" / ".local" / "share" / "cellgate"
+        assert (homes / "gateway.json").exists()
+        assert (homes / "servers" / "lab" / "gateway.json").exists()
+        hub.stop("ada", "lab")
+        assert not (homes / "servers" / "lab" / "gateway.json").exists()
+
+        hub.stop("ada")
+        assert not (homes / "gateway.json").exists(), "it was not ended in order"
+        hub.start("ada")
+        status, found = hub.ask("GET", "/user/ada/v1/sessions/x/executions", token=ada)
+        assert (status, len(found["executions"])) == (200, 2)
+        assert run("'x' in globals()") == (200, "False")
+
+
+@pytest.mark.nightly
+def test_a_browser_signs_in_at_the_hub(tmp_path: Path) -> None:
+    """By the Hub's own pages: its user without being asked, a visitor who agrees, and out again."""
+    with running_hub(tmp_path, "--backend=process", spawns=True) as hub, ExitStack() as stack:
+        browsers = Browsers()
+        stack.callback(browsers.close)
+        hub.start("ada")
+        pages = {}
+        for name in ("ada", "bob"):
+            page = pages[name] = stack.enter_context(opened(browsers.get()))
+            page.goto(f"{hub.origin}/user/ada/#/gateway")
+            page.wait_for_url("**/hub/login**")
+            page.fill("#username_input", name)
+            page.fill("#password_input", "x")
+            page.click("#login_submit")
+        pages["bob"].click("button:text-is('Authorize')")
+        for name, page in pages.items():
+            page.wait_for_selector(f"header .who:text-is('{name}')")
+        assert pages["ada"].url == f"{hub.origin}/user/ada/#/gateway", "where it was"
+        pages["ada"].click("button[aria-label='Sign out']")
+        pages["ada"].wait_for_url("**/hub/log**")
+        pages["ada"].goto(f"{hub.origin}/user/ada/")
+        # A moment after the Hub was asked, the page does not go there by itself.
+        pages["ada"].click("text=sign in at JupyterHub")
+        pages["ada"].wait_for_url("**/hub/login**")

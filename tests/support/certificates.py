@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_USES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+
 
 class Authority:
     """Signs certificates; `file` has its own. All of them are valid for an hour."""
@@ -32,7 +34,7 @@ class Authority:
         made = (
             self._certificate(subject, key, x509.BasicConstraints(ca=False, path_length=None))
             .add_extension(x509.SubjectAlternativeName(_names(hosts or ("127.0.0.1",))), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(_USES), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         files = self.folder / f"{name}.pem", self.folder / f"{name}.key"

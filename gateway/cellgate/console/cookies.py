@@ -3,12 +3,14 @@ there, or as to a Jupyter server. Pure.
 
 Their names begin like those of all our cookies, so that no program at a port of a session gets them, nor can
 set them by its answers (``ports.headers``). Cookies know no ports, so the name has that of the gateway:
-otherwise two gateways on one host would sign each other's users out.
+otherwise two gateways on one host would sign each other's users out. That of the way to a provider has a sum
+of the gateway's path, too.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,6 +55,9 @@ class CookiePlace:
         except ValueError:
             port = None
         name = f"{prefix}{self.purpose}"
+        if self.asking and self.base_url:
+            # Gateways of one host, as those of a Hub, may all get it.
+            name = f"{name}-{zlib.crc32(self.base_url.encode()):08x}"
         return name if port is None else f"{name}-{port}"
 
     @property

@@ -21,6 +21,7 @@ from cellgate.http.access import is_own_page
 from cellgate.http.base import BaseHandler, UntaggedHandler
 from cellgate.http.operation import requires
 from cellgate.http.plain_page import POLICY, Form, plain_page
+from cellgate.identity.hub_sign_in import HubSignIn
 from cellgate.identity.oidc_sign_in import Begun, ProviderSignIn
 from cellgate.identity.principal import Login
 from cellgate.wire.models import SignInBody
@@ -333,8 +334,11 @@ def _used_up() -> NotAuthenticated:
 class ProviderHandler(_VisitHandler):
     """To the identity provider, to be signed in there."""
 
+    called = "identity provider"
+    cause = "oidc"
+
     @property
-    def provider(self) -> ProviderSignIn:
+    def provider(self) -> ProviderSignIn | HubSignIn:
         """The provider where users sign in. Raises NotFound."""
         if self.services.people.provider is None:
             raise NotFound("Nobody signs in at an identity provider here: --oidc-client-id allows that")
@@ -389,15 +393,38 @@ class ProviderAnswerHandler(ProviderHandler):
         # With more than one, a neighbour's page may have added its own.
         if begun is None or not provider.is_answer(begun, state, issuer):
             raise NotAuthenticated(
-                "This browser has not asked the identity provider to be signed in here, or not lately:"
-                " begin again",
-                cause="oidc",
+                f"This browser has not asked the {self.called} to be signed in here, or not lately: begin"
+                " again",
+                cause=self.cause,
             )
         if not code:
-            raise NotAuthenticated("The identity provider has signed nobody in: begin again", cause="oidc")
+            raise NotAuthenticated(f"The {self.called} has signed nobody in: begin again", cause=self.cause)
         self.sender.check_attempts()
         login = await provider.login(begun, code, self.back, self.sender.origin)
         return self.services.people.access.authentication.admitted(login)
+
+
+class HubHandler(ProviderHandler):
+    """To the Hub, to be signed in there."""
+
+    called = "Hub"
+    cause = "hub"
+
+    @property
+    def provider(self) -> HubSignIn:
+        """The Hub where users sign in. Raises NotFound."""
+        if self.services.people.hub is None:
+            raise NotFound("Nobody signs in at a Hub here: --jupyterhub allows that")
+        return self.services.people.hub
+
+    @property
+    def back(self) -> str:
+        """The address to which the Hub sends the browser back, as it is registered there."""
+        return self.provider.back
+
+
+class HubAnswerHandler(ProviderAnswerHandler, HubHandler):
+    """Back from the Hub."""
 
 
 class _FormHandler(Entrance):
@@ -420,8 +447,10 @@ class SignInHandler(_FormHandler):
 
     @requires()
     async def get(self) -> None:
-        """Answer the ways to sign in, for the page before anybody has."""
-        self.answer({"provider": self.services.people.provider is not None})
+        """Answer the ways to sign in, for the page before anybody has, and where else to sign out."""
+        people = self.services.people
+        out = "" if people.hub is None else people.hub.out
+        self.answer({"provider": people.provider is not None, "hub": people.hub is not None, "out": out})
 
     @requires()
     async def post(self) -> None:

@@ -118,6 +118,8 @@ CONSOLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/console/sign-out", console.SignOutHandler),
     ("/console/oidc", console.ProviderHandler),
     ("/console/oidc/callback", console.ProviderAnswerHandler),
+    ("/console/hub", console.HubHandler),
+    ("/oauth_callback", console.HubAnswerHandler),
     ("/console/{asset}", console.ConsoleFileHandler),
 )
 """The paths of the page for people: for its browser alone, so they may change with it."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cellgate.http.metrics import Metrics
     from cellgate.http.tracing import Tracer
     from cellgate.identity.derived import DerivedTokens
+    from cellgate.identity.hub_sign_in import HubSignIn
     from cellgate.identity.oidc_sign_in import ProviderSignIn
     from cellgate.jobs.jobs import Jobs
     from cellgate.packages.installer import Installer
@@ -73,7 +74,7 @@ class People:
     """Who may come in, by what, and how much each may use.
 
     `sign_ins`: those of browsers at the console. `provider`: where browsers sign in at an identity provider,
-    if they can.
+    if they can; `hub`: the same at a JupyterHub.
     """
 
     access: AccessPolicy
@@ -82,6 +83,7 @@ class People:
     sign_ins: SignIns
     derived_tokens: DerivedTokens
     provider: ProviderSignIn | None = None
+    hub: HubSignIn | None = None
 
 
 @dataclass(frozen=True, slots=True)

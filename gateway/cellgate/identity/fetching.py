@@ -2,7 +2,7 @@
 
 httpcore2 follows no redirects and reads nothing from the environment, so an answer comes from the URL that
 was asked, or not at all. TLS trusts what Python's default context trusts (``SSL_CERT_FILE`` names another
-list). What the answer means is the caller's business.
+list), unless the caller brings another context. What the answer means is the caller's business.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ class FetchedAnswer:
 class Fetcher:
     """Connections to one service, which messages call `name`. `close` it at the end."""
 
-    def __init__(self, name: str, *, seconds: float = ASK_SECONDS) -> None:
+    def __init__(
+        self, name: str, *, seconds: float = ASK_SECONDS, context: ssl.SSLContext | None = None
+    ) -> None:
         self.name = name
         self._seconds = seconds
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=ssl.create_default_context(), max_connections=CONNECTIONS, keepalive_expiry=30.0
+            ssl_context=context or ssl.create_default_context(),
+            max_connections=CONNECTIONS,
+            keepalive_expiry=30.0,
         )
 
     async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> FetchedAnswer:
@@ -49,6 +53,12 @@ class Fetcher:
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         return await self._send("POST", url, kind, urlencode(form).encode(), most)
 
+    async def post_json(
+        self, url: str, body: bytes, *, most: int, headers: Mapping[str, str]
+    ) -> FetchedAnswer:
+        """Return the same of JSON that is sent."""
+        return await self._send("POST", url, {"Content-Type": "application/json", **headers}, body, most)
+
     async def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, most: int
     ) -> FetchedAnswer:
@@ -58,7 +68,10 @@ class Fetcher:
                 return await self._ask(method, url, sent, body, most)
         except TimeoutError as error:
             raise IdentityUnavailable(f"{self.name} did not answer within {self._seconds:g} s") from error
-        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
+        except (
+            *(httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException),
+            ssl.SSLError,  # an alert that comes once the connection is made, as TLS 1.3 has them
+        ) as error:
             raise IdentityUnavailable(f"{self.name} can't be reached") from error
 
     async def _ask(

@@ -1,7 +1,7 @@
-"""Logins by tokens of a JupyterHub that runs the gateway as one of its services.
+"""Logins by tokens of a JupyterHub that runs the gateway, as one of its services or as a user's server.
 
 The Hub is asked about a token with the token itself (`GET /user` of its API), as its services do, and
-answers with the user and the token's scopes; one of them must be access to this service. Its answer counts
+answers with the user and the token's scopes; one of them must be access to this gateway. Its answer counts
 for some seconds, so a token that was revoked soon opens nothing; the tokens of open connections are asked
 about again and again for as long as they are open. Tokens are kept in memory for that, and nowhere else.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -23,11 +23,11 @@ import msgspec
 
 from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken, ShuttingDown
 from cellgate.fairness.shares import Shares
-from cellgate.identity.addresses import check_url
 from cellgate.identity.authentication import Authenticator, LoginListener
 from cellgate.identity.fetching import CONNECTIONS, Fetcher
+from cellgate.identity.hub_settings import HubSettings
 from cellgate.identity.principal import Ask, Login, Principal, Role
-from cellgate.identity.tokens import check_name
+from cellgate.identity.tokens import check_name, digest
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.tasks import Supervisor, outcome
 
@@ -54,35 +54,6 @@ MOST_ANSWER = 256 * 1024
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
 """What is sent on to the Hub: no character of it can end a header."""
-
-
-@dataclass(frozen=True, slots=True)
-class HubSettings:
-    """A Hub's API, and the scopes of which a token needs one."""
-
-    api_url: str
-    scopes: frozenset[str]
-
-
-def hub_settings(environment: Mapping[str, str]) -> HubSettings:
-    """Return the settings that a Hub gives a service in its environment. Raises InvalidInput."""
-    url = environment.get("JUPYTERHUB_API_URL", "")
-    name = environment.get("JUPYTERHUB_SERVICE_NAME", "")
-    if not url or not name:
-        raise InvalidInput(
-            "JUPYTERHUB_API_URL and JUPYTERHUB_SERVICE_NAME are missing: a JupyterHub sets them for the"
-            " services that it starts"
-        )
-    text = environment.get("JUPYTERHUB_OAUTH_ACCESS_SCOPES", "")
-    try:
-        scopes = msgspec.json.decode(text, type=frozenset[str]) if text else frozenset()
-    except msgspec.MsgspecError as error:
-        raise InvalidInput(f"JUPYTERHUB_OAUTH_ACCESS_SCOPES is not a list of scopes: {error}") from error
-    # A Hub and its services may be on a network of their own, where it speaks plain HTTP.
-    check_url(url, "JUPYTERHUB_API_URL", plain=True)
-    return HubSettings(
-        url.rstrip("/"), scopes or frozenset({"access:services", f"access:services!service={name}"})
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +102,11 @@ class _Questions:
         return task
 
 
+def hub_fetcher(settings: HubSettings) -> Fetcher:
+    """Return connections to the Hub, by its certificates if it has ``internal_ssl``. Raises InvalidInput."""
+    return Fetcher(HUB, context=None if settings.tls is None else settings.tls.context())
+
+
 class HubAuthenticator(Authenticator):
     """An Authenticator, for any other token: only the Hub can tell whether one is its own."""
 
@@ -144,8 +120,8 @@ class HubAuthenticator(Authenticator):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._of_known = _Questions(fetcher or Fetcher(HUB))
-        self._of_others = _Questions(fetcher or Fetcher(HUB))
+        self._of_known = _Questions(fetcher or hub_fetcher(settings))
+        self._of_others = _Questions(fetcher or hub_fetcher(settings))
         self._monotonic = monotonic
         self._entries: dict[bytes, _Entry] = {}
         self._by_id: dict[str, bytes] = {}
@@ -169,6 +145,12 @@ class HubAuthenticator(Authenticator):
         if not _TOKEN.fullmatch(token):
             return None
         return Ask(partial(self._current, token, given), given in self._known)
+
+    async def confirmed(self, token: str, origin: str) -> HubLogin:
+        """Return the login of a token that the Hub has just given out. Raises as the question about it."""
+        if not _TOKEN.fullmatch(token):
+            raise IdentityUnavailable(f"{HUB} gave out something that is no token")
+        return await self._ask(token, digest(token), origin)
 
     async def _current(self, token: str, given: bytes, origin: str) -> HubLogin:
         """Return the login as the Hub has it now or, while it gives no answer, as it had it a moment ago."""
@@ -249,43 +231,54 @@ class HubAuthenticator(Authenticator):
             raise Forbidden("This is the token of a service of the Hub; the gateway takes those of users")
         if not self._settings.scopes.intersection(user.scopes):
             raise Forbidden(
-                "This token does not give access to this service of the Hub: both its user and the token need"
-                f" the scope {' or '.join(sorted(self._settings.scopes))}"
+                "The Hub gives this token no access to this gateway: both its user and the token need the"
+                f" scope {' or '.join(sorted(self._settings.scopes))}"
             )
         try:
-            # `admin` is about the user, whose token may be limited, as that of their notebook server is.
-            role = Role.ADMIN if user.admin and ADMIN_SCOPE in user.scopes else Role.USER
-            login = Login.of(Principal(check_name(user.name), role))
+            login = Login.of(Principal(check_name(user.name), self._role(user)))
         except InvalidInput as error:
             raise Forbidden(f"The Hub's user can't be a principal: {error.message}") from error
         return HubLogin(login.principal, login.permissions, login.reach, name)
+
+    def _role(self, user: _User) -> Role:
+        if self._settings.is_spawned:
+            return Role.ADMIN if user.name == self._settings.user else Role.USER
+        # `admin` is about the user, whose token may be limited, as that of their notebook server is.
+        return Role.ADMIN if user.admin and ADMIN_SCOPE in user.scopes else Role.USER
 
     def is_valid(self, login: Login) -> bool | None:
         if not isinstance(login, HubLogin):
             return None
         given = self._by_id.get(login.id)
-        return given is not None and self._entries[given].login == login
+        if given is None:
+            return False
+        entry = self._entries[given]
+        return entry.login == login and self._monotonic() - entry.asked_at < PATIENCE_SECONDS
 
     def follow(self, listener: LoginListener) -> None:
         self._tasks.repeat(lambda: self._look(listener), "tokens of the Hub", pause=LOOK_SECONDS)
 
     async def _look(self, listener: LoginListener) -> float:
         in_use = {login.id for login in listener.open_logins() if isinstance(login, HubLogin)}
+        # Each batch may wait for a Hub that hangs: logins that are too old after it are forgotten.
+        asked: set[bytes] = set()
+        while batch := self._due(in_use, asked):
+            asked.update(given for given, _ in batch)
+            # Whatever comes of it, `is_valid` tells.
+            await asyncio.gather(*(self._ask(token, given) for given, token in batch), return_exceptions=True)
+        return LOOK_SECONDS
+
+    def _due(self, in_use: Container[str], asked: Container[bytes]) -> list[tuple[bytes, str]]:
+        """Forget the logins that the Hub has not confirmed for too long, and return the next to ask about."""
         now = self._monotonic()
         due = []
         for given, entry in tuple(self._entries.items()):
             age = now - entry.asked_at
             if age >= PATIENCE_SECONDS:
                 self._forget(given)
-            elif age >= CHECK_SECONDS and entry.login.id in in_use:
-                due.append((given, entry))
-        for start in range(0, len(due), CONNECTIONS):
-            batch = due[start : start + CONNECTIONS]
-            # Whatever comes of it, `is_valid` tells.
-            await asyncio.gather(
-                *(self._ask(entry.token, given) for given, entry in batch), return_exceptions=True
-            )
-        return LOOK_SECONDS
+            elif age >= CHECK_SECONDS and entry.login.id in in_use and given not in asked:
+                due.append((given, entry.token))
+        return due[:CONNECTIONS]
 
     async def close(self) -> None:
         await self._tasks.cancel()

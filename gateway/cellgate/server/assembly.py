@@ -28,6 +28,7 @@ from cellgate.server import tracing
 from cellgate.server.acts import ActRecorder
 from cellgate.server.allocator import Trimmer
 from cellgate.server.front import Announcement, bind, bind_debug, front_url, open_front, open_listeners
+from cellgate.server.hub_activity import HubActivity
 from cellgate.server.kernels import open_ground, open_kernels
 from cellgate.server.observing import Observer, Sampler
 from cellgate.server.people import Changes, measure_records, open_people, watch_quotas
@@ -205,6 +206,11 @@ def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExi
     ):
         stack.push_async_callback(work.close)
         work.start()
+    hub = settings.people.hub
+    if hub is not None and hub.activity_url:
+        activity = HubActivity(hub, services.sessions.manager.everybodys)
+        stack.push_async_callback(activity.close)
+        activity.start()
 
 
 def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer | None:

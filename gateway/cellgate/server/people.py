@@ -16,6 +16,7 @@ from cellgate.identity.authentication import Authentication, Authenticator
 from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.directory import PrincipalDirectory
 from cellgate.identity.hub import HubAuthenticator
+from cellgate.identity.hub_sign_in import HubSignIn
 from cellgate.identity.librechat import open_librechat
 from cellgate.identity.oidc import OidcAuthenticator
 from cellgate.identity.oidc_sign_in import ProviderSignIn
@@ -32,7 +33,7 @@ from cellgate_kernels.base.threads import Lane
 
 async def open_people(settings: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> People:
     """Open the users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
-    people, provider = settings.people, None
+    people, provider, hub = settings.people, None, None
     directory = PrincipalDirectory(reader_of_users(settings.data_dir), people.token)
     others: list[Authenticator] = []
     if people.librechat_key is not None:
@@ -46,7 +47,11 @@ async def open_people(settings: GatewaySettings, metrics: Metrics, stack: AsyncE
             stack.push_async_callback(provider.close)
     if people.hub is not None:
         # The last: it asks the Hub about every token that nobody else knows.
-        others.append(HubAuthenticator(people.hub))
+        logins = HubAuthenticator(people.hub)
+        others.append(logins)
+        if people.hub.token:
+            hub = HubSignIn(people.hub, logins)
+            stack.push_async_callback(hub.close)
     authentication = Authentication(directory, tuple(others))
     stack.push_async_callback(authentication.close)
     await directory.refresh()
@@ -64,6 +69,7 @@ async def open_people(settings: GatewaySettings, metrics: Metrics, stack: AsyncE
         sign_ins=SignIns(authentication.is_valid),
         derived_tokens=DerivedTokens(authentication.is_valid),
         provider=provider,
+        hub=hub,
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cellgate.http.listener.certificate import TlsFiles
-    from cellgate.identity.hub import HubSettings
+    from cellgate.identity.hub_settings import HubSettings
     from cellgate.identity.oidc_settings import OidcSettings
     from cellgate.ports.origin import PortsOrigin
     from cellgate.quotas.quotas_file import QuotaSettings

@@ -1,4 +1,5 @@
-"""A JupyterHub for tests/clients/test_hub.py: it runs the gateway as a service, and another manages tokens.
+"""A JupyterHub for tests/clients/test_hub.py: it runs the gateway as a service, or spawns one for each user,
+and another service manages users and tokens.
 
 The test gives ports, folders and the gateway's command as JSON in the variable HUB_TEST.
 """
@@ -14,22 +15,35 @@ c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{given['hub']}"
 c.JupyterHub.db_url = f"sqlite:///{given['folder']}/hub.sqlite"
 c.JupyterHub.cookie_secret_file = f"{given['folder']}/cookie_secret"
 # The test starts the proxy: a Hub that starts it gives up after ten seconds, which a busy machine may need.
-c.ConfigurableHTTPProxy.should_start = False
+# With internal_ssl it has to: the Hub makes the proxy's certificates.
+c.ConfigurableHTTPProxy.should_start = given["internal_ssl"]
+c.ConfigurableHTTPProxy.command = [given["proxy"]]
 c.ConfigurableHTTPProxy.auth_token = given["proxy_token"]
-c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{given['proxy_api']}"
+scheme = "https" if given["internal_ssl"] else "http"
+c.ConfigurableHTTPProxy.api_url = f"{scheme}://127.0.0.1:{given['proxy_api']}"
+c.JupyterHub.internal_ssl = given["internal_ssl"]
+c.JupyterHub.internal_certs_location = f"{given['folder']}/certificates"
 c.JupyterHub.authenticator_class = "dummy"
 c.Authenticator.allow_all = True
 c.Authenticator.admin_users = {"root"}
+service = {
+    "name": "cellgate",
+    "url": f"http://127.0.0.1:{given['gateway']}",
+    "command": given["command"],
+    "environment": given["environment"],
+}
 c.JupyterHub.services = [
-    {
-        "name": "cellgate",
-        "url": f"http://127.0.0.1:{given['gateway']}",
-        "command": given["command"],
-        "environment": given["environment"],
-    },
+    *([] if given["spawns"] else [service]),
     {"name": "steward", "api_token": given["steward"]},
 ]
+c.JupyterHub.spawner_class = "simple"
+c.JupyterHub.allow_named_servers = True
+c.SimpleLocalProcessSpawner.home_dir_template = f"{given['folder']}/homes/{{username}}"
+c.Spawner.cmd = given["command"]
+c.Spawner.environment = given["environment"]
+c.Spawner.start_timeout = c.Spawner.http_timeout = 120
 c.JupyterHub.load_roles = [
-    {"name": "steward", "scopes": ["admin:users", "tokens"], "services": ["steward"]},
+    {"name": "steward", "scopes": ["admin:users", "admin:servers", "tokens"], "services": ["steward"]},
+    {"name": "visitors", "scopes": ["access:servers!user=ada"], "users": ["bob"]},
     {"name": "analysts", "scopes": ["access:services!service=cellgate"], "users": ["ada", "root"]},
 ]

@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 
 from cellgate.client import ConnectionFailed, Gateway
+from cellgate.errors import IdentityUnavailable
 from cellgate.http.listener import certificate
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.identity.fetching import Fetcher
+from cellgate.identity.hub_settings import HubTls
 from cellgate_kernels.base.errors import InvalidInput
 from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.base.threads import Lane
@@ -367,3 +370,39 @@ async def test_who_begins_tls_where_there_is_none_is_told_at_once(authority: Aut
         writer.close()
         await writer.wait_closed()
     assert closed == {"tls_handshake": 2}
+
+
+async def test_with_a_hubs_files_only_clients_with_its_certificate_are_answered(tmp_path: Path) -> None:
+    """As JupyterHub's own servers do with internal_ssl; what we ask of the Hub has the same files."""
+    authority, foreign = Authority(tmp_path), Authority(tmp_path, "foreign")
+    certificate, key = authority.issue("server")
+    files = HubTls(key, certificate, authority.file)
+    others = foreign.issue("other")
+    lane = Lane("files", 1)
+    opened = await Certificate.open(TlsFiles(certificate, key, authority.file), lane)
+    trusting = authority.context()
+    stranger = authority.context()
+    stranger.load_cert_chain(*others)
+    async with listening({"/": Handler}, certificate=opened) as (port, _):
+        url = f"https://{HOST}:{port}/?size=5"
+        for context in (trusting, stranger):
+            fetcher = Fetcher("The server", context=context)
+            with pytest.raises(IdentityUnavailable):
+                await fetcher.get(url, most=10)
+            await fetcher.close()
+        fetcher = Fetcher("The server", context=files.context())
+        assert (await fetcher.get(url, most=10)).body == b"xxxxx"
+        await fetcher.close()
+    lane.close()
+
+
+async def test_files_of_a_hub_that_can_not_be_used(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).issue("server")
+    nothing = tmp_path / "nothing.pem"
+    for files in (HubTls(nothing, certificate, certificate), HubTls(key, certificate, nothing)):
+        with pytest.raises(InvalidInput, match="internal_ssl can't be used"):
+            files.context()
+    lane = Lane("files", 1)
+    with pytest.raises(InvalidInput, match=r"The certificates in .* can't be used"):
+        await Certificate.open(TlsFiles(certificate, key, nothing), lane)
+    lane.close()

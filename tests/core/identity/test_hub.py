@@ -28,8 +28,8 @@ from cellgate.identity.hub import (
     PATIENCE_SECONDS,
     REFUSED_SECONDS,
     HubAuthenticator,
-    hub_settings,
 )
+from cellgate.identity.hub_settings import hub_settings
 from cellgate.identity.principal import DEFAULT, Ask, Login, Permission, Principal, Reach, Role
 from cellgate.identity.store.opening import open_users, reader_of_users
 from cellgate.identity.tokens import digest
@@ -72,10 +72,12 @@ class Api(Fetcher):
 class Service:
     """The gateway as the Hub's service, at a time that stands still."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] = SERVICE) -> None:
         self.api = Api()
         self.now = 1000.0
-        self.logins = HubAuthenticator(hub_settings(SERVICE), fetcher=self.api, monotonic=lambda: self.now)
+        self.logins = HubAuthenticator(
+            hub_settings(environment), fetcher=self.api, monotonic=lambda: self.now
+        )
         self.connected: list[Login] = []
 
     async def login(self, token: str = "t", origin: str = "10.0.0.1") -> Login:
@@ -159,8 +161,8 @@ async def test_an_administrator_needs_a_token_that_allows_it(
 @pytest.mark.parametrize(
     ("model", "what"),
     [
-        (user(scopes=[]), "both its user and the token need the scope"),
-        (user(scopes=["access:services!service=other", "self"]), "need the scope"),
+        (user(scopes=[]), "both its user and the token need"),
+        (user(scopes=["access:services!service=other", "self"]), "both its user and the token need"),
         (user("svc", kind="service"), "token of a service"),
         (user("a b"), "can't be a principal"),
         (user(""), "can't be a principal"),
@@ -413,3 +415,112 @@ def test_the_scopes_that_give_access() -> None:
     assert hub_settings(SERVICE).scopes == {"access:services", ACCESS}
     named = SERVICE | {"JUPYTERHUB_OAUTH_ACCESS_SCOPES": '["custom:cellgate"]'}
     assert hub_settings(named).scopes == {"custom:cellgate"}
+    named = SERVICE | {"JUPYTERHUB_OAUTH_ACCESS_SCOPES": '["access:services!service=cellgate"]'}
+    assert hub_settings(named).scopes == {"access:services", ACCESS}
+
+
+SERVER = {
+    "JUPYTERHUB_API_URL": "http://hub:8081/hub/api",
+    "JUPYTERHUB_API_TOKEN": "the-servers-token",
+    "JUPYTERHUB_SERVICE_URL": "http://:8888/user/ada/lab/",
+    "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/lab/",
+    "JUPYTERHUB_BASE_URL": "/",
+    "JUPYTERHUB_USER": "ada",
+    "JUPYTERHUB_SERVER_NAME": "lab",
+    "JUPYTERHUB_ACTIVITY_URL": "http://hub:8081/hub/api/users/ada/activity",
+    "JUPYTERHUB_OAUTH_ACCESS_SCOPES": '["access:servers!server=ada/lab", "access:servers!user=ada"]',
+}
+
+
+def test_a_spawned_server_is_told_apart_by_its_environment() -> None:
+    found = hub_settings(SERVER)
+    assert (found.is_spawned, found.user, found.server) == (True, "ada", "lab")
+    assert found.scopes == {"access:servers", "access:servers!server=ada/lab", "access:servers!user=ada"}
+    assert (found.client_id, found.callback) == ("jupyterhub-user-ada-lab", "/user/ada/lab/oauth_callback")
+    assert (found.pages, found.activity_interval, found.tls) == ("/hub/", 300.0, None)
+    assert "the-servers-token" not in repr(found)
+    without = {name: value for name, value in SERVER.items() if "SCOPES" not in name}
+    assert hub_settings(without).scopes == found.scopes
+    own = {"JUPYTERHUB_CLIENT_ID": "c", "JUPYTERHUB_OAUTH_CALLBACK_URL": "/b", "JUPYTERHUB_SERVER_NAME": ""}
+    named = hub_settings(SERVER | own | {"JUPYTERHUB_HOST": "https://hub.example.org"})
+    assert (named.client_id, named.callback, named.pages) == ("c", "/b", "https://hub.example.org/hub/")
+    assert hub_settings(SERVER | own | {"JUPYTERHUB_CLIENT_ID": ""}).client_id == "jupyterhub-user-ada"
+    # A service that a Hub starts as some user of the system has both.
+    service = hub_settings(SERVER | {"JUPYTERHUB_SERVICE_NAME": "cellgate"})
+    assert (service.is_spawned, service.server, service.activity_url) == (False, "", "")
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"JUPYTERHUB_USER": ""}, "are missing"),
+        ({"JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_TOKEN, JUPYTERHUB_SERVICE_URL or"),
+        ({"JUPYTERHUB_SERVICE_PREFIX": ""}, "is missing"),
+        ({"JUPYTERHUB_ACTIVITY_URL": "x"}, "JUPYTERHUB_ACTIVITY_URL must be a URL"),
+        ({"JUPYTERHUB_ACTIVITY_INTERVAL": "0"}, "JUPYTERHUB_ACTIVITY_INTERVAL must be"),
+        ({"JUPYTERHUB_ACTIVITY_INTERVAL": "soon"}, "JUPYTERHUB_ACTIVITY_INTERVAL must be"),
+        ({"JUPYTERHUB_SSL_KEYFILE": "/key"}, "are needed together"),
+    ],
+)
+def test_an_environment_of_a_server_that_no_hub_makes(changed: dict[str, str], what: str) -> None:
+    with pytest.raises(InvalidInput, match=what):
+        hub_settings(SERVER | changed)
+
+
+@pytest.mark.parametrize(
+    ("model", "role"),
+    [
+        (user("ada", scopes=["access:servers!server=ada/lab"]), Role.ADMIN),
+        (user("bob", scopes=["access:servers!server=ada/lab"]), Role.USER),
+        (user("bob", scopes=["access:servers!user=ada"]), Role.USER),
+        (user("root", scopes=["access:servers", "admin:users"], admin=True), Role.USER),
+    ],
+)
+async def test_the_user_of_a_server_is_its_administrator(model: dict[str, Any], role: Role) -> None:
+    service = Service(SERVER)
+    service.api.users["t"] = model
+    assert (await service.login()).principal == Principal(model["name"], role)
+    await service.logins.close()
+
+
+@pytest.mark.parametrize(
+    "scopes", [[], ["access:servers!server=ada/"], ["access:servers!user=bob"], ["self"]]
+)
+async def test_a_stranger_at_a_server(scopes: list[str]) -> None:
+    service = Service(SERVER)
+    service.api.users["t"] = user("bob", scopes=scopes)
+    with pytest.raises(Forbidden, match="access:servers"):
+        await service.login()
+    await service.logins.close()
+
+
+async def test_a_hub_that_hangs_keeps_no_login_for_longer(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question takes time: logins that nobody has asked about yet grow too old meanwhile."""
+    monkeypatch.setattr(hub, "CONNECTIONS", 2)
+    for number in range(7):
+        service.api.users[f"u{number}"] = user(f"u{number}")
+        service.connected.append(await service.login(f"u{number}"))
+    asked = len(service.api.asked)
+    service.now += CHECK_SECONDS
+
+    async def hangs(*_: object, **__: object) -> FetchedAnswer:
+        # Two at once wait for this long.
+        service.now += 10
+        raise IdentityUnavailable("The Hub did not answer within 20 s")
+
+    monkeypatch.setattr(service.api, "get", hangs)
+    await service.logins._look(service)
+    assert service.now - 1000 < CHECK_SECONDS + PATIENCE_SECONDS + 20
+    assert len(service.api.asked) == asked
+    assert not service.logins._entries
+    assert not any(service.logins.is_valid(login) for login in service.connected)
+
+
+async def test_a_login_is_too_old_before_anybody_looks(service: Service) -> None:
+    login = await service.login()
+    service.now += PATIENCE_SECONDS - 1
+    assert service.logins.is_valid(login)
+    service.now += 1
+    assert not service.logins.is_valid(login)

@@ -68,7 +68,7 @@ def come_back(browser: Browser, address: str, **changes: str | None) -> Response
 def test_somebody_is_signed_in_as_whom_the_provider_names(
     gateway: GatewayProcess, provider: Provider
 ) -> None:
-    assert gateway.get("/console/sign-in", token=None).json() == {"provider": True}
+    assert gateway.get("/console/sign-in", token=None).json()["provider"] is True
     browser = Browser(gateway)
     question = asked(browser)
     address = provider.sign_in(question)
@@ -218,7 +218,8 @@ def test_nobody_else_begins_or_ends_there(gateway: GatewayProcess) -> None:
 
 def test_without_a_client_id_nobody_signs_in_there(start_gateway: StartGateway) -> None:
     gateway = start_gateway(oidc_issuer="https://login.example.org", oidc_audience="cellgate")
-    assert gateway.get("/console/sign-in", token=None).json() == {"provider": False}
+    none = {"provider": False, "hub": False, "out": ""}
+    assert gateway.get("/console/sign-in", token=None).json() == none
     for path in ("/console/oidc", "/console/oidc/callback?code=x&state=y"):
         assert Browser(gateway).visit(path).status == 404
 

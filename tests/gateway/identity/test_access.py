@@ -77,6 +77,8 @@ PUBLIC = {
     ("POST", "/console/sign-in"),
     ("GET", "/console/oidc"),
     ("GET", "/console/oidc/callback"),
+    ("GET", "/console/hub"),
+    ("GET", "/oauth_callback"),
     ("POST", "/console/sign-out"),
 }
 ROWS = [

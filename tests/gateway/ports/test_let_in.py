@@ -477,7 +477,9 @@ def test_who_sent_too_many_wrong_tokens_makes_us_ask_no_hub(
     with hub() as (address, asked):
         monkeypatch.setenv("JUPYTERHUB_API_URL", address)
         monkeypatch.setenv("JUPYTERHUB_SERVICE_NAME", "cellgate")
-        with serving(tmp_path / "data", jupyterhub=True, ports_port=0, login_attempts=2) as gateway:
+        with serving(
+            tmp_path / "data", jupyterhub=True, allow_unsandboxed=True, ports_port=0, login_attempts=2
+        ) as gateway:
             url = f"{base_of(gateway)}/s/{PORT}/"
             tried: list[int] = []
 

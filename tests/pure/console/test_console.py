@@ -41,7 +41,11 @@ def test_a_cookie_is_for_one_gateway_and_its_paths(place: CookiePlace, name: str
 
 def test_by_tls_no_other_host_sets_the_cookie_of_who_asks_a_provider() -> None:
     place = CookiePlace("example.org", secure=True, base_url="/a", purpose=Purpose.ASKING)
-    assert place.field("s").startswith("__Host-cellgate-sign-in=s; Path=/; HttpOnly; SameSite=Lax; Secure")
+    assert place.name.startswith("__Host-cellgate-sign-in-")
+    assert place.field("s").startswith(f"{place.name}=s; Path=/; HttpOnly; SameSite=Lax; Secure")
+    # Gateways below other paths of the host get it, too, and have others.
+    assert replace(place, base_url="/b").name != place.name
+    assert replace(place, base_url="").name == "__Host-cellgate-sign-in"
 
 
 @pytest.mark.parametrize("place", [place for place, _, _ in PLACES])

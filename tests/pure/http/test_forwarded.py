@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,27 @@ def test_a_giant_list_is_read_from_its_end_only() -> None:
 )
 def test_scheme_and_host_are_checked(headers: dict[str, str], scheme: str | None, host: str | None) -> None:
     assert PROXIES.read(PROXY, headers) == Forwarded(PROXY, scheme, host)
+
+
+@pytest.mark.parametrize(
+    ("value", "scheme"),
+    [
+        ("https", "https"),
+        ("https,http", "https"),
+        ("https, http", "https"),
+        ("http,http", "http"),
+        ("x,https", None),
+    ],
+)
+def test_a_hubs_proxy_adds_its_own_scheme(value: str, scheme: str | None) -> None:
+    hub = replace(PROXIES, of_hub=True)
+    assert hub.read(PROXY, {"X-Forwarded-Proto": value}).scheme == scheme
+
+
+def test_whoever_connects_may_be_a_hubs_proxy_but_nobody_before_it() -> None:
+    anybody = TrustedProxies(of_hub=True, anybody=True)
+    assert anybody.trusts("203.0.113.7")
+    assert anybody.read("203.0.113.7", {"X-Forwarded-For": "6.6.6.6, 198.51.100.1"}).address == "198.51.100.1"
 
 
 @given(st.text(max_size=200), st.text(max_size=50), st.text(max_size=300))

@@ -17,17 +17,21 @@ from cellgate_kernels.base.options import option
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cellgate.identity.hub import HubSettings
+    from cellgate.identity.hub_settings import HubSettings
 
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """Where a Hub's service listens, below which path, and the host that the Hub's users name."""
+    """Where a Hub's service or server listens, below which path, and the host that the Hub's users name.
+
+    `ip`: empty for all addresses. `tls`: whether by the Hub's files.
+    """
 
     ip: str
     port: int
     prefix: str
     public_host: str | None
+    tls: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,8 @@ class VoucherSettings:
     )
     jupyterhub: bool = option(
         False,
-        "Serve as a service of the JupyterHub that the environment describes: at the address and below the "
-        "prefix that it gives, for its users with its tokens.",
+        "Serve as a service of the JupyterHub that the environment describes, or as a user's server: at its "
+        "address and prefix, with its tokens.",
     )
 
 
@@ -61,7 +65,7 @@ class IdentityOptions(BaseApp):
     flags = {  # noqa: RUF012
         "jupyterhub": (
             {"ServeApp": {"jupyterhub": True}},
-            "Serve as a service of the JupyterHub that the environment describes.",
+            "Serve as a service of the JupyterHub that the environment describes, or as a user's server.",
         ),
         **BaseApp.flags,
     }
@@ -101,8 +105,8 @@ class IdentityOptions(BaseApp):
         return absolute(file)
 
     def hub_settings(self) -> HubSettings | None:
-        """Return the settings of the Hub, if this is a service of one. Raises InvalidInput."""
-        from cellgate.identity.hub import hub_settings  # noqa: PLC0415
+        """Return the settings of the Hub, if one has started this. Raises InvalidInput."""
+        from cellgate.identity.hub_settings import hub_settings  # noqa: PLC0415
 
         return hub_settings(self.environment) if self.vouchers.jupyterhub else None
 
@@ -117,10 +121,14 @@ class IdentityOptions(BaseApp):
             public = urlsplit(self.environment.get("JUPYTERHUB_PUBLIC_URL", "")).hostname
         except ValueError as error:
             raise UsageError(f"JUPYTERHUB_SERVICE_URL or JUPYTERHUB_PUBLIC_URL is no URL: {error}") from error
-        if parts.scheme != "http" or not parts.hostname or not port:
+        # A spawner without an address means all of them: http://:8888.
+        named = bool(parts.hostname) or parts.netloc.startswith(":")
+        hub = self.hub_settings()
+        schemes = {"http"} if hub is None or hub.tls is None else {"http", "https"}
+        if parts.scheme not in schemes or not named or not port:
             raise UsageError(
-                f"JUPYTERHUB_SERVICE_URL is {url!r}; it must be one such as http://127.0.0.1:8888, without"
-                " TLS (internal_ssl)"
+                f"JUPYTERHUB_SERVICE_URL is {url!r}; it must be one such as http://127.0.0.1:8888, or with"
+                " TLS (internal_ssl) where the Hub gives JUPYTERHUB_SSL_KEYFILE, _CERTFILE and _CLIENT_CA"
             )
         prefix = self.environment.get("JUPYTERHUB_SERVICE_PREFIX", "/")
-        return HubAddress(parts.hostname, port, prefix, public)
+        return HubAddress(parts.hostname or "", port, prefix, public, parts.scheme == "https")

@@ -11,11 +11,14 @@ import logging
 import re
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import quote
 
-from cellgate.cli.base import UsageError, absolute
+from cellgate.cli.base import UsageError, absolute, users_folder
 from cellgate.cli.serve.given_settings import GivenSettings
 from cellgate.cli.serve.identity_options import IdentityOptions
 from cellgate.cli.serve.options import aliases_of, flags_of, is_given, read, traits_of
@@ -41,12 +44,15 @@ from cellgate_kernels.protocol.outputs import OutputCaps
 if TYPE_CHECKING:
     from cellgate.cli.serve.backends import Backend
     from cellgate.http.listener.certificate import TlsFiles
+    from cellgate.identity.hub_settings import HubSettings
     from cellgate.ports.origin import PortsOrigin
     from cellgate.quotas.quotas_file import QuotaSettings
     from cellgate.server.log import PacedHandler
 
 logger = logging.getLogger(__name__)
 
+SPAWNED: Mapping[str, object] = MappingProxyType({"pool_size": 0, "shutdown_grace": 5.0})
+"""Defaults of a server that a Hub spawned. After ten seconds a Hub's signals become less kind."""
 LOG_SECONDS = 60.0
 """Between two looks at how many lines the log left out."""
 
@@ -129,15 +135,32 @@ class ServeApp(IdentityOptions, PackageOptions):
         raise SystemExit(asyncio.run(self._serve(handler)))
 
     def _take_address_of_hub(self) -> None:
-        """Listen where a Hub's proxy expects its service, whatever the settings say."""
-        address = self.hub_address()
-        if address is None:
+        """Listen where a Hub's proxy expects us, whatever the settings say. Raises InvalidInput."""
+        address, hub = self.hub_address(), self.hub_settings()
+        if address is None or hub is None:
             return
         self.set_trait("ip", address.ip)
         self.set_trait("port", address.port)
         self.set_trait("base_url", address.prefix)
+        if address.tls and hub.tls is not None:
+            self.set_trait("tls_cert", str(hub.tls.certificate))
+            self.set_trait("tls_key", str(hub.tls.key))
         if address.public_host is not None:
             self.set_trait("allowed_hosts", [*self.given.allowed_hosts, address.public_host])
+        if hub.is_spawned:
+            self._become_a_server(hub)
+
+    def _become_a_server(self, hub: HubSettings) -> None:
+        """Take the defaults of a server that a Hub spawned: lean, and under names that the Hub knows."""
+        # Tokens of the Hub or its sign-in are asked for in any case, and cookies are bound to the name.
+        self.set_trait("allowed_hosts", ["*"])
+        for name, value in SPAWNED.items():
+            if not is_given(self, name):
+                self.set_trait(name, value)
+        folder = users_folder()
+        if hub.server and folder is not None and self.data_dir == str(folder):
+            name = quote(hub.server, safe="").replace(".", "%2E")
+            self.set_trait("data_dir", str(folder / "servers" / name))
 
     async def _serve(self, log: PacedHandler) -> int:
         from cellgate.cli.serve.forced_exit import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
@@ -173,11 +196,16 @@ class ServeApp(IdentityOptions, PackageOptions):
         """Return the backend of the settings. Raises BackendUnavailable or UsageError."""
         from cellgate.cli.serve.backends import choose_backend  # noqa: PLC0415
 
-        given = self.given
+        given, hub = self.given, self.hub_settings()
         engine = str(self.trait_values()["docker_url"])
         backend = await choose_backend(given.backend, read(ContainerSettings, self), engine)
         if backend.name == "process":
             self._refuse_exposed("serve kernels without isolation", allowed=given.allow_unsandboxed)
+            if hub is not None and not hub.is_spawned and not given.allow_unsandboxed:
+                raise UsageError(
+                    "refusing to serve kernels without isolation to the users of a Hub; use --backend sandbox"
+                    " or --allow-unsandboxed"
+                )
         return backend
 
     def _refuse_exposed(self, what: str, *, allowed: bool) -> None:
@@ -185,8 +213,9 @@ class ServeApp(IdentityOptions, PackageOptions):
 
         ip = read(FrontSettings, self).ip
         if not allowed and not is_loopback(ip):
+            where = ip or "all addresses"
             raise UsageError(
-                f"refusing to {what} on {ip}, which other machines may reach; use --ip 127.0.0.1"
+                f"refusing to {what} on {where}, which other machines may reach; use --ip 127.0.0.1"
                 + (", --backend sandbox or --allow-unsandboxed" if "isolation" in what else " or a token")
             )
 
@@ -328,14 +357,21 @@ class ServeApp(IdentityOptions, PackageOptions):
             return None
         if not (certificate and key):
             raise UsageError("--tls-cert and --tls-key are needed together")
-        return TlsFiles(absolute(certificate), absolute(key))
+        hub, address = self.hub_settings(), self.hub_address()
+        by_hub = hub is not None and address is not None and address.tls
+        clients = hub.tls.authorities if by_hub and hub is not None and hub.tls is not None else None
+        return TlsFiles(absolute(certificate), absolute(key), clients)
 
     def _listener(self) -> ListenerSettings:
         from cellgate.http.listener.forwarded import parse_proxies  # noqa: PLC0415
 
         files = raise_open_files()
         kernels = read(PoolSettings, self).max_kernels
-        listener = read(ListenerSettings, self, proxies=parse_proxies(self.given.trusted_proxies))
+        proxies = parse_proxies(self.given.trusted_proxies)
+        if (hub := self.hub_settings()) is not None:
+            # Where the Hub's proxy is, a server that it spawned does not know.
+            proxies = replace(proxies, of_hub=True, anybody=hub.is_spawned and not proxies.networks)
+        listener = read(ListenerSettings, self, proxies=proxies)
         if not is_given(self, "max_connections"):
             listener = replace(listener, connections=connections_for(files, kernels))
         warning = too_few(files, kernels, listener.connections)

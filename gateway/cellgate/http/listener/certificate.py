@@ -37,10 +37,14 @@ Mark = tuple[int, int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """A certificate, followed by those that signed it, and its private key, both in PEM files."""
+    """A certificate, followed by those that signed it, and its private key, both in PEM files.
+
+    `clients`: those who may have signed the certificate that each client has to show; None: none has to.
+    """
 
     certificate: Path
     key: Path
+    clients: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,18 @@ def _load(files: TlsFiles) -> _Loaded:
         raise InvalidInput(
             f"The files {files.certificate} and {files.key} can't be read: {in_words(error)}"
         ) from error
+    if files.clients is not None:
+        _ask_clients(context, files.clients)
     return _Loaded(context, leaf[0])
+
+
+def _ask_clients(context: ssl.SSLContext, signers: Path) -> None:
+    """Have each client show a certificate that one of these has signed. Raises InvalidInput."""
+    try:
+        context.load_verify_locations(signers)
+    except OSError as error:
+        raise InvalidInput(f"The certificates in {signers} can't be used: {in_words(error)}") from error
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _pem(path: Path) -> str:

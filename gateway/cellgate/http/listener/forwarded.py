@@ -37,12 +37,20 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxies:
-    """The networks whose addresses are proxies that may say for whom they ask; none by default."""
+    """The networks whose addresses are proxies that may say for whom they ask; none by default.
+
+    `of_hub`: they are a JupyterHub's, which adds its own scheme to that of a proxy before it: the first
+    counts. `anybody`: whoever connects is one, but nobody else on the way.
+    """
 
     networks: tuple[Network, ...] = ()
+    of_hub: bool = False
+    anybody: bool = False
 
     def trusts(self, peer: str) -> bool:
         """Return whether this address of a connection is a trusted proxy's."""
+        if self.anybody:
+            return True
         address = _address(peer) if self.networks else None
         return address is not None and self._has(address)
 
@@ -51,7 +59,8 @@ class TrustedProxies:
 
     def read(self, peer: str, headers: Mapping[str, str]) -> Forwarded:
         """Read the headers of a request from `peer`, which must be a trusted proxy."""
-        scheme = _last(headers.get("X-Forwarded-Proto"))
+        schemes = headers.get("X-Forwarded-Proto")
+        scheme = (schemes or "").partition(",")[0].strip() if self.of_hub else _last(schemes)
         host = _last(headers.get("X-Forwarded-Host"))
         return Forwarded(
             self._client(peer, headers.get("X-Forwarded-For", "")),

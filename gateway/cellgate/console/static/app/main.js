@@ -2,14 +2,14 @@
  * The page: who is signed in, the bar above everything, and the view that the address names.
  */
 
-import { api, askNow, connection, owner, signedIn } from "./api.js";
+import { api, askNow, base, connection, owner, signedIn } from "./api.js";
 import { Help } from "./help.js";
 import { keepFocus } from "./kept_focus.js";
 import { leave, may, me, meet } from "./me.js";
 import { go, route } from "./router.js";
 import { isTyping, Sessions } from "./sessions.js";
 import { SessionView } from "./session_view.js";
-import { SignIn } from "./sign_in.js";
+import { comeBack, leaveForHub, SignIn } from "./sign_in.js";
 import { choice, choose } from "./theme.js";
 import { attempt, clock, Failed, Icon, IconButton, Menu, Messages, Questions, Spinner, titled, useModule } from "./ui.js";
 import { html, effect, render, signal, useEffect } from "../vendor/preact.js";
@@ -22,6 +22,7 @@ async function begin() {
     await meet();
     failure.value = null;
     signedIn.value = true;
+    comeBack();
   } catch (error) {
     if (error.status !== 401) failure.value = error;
   }
@@ -45,11 +46,17 @@ titled(() => {
 
 async function signOut() {
   const done = await attempt(async () => {
+    const { out } = await api.get("console/sign-in");
     await api.post("console/sign-out");
-    return true;
+    return { out };
   });
   // Who is told that they have left, and has not, would leave the machine to others.
   if (!done) return;
+  // Signed in at the Hub still, they would be let in again.
+  if (done.out) {
+    leaveForHub();
+    location.assign(new URL(done.out, base));
+  }
   signedIn.value = false;
   leave();
 }

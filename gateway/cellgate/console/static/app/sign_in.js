@@ -1,20 +1,48 @@
 /**
  * For those who come without a link: a token, which is exchanged for a cookie and not kept, or the way to the identity
- * provider, where the gateway has one.
+ * provider, where the gateway has one. A gateway of a JupyterHub has its users sign in there, without being asked.
  */
 
 import { api, base, Problem, signedIn } from "./api.js";
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 
+/** When this tab went to the Hub, and the view that it had. */
+const LEFT = `cellgate-left ${base.pathname}`;
+const VIEW = `cellgate-view ${base.pathname}`;
+/** So long after a tab went to the Hub it does not go there by itself: the Hub may have let nobody in. */
+const PAUSE = 30_000;
+
+/** Note that this tab goes to the Hub now. @returns {boolean} whether it had not gone there a moment ago */
+export function leaveForHub() {
+  const before = Number(sessionStorage.getItem(LEFT));
+  sessionStorage.setItem(LEFT, String(Date.now()));
+  return Date.now() - before > PAUSE;
+}
+
+/** Show the view again that the tab had before it went to the Hub. */
+export function comeBack() {
+  const view = sessionStorage.getItem(VIEW);
+  sessionStorage.removeItem(VIEW);
+  if (view && location.hash.length < 2) location.hash = view;
+}
+
+function toHub() {
+  sessionStorage.setItem(VIEW, location.hash);
+  location.assign(new URL("console/hub", base));
+}
+
 export function SignIn() {
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const [problem, setProblem] = useState("");
   const [sending, setSending] = useState(false);
-  const [provider, setProvider] = useState(false);
+  const [ways, setWays] = useState({ provider: false, hub: false });
   useEffect(() => {
     field.current?.focus();
     api.get("console/sign-in").then(
-      (ways) => setProvider(ways.provider === true),
+      (found) => {
+        setWays(found);
+        if (found.hub && leaveForHub()) toHub();
+      },
       () => undefined, // the token is a way in any case
     );
   }, []);
@@ -53,7 +81,8 @@ export function SignIn() {
         </div>
         <p class="bad" id="sign-in-problem" role="alert">${problem}</p>
         <button type="submit" class="primary" disabled=${sending}>Sign in</button>
-        ${provider && html`<p class="or">or <a href=${new URL("console/oidc", base).href}>sign in at your identity provider</a></p>`}
+        ${ways.hub && html`<p class="or">or <a href=${new URL("console/hub", base).href}>sign in at JupyterHub</a></p>`}
+        ${ways.provider && html`<p class="or">or <a href=${new URL("console/oidc", base).href}>sign in at your identity provider</a></p>`}
       </form>
     </main>
   `;
