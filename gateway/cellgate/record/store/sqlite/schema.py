@@ -23,8 +23,8 @@ from msgspec import structs
 from cellgate.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.backlog import ROW_COST, Group
 from cellgate.record.store.sqlite import blobs, trail
-from cellgate.record.store.sqlite.backlog import ROW_COST, Group
 from cellgate.record.store.sqlite.redo import encode_rows
 from cellgate.record.store.sqlite.transactions import savepoint, snapshot, transaction
 from cellgate.record.trail import BEGUN
