@@ -375,16 +375,17 @@ class PostgresStore(RecordStore):
 
         Raises StorageError while nothing was sent.
         """
-        is_lost = False
+        lost = 0
         while True:
             self._failures.check()
             try:
                 return await self._writer.run(query, *args, **kwargs)
             except StorageError as error:
-                is_lost = is_lost or isinstance(error, Undecided)
-                if not is_lost or self._room.closed:
+                if not (lost or isinstance(error, Undecided)) or self._room.closed:
                     raise
-            await asyncio.sleep(RETRY_SECONDS)
+            # At first the server may only have been restarted since the last statement.
+            await asyncio.sleep(RETRY_SECONDS if lost else 0)
+            lost += 1
 
     async def add_to_trail(self, entries: Collection[NewEntry]) -> None:
         await self._decided(self._tables.add, Adding(entries))
