@@ -41,6 +41,14 @@ class CheckedRows(OriginRows, Protocol):
         """Return what is wrong about rows that belong to no session; None if nothing is."""
 
 
+def executions_of(rows: CheckedRows, session_id: int) -> Iterator[ExecutionRow]:
+    """Yield all executions of a session, in order."""
+    after = -LARGEST
+    while found := rows.executions(session_id, after):
+        yield from found
+        after = found[-1].number
+
+
 def subject_of(session: SessionRow) -> tuple[str, str]:
     """Return what a finding about a session is called, and what is checked of it."""
     return f"session {session.key} of {session.principal}", counted(session.head_seq, "row")
@@ -94,13 +102,10 @@ def _check_session_row(session: SessionRow, facts: SessionFacts) -> None:
 
 def _check_executions(rows: CheckedRows, session: SessionRow, facts: SessionFacts) -> None:
     known = iter(facts.executions.values())
-    after = -LARGEST
-    while some := rows.executions(session.id, after):
-        after = some[-1].number
-        for row in some:
-            if (expected := next(known, None)) is None:
-                raise BrokenRecord(f"execution {row.number} ({row.id}) was added: no row tells of it")
-            _check_execution(row, expected)
+    for row in executions_of(rows, session.id):
+        if (expected := next(known, None)) is None:
+            raise BrokenRecord(f"execution {row.number} ({row.id}) was added: no row tells of it")
+        _check_execution(row, expected)
     if (missing := next(known, None)) is not None:
         raise BrokenRecord(f"execution {missing.number} ({missing.id}) was removed")
 

@@ -280,3 +280,42 @@ ARE_LARGER: Final = """SELECT coalesce(sum(length(body)), 0) + %(row_cost)s * co
 TRAIL: Final = "SELECT seq, type, body, hash FROM trail WHERE seq > %s ORDER BY seq LIMIT %s"
 ACTS: Final = "SELECT seq, body FROM trail WHERE type = 'act' AND seq < %s ORDER BY seq DESC LIMIT %s"
 TOMBSTONES: Final = "SELECT body FROM trail WHERE type = 'record_purged' ORDER BY seq"
+
+# ---- commands ---------------------------------------------------------------------------------------------
+
+FOR_COMMANDS: Final = (("statement_timeout", "0"), ("idle_in_transaction_session_timeout", "0"))
+"""What a command's connection is set to: it may read, or wait for whoever reads what it prints."""
+ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+STORED_EVENTS: Final = f"""SELECT {EVENT_COLUMNS} FROM events
+    WHERE session_id = %s AND seq > %s ORDER BY seq LIMIT %s"""  # noqa: S608
+STRAY: Final = {
+    table: f"""SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions)
+        AND session_id NOT IN (SELECT session_id FROM purges) LIMIT 1"""  # noqa: S608
+    for table in ("events", "executions")
+}
+STATISTICS: Final = (
+    ("sessions", "SELECT count(*) FROM sessions"),
+    ("open_sessions", "SELECT count(*) FROM sessions WHERE state <> 'ended'"),
+    ("executions", "SELECT count(*) FROM executions"),
+    ("events", "SELECT count(*) FROM events"),
+    ("event_bytes", "SELECT coalesce(sum(bytes), 0)::bigint FROM sessions"),
+    ("purged", "SELECT count(*) FROM trail WHERE type = 'record_purged'"),
+    ("trail_entries", "SELECT count(*) FROM trail"),
+    (
+        "database_bytes",
+        """SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'cellgate' AND c.relkind = 'r'""",
+    ),
+)
+IS_EMPTY: Final = """SELECT NOT EXISTS (SELECT FROM sessions) AND NOT EXISTS (SELECT FROM trail)
+    AND NOT EXISTS (SELECT FROM events) AND NOT EXISTS (SELECT FROM purges)"""
+COPY_SESSIONS: Final = f"COPY sessions ({SESSION_COLUMNS}, epoch, bytes) FROM STDIN"
+COPY_EXECUTIONS: Final = f"COPY executions ({EXECUTION_COLUMNS}) FROM STDIN"
+COPY_EVENTS: Final = f"COPY events ({EVENT_COLUMNS}) FROM STDIN"
+COPY_TRAIL: Final = "COPY trail (seq, type, body, hash) FROM STDIN"
+SET_BYTES: Final = """UPDATE sessions SET bytes = (
+    SELECT coalesce(sum(length(body)), 0) FROM events WHERE session_id = sessions.id)"""
+SET_LAST_ID: Final = "SELECT setval('session_ids', %s)"
+LAST_ID: Final = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM session_ids"
+SET_ASIDE: Final = "ALTER SCHEMA cellgate RENAME TO {}"
+ANALYZE: Final = "ANALYZE sessions, executions, events, trail"

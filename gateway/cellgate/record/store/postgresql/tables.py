@@ -124,7 +124,13 @@ def _begun(
         first = next(event for event in group.events if event.session_id == session_id)
         if first.seq != 1 or first.hash != link(GENESIS, first.body):
             raise RefusedRows(f"row {first.seq} can't begin a chain")
-    head = (0, GENESIS) if move is None else (move.after, move.head)
+    if move is None:
+        return session_values(row, (0, GENESIS), epoch, 0)
+    return session_values(row, (move.after, move.head), epoch, move.bytes)
+
+
+def session_values(row: SessionRow, head: tuple[int, bytes], epoch: int, size: int) -> tuple[object, ...]:
+    """Return all columns of a session's row, with its head, its claim and the size of its events in bytes."""
     origin = row.branched_from
     return (
         *structs.astuple(row)[:10],
@@ -134,7 +140,7 @@ def _begun(
         row.parent,
         *(("", 0, "") if origin is None else (origin.session, origin.seq, origin.head)),
         epoch,
-        0 if move is None else move.bytes,
+        size,
     )
 
 

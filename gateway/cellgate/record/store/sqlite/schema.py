@@ -194,12 +194,17 @@ def _write(db: sqlite3.Connection, group: Group) -> None:
         if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
             begun = {"session_id": row.id, "principal": row.principal, "session": row.key}
             trail.append(db, BEGUN, begun)
-            db.execute(_INSERT_SESSION, (*_session_values(row), row.folder, *_origin_values(row)))
+            insert_session(db, row)
     # Rows of a session are adjacent in the tables, so inserting them together is faster.
     executions = sorted(group.executions.values(), key=attrgetter("session_id"))
     _insert(db, _SAVE_EXECUTIONS, [*map(structs.astuple, executions)])
     if group.events:
         _append(db, sorted(group.events, key=attrgetter("session_id")))
+
+
+def insert_session(db: sqlite3.Connection, row: SessionRow) -> None:
+    """Insert a session's row, whose head is a chain's start."""
+    db.execute(_INSERT_SESSION, (*_session_values(row), row.folder, *_origin_values(row)))
 
 
 @dataclass(slots=True)
