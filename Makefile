@@ -162,7 +162,7 @@ lock: | $(BIN)/uv ## renew the locks: the kernel environments', CI's, the gatewa
 	@$(COMPILE) -o $(KERNEL_LISTS)/standard.lock $(KERNEL_LISTS)/standard.txt
 	@$(COMPILE) --constraints $(KERNEL_LISTS)/standard.lock -o $(KERNEL_LISTS)/minimal.lock $(KERNEL_LISTS)/minimal.txt
 	@$(COMPILE) --extra server --extra test --extra check -o $(LOCK) pyproject.toml .ci/requirements.in
-	@$(COMPILE) --extra server --constraints $(LOCK) -o $(GATEWAY_LOCK) pyproject.toml deploy/requirements.in
+	@$(COMPILE) --extra server --extra postgresql --constraints $(LOCK) -o $(GATEWAY_LOCK) pyproject.toml deploy/requirements.in
 	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -
 
 vendor: $(TOOLS) ## renew the console's third-party files, as tests/support/vendoring/package.json says; needs npm

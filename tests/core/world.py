@@ -31,8 +31,8 @@ from cellgate.http.metrics import Metrics
 from cellgate.quotas.quotas import Policy
 from cellgate.quotas.usage import Usage
 from cellgate.record.spill_ledger import SpillLedger
+from cellgate.record.store.backlog import Group
 from cellgate.record.store.sqlite import blobs, schema
-from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import Journal
 from cellgate.record.store.sqlite.schema import storage_error

@@ -73,9 +73,17 @@ class FrontSettings:
 class StorageSettings:
     """How the record and the data folder are kept. Sizes in bytes."""
 
+    record: str = option(
+        "",
+        "A database of PostgreSQL 15 or newer to keep the record in, such as"
+        " postgresql://cellgate@db.example.org/cellgate; default: SQLite, in the data folder. A password"
+        " belongs into PGPASSFILE or CELLGATE_RECORD: every user of this machine sees a command's options.",
+        metavar="URL",
+    )
     journal_sync: Sync = option(
         "normal",
-        "normal: the record survives a crash of the gateway; full: also one of the machine, by fsync.",
+        "normal: the record survives a crash of the gateway; full: also one of the machine, by fsync."
+        " In PostgreSQL it always survives both.",
         among=("normal", "full"),
         metavar="MODE",
     )

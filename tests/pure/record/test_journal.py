@@ -16,9 +16,9 @@ from msgspec import structs
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.record.chain import verify
+from cellgate.record.store.backlog import cost
 from cellgate.record.store.sqlite import journal as journal_module
 from cellgate.record.store.sqlite import schema
-from cellgate.record.store.sqlite.backlog import cost
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import EventRow, Journal
 from cellgate.record.store.sqlite.migrations import VERSION

@@ -16,9 +16,9 @@ from cellgate.errors import LogClosed, NotRecorded, StorageError
 from cellgate.record.chain import verify
 from cellgate.record.events import EventLog
 from cellgate.record.findings import Finding
+from cellgate.record.store.backlog import Group
 from cellgate.record.store.memory import MemoryStore
 from cellgate.record.store.sqlite import schema
-from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.check import check_record
 from cellgate.record.store.sqlite.journal import EventRow, Journal
 from cellgate.record.store.sqlite.redo import encode_rows

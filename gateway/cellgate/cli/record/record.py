@@ -1,7 +1,7 @@
-"""``cellgate record``: maintenance of a data folder's record, and of the key that signs its exports.
+"""``cellgate record``: maintenance of a gateway's record, and of the key that signs its exports.
 
-It uses no gateway. `stats`, `trail`, `clock` and `backup` work while one is running; `compact` and `restore`
-need exclusive access to the folder; a gateway reads the key when it starts.
+It uses no gateway. `stats`, `trail`, `clock` and `backup` work while one is running; `compact`, `restore`
+and `migrate` need exclusive access to the folder; a gateway reads the key when it starts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from traitlets import Bool, Integer
+from traitlets import Bool, Integer, Unicode
 
 from cellgate.cli.actions import check_options, choose_action, forms_of
 from cellgate.cli.base import BaseApp, UsageError, expanded, switches
@@ -24,16 +24,18 @@ from cellgate.cli.terminal.tables import without_controls
 from cellgate_kernels.base.errors import CellgateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from cellgate.record.findings import Finding
+    from cellgate.record.store.postgresql.record_connection import RecordAddress
+    from cellgate.record.trail import TrailRow
 
 
 class RecordApp(BaseApp):
     """``cellgate record``."""
 
     name = "cellgate-record"
-    usage = "stats|trail|clock|compact|key|backup FILE|backup FOLDER|restore FILE [options]"
+    usage = "stats|trail|clock|compact|key|backup FILE|backup FOLDER|restore FILE|migrate [options]"
     actions = {  # noqa: RUF012
         "stats": "",
         "trail": "",
@@ -42,6 +44,7 @@ class RecordApp(BaseApp):
         "key": "",
         "backup": "FILE|FOLDER",
         "restore": "FILE",
+        "migrate": "",
     }
     forms = forms_of(actions)
     description = """
@@ -70,6 +73,12 @@ class RecordApp(BaseApp):
         `restore FILE` checks such a copy and makes it the record; no gateway may be running. It does not hold
         what was recorded after the backup: with --force an existing record is set aside under another name.
 
+        `migrate --record URL` moves the record of the data folder into an empty database of PostgreSQL, and
+        `migrate --back --record URL` moves it back; no gateway may be running. The copy is checked and
+        counted before it counts, and the original is kept under another name.
+
+        With `--record URL`, or CELLGATE_RECORD, `stats` and `trail` are those of the database.
+
         `key` prints the public half of the key that signs exports; give it to those who check them with
         `cellgate verify --key`. `key --create` makes one first; a running gateway signs from its next start
         on.
@@ -83,6 +92,7 @@ class RecordApp(BaseApp):
         cellgate record backup /backups/record-monday.sqlite3
         cellgate record backup /backups --keep 14
         cellgate record restore /backups/record-monday.sqlite3 --force
+        cellgate record migrate --record postgresql://cellgate@db.example.org/cellgate
     """
 
     options_of_some = MappingProxyType(
@@ -94,6 +104,7 @@ class RecordApp(BaseApp):
             "json": "trail",
             "trust": "clock",
             "create": "key",
+            "back": "migrate",
         }
     )
 
@@ -106,9 +117,20 @@ class RecordApp(BaseApp):
     json = Bool(False, help="Print JSON.").tag(config=True)
     trust = Bool(False, help="Say that the system's clock is right.").tag(config=True)
     create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
+    record = Unicode(help="The database of PostgreSQL that the record is in, or is moved to.").tag(
+        config=True, metavar="URL"
+    )
+    back = Bool(False, help="Move the record out of the database, into the data folder.").tag(config=True)
 
-    aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
-    flags = switches("RecordApp", create=create, trust=trust, json=json, force=force, anyway=anyway)
+    aliases = {  # noqa: RUF012
+        "after": "RecordApp.after",
+        "keep": "RecordApp.keep",
+        "record": "RecordApp.record",
+        **BaseApp.aliases,
+    }
+    flags = switches(
+        "RecordApp", create=create, trust=trust, json=json, force=force, anyway=anyway, back=back
+    )
 
     def start(self) -> NoReturn:
         """Run the action of the first argument."""
@@ -118,10 +140,12 @@ class RecordApp(BaseApp):
             "clock": self._clock,
             "compact": self._compact,
             "key": self._key,
+            "migrate": self._migrate,
         }
         copies = {"backup": self._backup, "restore": self._restore}
         name, files = choose_action("cellgate record", self.usage, self.actions, self.extra_args)
         check_options(self, name)
+        self._check_kind(name)
         valid = True
         if name in works:
             works[name]()
@@ -131,6 +155,24 @@ class RecordApp(BaseApp):
             valid = copies[name](expanded(files[0]).absolute())
         sys.stdout.flush()
         raise SystemExit(0 if valid else 1)
+
+    def _check_kind(self, action: str) -> None:
+        """Refuse what is only for a record in SQLite, and say what does it in PostgreSQL."""
+        others = {
+            "backup": "pg_dump --format=custom --schema=cellgate makes a backup of it",
+            "restore": "pg_restore puts a backup by pg_dump into an empty database",
+            "compact": "PostgreSQL gives space back by itself; VACUUM FULL does so at once",
+        }
+        if self.record and action in others:
+            raise UsageError(f"the record is in PostgreSQL: {others[action]}")
+        if action == "migrate" and not self.record:
+            raise UsageError("say which database: cellgate record migrate --record postgresql://...")
+
+    @property
+    def _address(self) -> RecordAddress:
+        from cellgate.record.store.opening import record_address  # noqa: PLC0415 - keeps --help quick
+
+        return record_address(self.record)
 
     @property
     def _record(self) -> Path:
@@ -165,16 +207,58 @@ class RecordApp(BaseApp):
         sys.stdout.write(f"{self._record}: {copied.bytes:,} bytes, from {source}\n")
         return _tell_problems(copied.problems)
 
-    def _stats(self) -> None:
+    def _migrate(self) -> None:
+        address = self._address
+        from cellgate.record.findings import counted  # noqa: PLC0415
+        from cellgate.record.store.postgresql import migration  # noqa: PLC0415 - an extra
+
+        if self.back:
+            moved, target = migration.move_back(address, self._record), str(self._record)
+        else:
+            moved, target = migration.move_in(self._record, address), str(address)
+        counts = moved.counts
+        told = [counted(counts.sessions, "session"), counted(counts.executions, "execution")]
+        told += [counted(counts.events, "event"), counted(counts.entries, "entry")]
+        sys.stdout.write(
+            f"{target}: {', '.join(told)} of the audit trail, checked; the original is now {moved.former}\n"
+        )
+
+    def _statistics(self) -> dict[str, int]:
+        if self.record:
+            address = self._address
+            from cellgate.record.store.postgresql import check  # noqa: PLC0415 - an extra
+
+            return check.statistics_of(address)
         from cellgate.record.store.sqlite import upkeep  # noqa: PLC0415 - keeps --help quick
 
-        for name, value in asdict(upkeep.statistics_of(self._record)).items():
+        return asdict(upkeep.statistics_of(self._record))
+
+    def _stats(self) -> None:
+        for name, value in self._statistics().items():
             sys.stdout.write(f"{name.replace('_', ' '):<14} {value:>15,}\n")
 
-    def _trail(self) -> None:
+    def _entries(self) -> Iterator[TrailRow]:
+        if self.record:
+            address = self._address
+            from cellgate.record.store.postgresql import check  # noqa: PLC0415 - an extra
+
+            return check.trail_of(address, self.after)
         from cellgate.record.store.sqlite import upkeep  # noqa: PLC0415 - keeps --help quick
 
-        for row in upkeep.trail_of(self._record, self.after):
+        return upkeep.trail_of(self._record, self.after)
+
+    def _acts(self) -> Generator[Mapping[str, Any], None, None]:
+        if self.record:
+            address = self._address
+            from cellgate.record.store.postgresql import check  # noqa: PLC0415 - an extra
+
+            return check.acts_of(address)
+        from cellgate.record.store.sqlite.upkeep import acts_of  # noqa: PLC0415 - keeps --help quick
+
+        return acts_of(self._record)
+
+    def _trail(self) -> None:
+        for row in self._entries():
             if self.json:
                 line = f'{{"hash":"{row.hash.hex()}","entry":{row.body.decode()}}}\n'
                 sys.stdout.write(without_controls(line) if sys.stdout.isatty() else line)
@@ -188,11 +272,10 @@ class RecordApp(BaseApp):
 
     def _tell_waiting(self) -> None:
         """Say how many changes of users and tokens are not in the trail yet, if there are any."""
-        from cellgate.record.store.sqlite.upkeep import acts_of  # noqa: PLC0415
         from cellgate.server.acts import waiting  # noqa: PLC0415
 
         try:
-            number = waiting(acts_of(self._record), self.data_path)
+            number = waiting(self._acts(), self.data_path)
         except CellgateError as error:
             sys.stdout.flush()
             sys.stderr.write(f"cellgate: how many acts wait is not known: {error.message}\n")

@@ -34,9 +34,9 @@ class VerifyApp(BaseApp):
     name = "cellgate-verify"
     usage = "[FILE.ipynb|BUNDLE.zip]... [options]"
     description = """
-        Checks that exported notebooks or bundles, or the record in a data folder, are as they were written,
-        and names the first row or cell that was changed, removed, moved or added. It needs no gateway, but a
-        gateway may be using the data folder.
+        Checks that exported notebooks or bundles, or the record in a data folder or a database, are as they
+        were written, and names the first row or cell that was changed, removed, moved or added. It needs no
+        gateway, but a gateway may be using the record.
 
         Exits with 0 if everything is valid, with 1 if something is not; otherwise with 2 if a file can't be
         checked, and with 3 if one has no seal: notebooks that cellgate run or another program wrote have
@@ -46,14 +46,18 @@ class VerifyApp(BaseApp):
         cellgate verify my-session.ipynb
         cellgate verify my-session.zip --key 8f1c...
         cellgate verify --data-dir /var/lib/cellgate
+        cellgate verify --record postgresql://cellgate@db.example.org/cellgate
     """
 
     key = Unicode(help="The public key that must have signed the file; see cellgate record key.").tag(
         config=True, metavar="KEY"
     )
+    record = Unicode(help="The database that the record is in; default: the data folder.").tag(
+        config=True, metavar="URL"
+    )
     json = Bool(False, help="Print a JSON list.").tag(config=True)
 
-    aliases = {"key": "VerifyApp.key", **BaseApp.aliases}  # noqa: RUF012
+    aliases = {"key": "VerifyApp.key", "record": "VerifyApp.record", **BaseApp.aliases}  # noqa: RUF012
     flags = switches("VerifyApp", json=json)
 
     def start(self) -> NoReturn:
@@ -72,8 +76,21 @@ class VerifyApp(BaseApp):
         sys.stdout.flush()
         raise SystemExit(min(outcomes - {VALID}, default=VALID))
 
+    def _findings_of_database(self) -> Iterator[Finding]:
+        from cellgate.record.store.opening import record_address  # noqa: PLC0415 - keeps --help quick
+
+        address = record_address(self.record)
+        from cellgate.record.store.postgresql.check import check_database  # noqa: PLC0415 - an extra
+
+        if self.key:
+            raise UsageError("--key is for an exported file; a record is not signed")
+        yield from check_database(address)
+
     def _findings(self, outcomes: set[int]) -> Iterator[Finding]:
         if not self.extra_args:
+            if self.record:
+                yield from self._findings_of_database()
+                return
             from cellgate.record.store.sqlite.check import check_record  # noqa: PLC0415
             from cellgate.record.store.sqlite.location import RECORD  # noqa: PLC0415 - keeps --help quick
 

@@ -90,7 +90,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             *("allowed_hosts", "allowed_origins", "tls_cert", "tls_key", "trusted_proxies", "base_url"),
             *("doors", "pool_size", "max_kernels", "memory", "cpus", "cell_timeout", "idle_timeout"),
             *("sleep_after", "max_memory", "max_cpus", "max_pids", "max_disk", "max_cell_timeout"),
-            *("max_lifetime", "quotas", "preload", "container_per", "journal_sync"),
+            *("max_lifetime", "quotas", "preload", "container_per", "record", "journal_sync"),
             allowed_hosts="allow-host",
             allowed_origins="allow-origin",
         ),
@@ -180,7 +180,8 @@ class ServeApp(IdentityOptions, PackageOptions):
             telling = Supervisor()
             telling.repeat(partial(_tell_left_out, log), "log", pause=LOG_SECONDS)
             own_token = token is not None and token == self.given.token
-            message = StartMessage(self.version, self.data_path, token, own_token, settings.front.e2b_debug)
+            debug, record = settings.front.e2b_debug, settings.storage.record
+            message = StartMessage(self.version, self.data_path, token, own_token, debug, record)
             _say(message.text(gateway, backend))
             await stop.wait()
             await telling.cancel()

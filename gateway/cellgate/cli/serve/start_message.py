@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellgate.cli.base import RUNNING_FILE, users_folder
+from cellgate.record.store.opening import record_address
 
 if TYPE_CHECKING:
     from cellgate.cli.serve.backends import Backend
@@ -18,13 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartMessage:
-    """The message of one start. `token`: None if none is asked for; `own_token`: the operator gave it."""
+    """The message of one start. `token`: None if none is asked for; `own_token`: the operator gave it.
+
+    `record`: the URL of the database that the record is in; "" for the data folder's own.
+    """
 
     version: str
     data: Path
     token: str | None
     own_token: bool
     e2b_debug: bool
+    record: str = ""
 
     def text(self, gateway: RunningGateway, backend: Backend) -> str:
         """Return the lines to be printed."""
@@ -39,6 +44,7 @@ class StartMessage:
             f"    backend    {backend.name}",
             f"    isolation  {backend.isolation}",
             f"    data       {self.data}",
+            *([f"    record     {record_address(self.record)}"] if self.record else []),
             "",
             f"  Try:  {self._command('exec', 'print(6 * 7)')}     Stop:  Ctrl-C",
             "",

@@ -43,7 +43,7 @@ class Copy:
 
     def publish(self, *, replace: bool, aside: bool) -> None:
         """Give it its name. `replace`: also if there is a file; `aside`: that is kept under another name."""
-        with _set_aside(self._target) if aside else nullcontext():
+        with set_aside(self._target, "replaced") if aside else nullcontext():
             _publish(self.file, self._target, replace=replace)
 
 
@@ -57,7 +57,7 @@ def backing_up(record: Path, target: Path, *, replace: bool, progress: Progress)
     record = existing(record)
     _check_target(record, target, replace=replace)
     try:
-        with _draft(target) as draft:
+        with drafting(target) as draft:
             _make(record, draft, progress)
             yield Copy(draft, target)
     except RecordDamaged as error:
@@ -111,7 +111,7 @@ def restoring(source: Path, record: Path, *, replace: bool, progress: Progress) 
     try:
         if os.path.lexists(record) and not replace:
             raise StorageError(f"There is a record at {record}; --force sets it aside and replaces it")
-        with _draft(record) as draft:
+        with drafting(record) as draft:
             _make(source, draft, progress)
             yield Copy(draft, record)
     except RecordDamaged as error:
@@ -123,7 +123,7 @@ def restoring(source: Path, record: Path, *, replace: bool, progress: Progress) 
 
 
 @contextmanager
-def _draft(target: Path) -> Iterator[Path]:
+def drafting(target: Path) -> Iterator[Path]:
     """Yield an empty file for a copy of this name, on its disk; remove it and its siblings at the end."""
     full = f"There is no space left for {target}; free some on its disk"
     try:
@@ -196,12 +196,12 @@ def _publish(draft: Path, target: Path, *, replace: bool) -> None:
 
 
 @contextmanager
-def _set_aside(record: Path) -> Iterator[None]:
-    """Keep a record that is replaced inside, with all its files, under a name with the time.
+def set_aside(record: Path, why: str) -> Iterator[Path]:
+    """Keep a record with all its files under a name with the word `why` and the time; yields that.
 
-    If it is not replaced after all, its files get their names back.
+    If an error is raised inside, its files get their names back. Raises OSError.
     """
-    kept = _unused(f"{record}.replaced-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}")
+    kept = _unused(f"{record}.{why}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}")
     moved: list[tuple[Path, Path]] = []
     try:
         for suffix in ("", "-wal", "-journal", ".redo", ".last"):
@@ -211,7 +211,7 @@ def _set_aside(record: Path) -> Iterator[None]:
                 moved.append((was, becomes))
         with suppress(FileNotFoundError):
             record.with_name(record.name + "-shm").unlink()
-        yield
+        yield kept
     except BaseException:
         # The record itself last: never alone, without what only its logs have.
         for was, becomes in reversed(moved):

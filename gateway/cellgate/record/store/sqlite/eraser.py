@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from cellgate.errors import StorageError
+from cellgate.record.store.backlog import tell
 from cellgate.record.store.interface import Purge
 from cellgate.record.store.sqlite import purge, schema
-from cellgate.record.store.sqlite.backlog import tell
 from cellgate.record.store.sqlite.database import Database
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from cellgate.errors import StorageError
+from cellgate.record.store.backlog import Failures
 from cellgate.record.store.sqlite import schema
-from cellgate.record.store.sqlite.backlog import Failures
 from cellgate.record.store.sqlite.record_files import RecordFiles
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import Supervisor

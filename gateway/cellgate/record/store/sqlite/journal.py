@@ -18,9 +18,9 @@ from pathlib import Path
 
 from cellgate.errors import NotRecorded, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
+from cellgate.record.store.backlog import Backlog, Failures, Group, Room, cost
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
 from cellgate.record.store.sqlite import purge, schema, trail, upkeep
-from cellgate.record.store.sqlite.backlog import Backlog, Failures, Group, Room, cost
 from cellgate.record.store.sqlite.eraser import Eraser
 from cellgate.record.store.sqlite.file_watch import FileWatch
 from cellgate.record.store.sqlite.location import wal_beside
@@ -279,8 +279,13 @@ class Journal:
     async def claim(self, session_id: int) -> int:
         return FIRST_EPOCH
 
+    def _takes(self, session_id: int, epoch: int) -> bool:
+        """Return whether rows of this claim of a session are taken. Raises StorageError after the end."""
+        # Nobody else writes: whoever has the folder's lock has the one claim of each session.
+        return self._failures.takes(session_id) and epoch == FIRST_EPOCH
+
     def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
-        if not self._failures.takes(row.id, epoch):
+        if not self._takes(row.id, epoch):
             return
         if not storable(row.execution_count):
             self.refuse(row.id, f"an execution count of {row.execution_count} can't be stored")
@@ -289,7 +294,7 @@ class Journal:
         self._groups.write_soon()
 
     def save_execution(self, row: ExecutionRow, *, epoch: int = FIRST_EPOCH) -> None:
-        if not self._failures.takes(row.session_id, epoch):
+        if not self._takes(row.session_id, epoch):
             return
         if not storable(row.number, row.first_seq, row.last_seq or 0):
             self.refuse(row.session_id, f"the numbers of execution {row.id} can't be stored")
@@ -301,7 +306,7 @@ class Journal:
         self, row: EventRow, *, principal: str = "", reserved: bool = False, epoch: int = FIRST_EPOCH
     ) -> None:
         """Enqueue an event, whose session must be saved before the loop's next turn."""
-        if not self._failures.takes(row.session_id, epoch):
+        if not self._takes(row.session_id, epoch):
             return
         if not reserved:
             self._room.take(row.type, cost(row), principal)

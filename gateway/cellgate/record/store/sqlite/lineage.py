@@ -1,87 +1,44 @@
-"""The ancestors of a branch: the sessions whose rows come before its own, and whether they are as it says.
+"""Looks up the ancestors of a branch in the tables of SQLite; what they mean is in ``ancestry``.
 
-A session that is branched records an event `branched`; the first event of its branch names that event's hash,
-which covers everything before it. So the branch's own chain covers its ancestors' up to there, though none of
-their rows is copied: purging an ancestor removes them, and the branch only keeps what they were called. SQL
-for threads of ``journal`` and for ``check``; ``session_export`` shows the ancestors' cells.
+SQL for threads of ``journal`` and for ``check``.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from cellgate.record.facts import BRANCHED
-from cellgate.record.rows import Absence, Ancestor, Lineage, SessionRow
+from cellgate.record.rows import EventRow, Lineage, SessionRow
+from cellgate.record.store import ancestry
+from cellgate.record.store.ancestry import Origin, OriginRows
 from cellgate.record.store.sqlite import schema, trail
 from cellgate.record.store.sqlite.transactions import snapshot
-from cellgate.wire.events import BranchedFrom
-from cellgate_kernels.codec.decoding import json_decoder
 
-MOST_ANCESTORS = 1000
-"""Further ones are not looked for; nobody branches that deep."""
 
-_decode = json_decoder(dict[str, Any]).decode
+@dataclass(frozen=True, slots=True)
+class StoredOrigins(OriginRows):
+    """The rows of a connection's tables."""
+
+    db: sqlite3.Connection
+
+    def session_by_id(self, session_id: int) -> SessionRow | None:
+        return schema.session_by_id(self.db, session_id)
+
+    def event(self, session_id: int, seq: int) -> EventRow | None:
+        return next(schema.stored_rows(self.db, session_id, seq, seq), None)
+
+    def tombstones(self, session_id: int) -> Iterator[dict[str, Any]]:
+        return trail.tombstones(self.db, session_id)
 
 
 def lineage(db: sqlite3.Connection, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
     """Return the ancestors that are recorded, up to the first whose key is not covered."""
-    found: list[Ancestor] = []
-    absence: Absence | None = None
     with snapshot(db):
-        while (origin := session.branched_from) is not None and len(found) < MOST_ANCESTORS:
-            parent = schema.session_by_id(db, session.parent)
-            if parent is None:
-                absence = Absence.PURGED
-                break
-            if not covers(parent.key):
-                absence = Absence.OUT_OF_REACH
-                break
-            found.append(Ancestor(parent, origin))
-            session = parent
-    return Lineage(tuple(reversed(found)), absence)
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What is found of the event that a branch continues. `problem`: why it is not what it should be.
-
-    `purged`: it is gone together with its session, and the audit trail says so.
-    """
-
-    problem: str | None = None
-    purged: bool = False
+        return ancestry.lineage(StoredOrigins(db), session, covers)
 
 
 def check_origin(db: sqlite3.Connection, session: SessionRow) -> Origin:
     """Compare what a session says of its origin, if it is a branch, with the record of the other one."""
-    origin = session.branched_from
-    if origin is None:
-        return Origin("the session's own row was changed: it has a parent" if session.parent else None)
-    named = f"row {origin.seq} of session {origin.session}, which row 1 says it continues,"
-    parent = schema.session_by_id(db, session.parent)
-    if parent is None:
-        covered = _has_tombstone(db, session, origin)
-        return Origin(None if covered else f"{named} is not there, and no tombstone covers it", covered)
-    if (parent.principal, parent.key) != (session.principal, origin.session):
-        return Origin(f"{named} is looked for in session {parent.key} of {parent.principal}")
-    row = next(schema.stored_rows(db, parent.id, origin.seq, origin.seq), None)
-    if row is None:
-        return Origin(f"{named} is not there")
-    if row.hash.hex() != origin.head:
-        return Origin(f"{named} is another one: its hash is {row.hash.hex()}, not {origin.head}")
-    if row.type != BRANCHED or _decode(row.body).get("branch") != session.key:
-        return Origin(f"{named} does not tell of this branch")
-    return Origin()
-
-
-def _has_tombstone(db: sqlite3.Connection, session: SessionRow, origin: BranchedFrom) -> bool:
-    """Return whether the audit trail says that the parent was purged, and that it had the named event."""
-    for stone in trail.tombstones(db, session.parent):
-        same = (stone["principal"], stone["session"]) == (session.principal, origin.session)
-        longer = stone["rows"] > origin.seq
-        if same and (longer or (stone["rows"], stone["head"]) == (origin.seq, origin.head)):
-            return True
-    return False
+    return ancestry.check_origin(StoredOrigins(db), session)

@@ -41,7 +41,7 @@ import msgspec
 
 from cellgate.errors import StorageError
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.record.store.sqlite.backlog import Group
+from cellgate.record.store.backlog import Group
 from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.regular import read_regular
 from cellgate_kernels.base.resources import KIB, MIB

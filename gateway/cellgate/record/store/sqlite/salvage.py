@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from cellgate.errors import StorageError
+from cellgate.record.store.backlog import Group
 from cellgate.record.store.sqlite import schema, trail
-from cellgate.record.store.sqlite.backlog import Group
 from cellgate.record.store.sqlite.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
 from cellgate.record.trail import DAMAGED
 from cellgate_kernels.base.errors import in_brief

@@ -23,8 +23,8 @@ from msgspec import structs
 from cellgate.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.backlog import ROW_COST, Group
 from cellgate.record.store.sqlite import blobs, trail
-from cellgate.record.store.sqlite.backlog import ROW_COST, Group
 from cellgate.record.store.sqlite.redo import encode_rows
 from cellgate.record.store.sqlite.transactions import savepoint, snapshot, transaction
 from cellgate.record.trail import BEGUN
@@ -194,12 +194,17 @@ def _write(db: sqlite3.Connection, group: Group) -> None:
         if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
             begun = {"session_id": row.id, "principal": row.principal, "session": row.key}
             trail.append(db, BEGUN, begun)
-            db.execute(_INSERT_SESSION, (*_session_values(row), row.folder, *_origin_values(row)))
+            insert_session(db, row)
     # Rows of a session are adjacent in the tables, so inserting them together is faster.
     executions = sorted(group.executions.values(), key=attrgetter("session_id"))
     _insert(db, _SAVE_EXECUTIONS, [*map(structs.astuple, executions)])
     if group.events:
         _append(db, sorted(group.events, key=attrgetter("session_id")))
+
+
+def insert_session(db: sqlite3.Connection, row: SessionRow) -> None:
+    """Insert a session's row, whose head is a chain's start."""
+    db.execute(_INSERT_SESSION, (*_session_values(row), row.folder, *_origin_values(row)))
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from cellgate.errors import StorageError
-from cellgate.record.store.sqlite.backlog import tell
+from cellgate.record.store.backlog import tell
 from cellgate.record.store.sqlite.redo import RedoLog
 from cellgate_kernels.base.errors import in_brief
 from cellgate_kernels.base.tasks import guarded

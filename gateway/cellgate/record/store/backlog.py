@@ -1,12 +1,12 @@
-"""The rows of a journal that are not in the tables yet, in groups by how far they have come.
+"""The rows of a store that are not in the tables yet, in groups by how far they have come.
 
-Plain data structures: ``journal`` decides when rows move on, and does the work. A `Group` is what one
-commit takes: rows, and the waiters for that commit. The `Backlog` has the groups of a journal, `Room` says
+Plain data structures: the store decides when rows move on, and does the work. A `Group` is what one
+commit takes: rows, and the waiters for that commit. The `Backlog` has the groups of a store, `Room` says
 how much may wait in them, and `Failures` what is not taken or written any more.
 
-One session's rows don't wait for another's: rows that the redo log does not take are `held` for a
-transaction, and only later rows of the same sessions wait for them. Rows of all other sessions can be logged
-while that transaction is written, however long the disk takes.
+One session's rows don't wait for another's: rows that a redo log, if there is one, does not take are `held`
+for a transaction, and only later rows of the same sessions wait for them. Rows of all other sessions can be
+logged while that transaction is written, however long the disk takes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from operator import attrgetter
 
 from cellgate.errors import NotRecorded, RecordGone, StorageError, StorageFull
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.record.store.interface import FIRST_EPOCH
+from cellgate.record.store.interface import FENCED
 from cellgate_kernels.base.resources import KIB
 
 logger = logging.getLogger(__name__)
@@ -216,6 +216,12 @@ class Backlog:
                 parts.append(part)
         return parts
 
+    def hold_enqueued(self) -> None:
+        """Hold all enqueued rows for a transaction."""
+        if not self.enqueued.empty:
+            group, self.enqueued = self.enqueued, Group()
+            self.hold(group)
+
     def log(self, group: Group) -> None:
         """Note that the redo log has committed the group."""
         self._logged |= group.session_ids()
@@ -405,15 +411,15 @@ class Failures:
             return RecordGone("The record of this session was purged")
         if (why := self.refused.get(session_id)) is None:
             return None
+        if why == FENCED:
+            return NotRecorded(FENCED)
         return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
 
-    def takes(self, session_id: int, epoch: int) -> bool:
-        """Return whether rows of this claim of a session are taken. Raises StorageError after the end."""
+    def takes(self, session_id: int) -> bool:
+        """Return whether rows of a session are taken. Raises StorageError after the end."""
         if self._room.closed:
             raise StorageError("The record is closed")
-        # Nobody else writes: whoever has the folder's lock has the one claim of each session.
-        recorded = session_id not in self.refused and session_id not in self.purging
-        return recorded and epoch == FIRST_EPOCH
+        return session_id not in self.refused and session_id not in self.purging
 
     def forget(self, session_id: int) -> None:
         """Forget a session that was erased; rows of it that still arrive are dropped for a long time yet."""

@@ -1,0 +1,136 @@
+"""Checks a record in PostgreSQL, and tells how much it has, for commands; a gateway may be using it.
+
+What is checked is in ``checking``; the rows are those of one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from cellgate.errors import StorageError
+from cellgate.record.findings import Finding
+from cellgate.record.rows import LARGEST, EventRow, ExecutionRow
+from cellgate.record.store.checking import CheckedRows, check_session, check_trail
+from cellgate.record.store.postgresql import reads, statements
+from cellgate.record.store.postgresql.opening import check_version, has_tables
+from cellgate.record.store.postgresql.reads import StoredOrigins
+from cellgate.record.store.postgresql.record_connection import (
+    Connection,
+    Hold,
+    RecordAddress,
+    connect,
+    storage_error,
+)
+from cellgate.record.store.postgresql.tables import event_row
+from cellgate.record.trail import TrailRow
+
+BATCH = 256
+
+
+@contextmanager
+def command_connection(address: RecordAddress, hold: Hold = Hold.NOT) -> Iterator[Connection]:
+    """Yield a connection for a command, which may take its time. Raises StorageError."""
+    db = connect(address, hold)
+    try:
+        names, values = zip(*statements.FOR_COMMANDS, strict=True)
+        db.execute(statements.SET, (list(names), list(values)))
+        yield db
+    except psycopg.Error as error:
+        raise storage_error(error) from error
+    finally:
+        db.close()
+
+
+@contextmanager
+def reading(address: RecordAddress) -> Iterator[Connection]:
+    """Yield a connection to an existing record, as of one moment. Raises StorageError."""
+    with command_connection(address) as db:
+        if not has_tables(db):
+            raise StorageError(f"There is no record in the {address}")
+        check_version(db)
+        with db.transaction():
+            db.execute(statements.ONE_MOMENT)
+            yield db
+
+
+class StoredRows(StoredOrigins, CheckedRows):
+    """The rows of a connection's tables, which must see one moment."""
+
+    def rows(self, session_id: int) -> Iterator[EventRow]:
+        after = -LARGEST
+        while found := self.db.execute(
+            statements.STORED_EVENTS, (session_id, after, BATCH), binary=True
+        ).fetchall():
+            yield from map(event_row, found)
+            after = found[-1][1]
+
+    def executions(self, session_id: int, after: int) -> list[ExecutionRow]:
+        return reads.executions(self.db, session_id, BATCH, after)
+
+    def trail(self) -> Iterator[TrailRow]:
+        return all_entries(self.db, 0)
+
+    def stray(self) -> str | None:
+        for table, query in statements.STRAY.items():
+            if (found := self.db.execute(query).fetchone()) is not None:
+                return f"{table} were added, or moved, to session {found[0]}, which there is not"
+        return None
+
+
+def all_entries(db: Connection, after: int) -> Iterator[TrailRow]:
+    """Yield the entries of the audit trail after a number."""
+    more = True
+    while more:
+        rows, more = reads.trail_page(db, after, BATCH)
+        yield from rows
+        after = rows[-1].seq if rows else after
+
+
+def check_database(address: RecordAddress) -> Iterator[Finding]:
+    """Check the record: yields a finding for each session and the audit trail. Raises StorageError."""
+    with reading(address) as db:
+        yield from findings(db)
+
+
+def findings(db: Connection) -> Iterator[Finding]:
+    """Check the tables, which must be seen as of one moment."""
+    rows = StoredRows(db)
+    there: dict[int, tuple[str, str]] = {}
+    after = -LARGEST
+    while sessions := reads.sessions(db, limit=BATCH, after=after):
+        after = sessions[-1].id
+        for session in sessions:
+            there[session.id] = session.principal, session.key
+            yield check_session(rows, session)
+    yield check_trail(rows, there)
+    if purges := db.execute(statements.PURGES).fetchall():
+        yield Finding("purges", f"{len(purges)} that a gateway carries on with")
+
+
+def statistics_of(address: RecordAddress) -> dict[str, int]:
+    """Return how much there is of what; sizes in bytes. Raises StorageError."""
+    with reading(address) as db:
+        counts = {}
+        for name, query in statements.STATISTICS:
+            row = db.execute(query).fetchone()
+            counts[name] = 0 if row is None else int(row[0])
+        return counts
+
+
+def trail_of(address: RecordAddress, after: int = 0) -> Iterator[TrailRow]:
+    """Yield the entries of the audit trail after a number. Raises StorageError."""
+    with reading(address) as db:
+        yield from all_entries(db, after)
+
+
+def acts_of(address: RecordAddress) -> Generator[Mapping[str, Any], None, None]:
+    """Yield fields of acts, newest first. Raises StorageError."""
+    with reading(address) as db:
+        before: int | None = None
+        while found := reads.acts(db, before, BATCH):
+            for before, entry in found:  # noqa: B007 - it is used after the loop
+                yield entry

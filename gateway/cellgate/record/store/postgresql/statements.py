@@ -1,0 +1,321 @@
+"""Every SQL statement of the record in PostgreSQL, by name. Text alone: ``tables`` has their values.
+
+The tables are in a schema of their own. A commit is one statement, outside of any transaction block, so
+nothing that pauses in between can hold the rows of a session. It says itself who may write: a session's row
+moves only if it still has the epoch of the writer's claim and the head that the first new event was chained
+to, and events and executions follow only where their session's row has moved.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+"""The number of the tables' schema, in the table `about`."""
+
+# ---- connecting -------------------------------------------------------------------------------------------
+
+SETTINGS: Final = (
+    ("search_path", "cellgate, pg_catalog"),
+    ("idle_in_transaction_session_timeout", "10s"),
+    ("idle_session_timeout", "0"),
+    ("lock_timeout", "10s"),
+    ("statement_timeout", "60s"),
+    ("tcp_keepalives_idle", "10"),
+    ("tcp_keepalives_interval", "5"),
+    ("tcp_keepalives_count", "3"),
+    ("tcp_user_timeout", "20s"),
+    ("standard_conforming_strings", "on"),
+)
+"""What each connection is set to: no connection that hangs may hold anything for long."""
+SET: Final = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)"
+ENCODING: Final = "SHOW server_encoding"
+PING: Final = "SELECT 1"
+LOCK_ALONE: Final = "SELECT pg_try_advisory_lock(1128614983, 1)"
+"""Its first number is "CELG", the mark of a record's file. Held as long as the connection lives."""
+LOCK_SHARED: Final = "SELECT pg_try_advisory_lock_shared(1128614983, 1)"
+UNLOCK: Final = "SELECT pg_advisory_unlock_all()"
+
+# ---- the tables -------------------------------------------------------------------------------------------
+
+LOCK_MAKING: Final = "SELECT pg_advisory_xact_lock(1128614983, 2)"
+"""Whoever makes the tables; until the end of the transaction."""
+HAS_TABLES: Final = "SELECT to_regclass('cellgate.about') IS NOT NULL"
+VERSION: Final = "SELECT version FROM about"
+SESSION_COLUMNS: Final = (
+    "id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count, "
+    "limits, metadata, environment, head_seq, head, folder, parent, branched_from, branched_seq, "
+    "branched_head"
+)
+EXECUTION_COLUMNS: Final = (
+    "session_id, id, number, msg_id, first_seq, last_seq, status, created_at, idempotency_key, request_hash"
+)
+EVENT_COLUMNS: Final = "session_id, seq, type, execution, body, hash"
+TABLES: Final = """
+CREATE SCHEMA cellgate;
+SET LOCAL search_path = cellgate, pg_catalog;
+CREATE TABLE about (version integer NOT NULL);
+CREATE SEQUENCE session_ids AS bigint;
+CREATE TABLE sessions (
+    id bigint PRIMARY KEY,
+    principal text NOT NULL,
+    key text NOT NULL,
+    kernel text NOT NULL,
+    isolation text NOT NULL,
+    state text NOT NULL,
+    cause text,
+    created_at text NOT NULL,
+    last_activity text NOT NULL,
+    execution_count bigint NOT NULL,
+    limits text NOT NULL,
+    metadata text NOT NULL,
+    environment text NOT NULL,
+    folder text NOT NULL,
+    parent bigint NOT NULL,
+    branched_from text NOT NULL,
+    branched_seq bigint NOT NULL,
+    branched_head text NOT NULL,
+    epoch bigint NOT NULL,
+    head_seq bigint NOT NULL,
+    head bytea NOT NULL,
+    bytes bigint NOT NULL,
+    CONSTRAINT sessions_of_key UNIQUE (principal, key)
+) WITH (fillfactor = 50);
+CREATE INDEX sessions_of_principal ON sessions (principal, id);
+CREATE INDEX sessions_open ON sessions (id) WHERE state <> 'ended';
+CREATE INDEX branches ON sessions (parent, id) WHERE parent > 0;
+CREATE INDEX folders ON sessions (folder);
+CREATE TABLE executions (
+    session_id bigint NOT NULL,
+    id text NOT NULL,
+    number bigint NOT NULL,
+    msg_id text NOT NULL,
+    first_seq bigint NOT NULL,
+    last_seq bigint,
+    status text,
+    created_at text NOT NULL,
+    idempotency_key text,
+    request_hash text,
+    PRIMARY KEY (session_id, number),
+    UNIQUE (session_id, id)
+) WITH (fillfactor = 70);
+CREATE INDEX executions_of_key ON executions (session_id, idempotency_key, number)
+    WHERE idempotency_key IS NOT NULL;
+CREATE TABLE events (
+    session_id bigint NOT NULL,
+    seq bigint NOT NULL,
+    type text NOT NULL,
+    execution text,
+    body bytea NOT NULL,
+    hash bytea NOT NULL,
+    PRIMARY KEY (session_id, seq)
+);
+CREATE TABLE trail (
+    seq bigint PRIMARY KEY,
+    type text NOT NULL,
+    body bytea NOT NULL,
+    hash bytea NOT NULL
+);
+CREATE INDEX trail_of_type ON trail (type, seq) WHERE type IN ('act', 'record_purged');
+CREATE TABLE purges (session_id bigint PRIMARY KEY)
+"""
+NOTE_VERSION: Final = "INSERT INTO about VALUES (%s)"
+
+# ---- writing ----------------------------------------------------------------------------------------------
+
+NEW_ID: Final = "SELECT nextval('session_ids')"
+CLAIM: Final = "UPDATE sessions SET epoch = epoch + 1 WHERE id = %s RETURNING epoch"
+HEADS: Final = "SELECT id, epoch, head_seq, head FROM sessions WHERE id = ANY(%b::bigint[])"
+
+_NEW_EVENTS = """
+    e AS MATERIALIZED (SELECT * FROM unnest(
+        %(event_session)b::bigint[], %(event_seq)b::bigint[], %(event_type)b::text[],
+        %(event_execution)b::text[], %(event_body)b::bytea[], %(event_hash)b::bytea[])
+        AS e (session_id, seq, type, execution, body, hash)),"""
+_MOVED = """
+    own AS (UPDATE sessions AS s SET
+        head_seq = coalesce(g.after, s.head_seq), head = coalesce(g.head, s.head),
+        bytes = s.bytes + g.bytes, kernel = coalesce(g.kernel, s.kernel),
+        isolation = coalesce(g.isolation, s.isolation), state = coalesce(g.state, s.state),
+        cause = CASE WHEN g.state IS NULL THEN s.cause ELSE g.cause END,
+        last_activity = coalesce(g.last_activity, s.last_activity),
+        execution_count = coalesce(g.execution_count, s.execution_count),
+        limits = coalesce(g.limits, s.limits), metadata = coalesce(g.metadata, s.metadata),
+        environment = coalesce(g.environment, s.environment)
+        FROM unnest(
+            %(id)b::bigint[], %(epoch)b::bigint[], %(before)b::bigint[], %(after)b::bigint[],
+            %(head)b::bytea[], %(bytes)b::bigint[], %(kernel)b::text[], %(isolation)b::text[],
+            %(state)b::text[], %(cause)b::text[], %(last_activity)b::text[],
+            %(execution_count)b::bigint[], %(limits)b::text[], %(metadata)b::text[],
+            %(environment)b::text[])
+            AS g (id, epoch, before, after, head, bytes, kernel, isolation, state, cause, last_activity,
+                execution_count, limits, metadata, environment)
+        LEFT JOIN e ON e.session_id = g.id AND e.seq = g.before + 1
+        WHERE s.id = g.id AND s.epoch = g.epoch AND (g.before IS NULL
+            OR (s.head_seq = g.before AND e.hash = sha256(s.head || e.body)))
+        RETURNING s.id),"""
+_BEGUN = f"""
+    made AS (INSERT INTO sessions ({SESSION_COLUMNS}, epoch, bytes) SELECT * FROM unnest(
+        %(new_id)b::bigint[], %(new_principal)b::text[], %(new_key)b::text[], %(new_kernel)b::text[],
+        %(new_isolation)b::text[], %(new_state)b::text[], %(new_cause)b::text[],
+        %(new_created_at)b::text[], %(new_last_activity)b::text[], %(new_execution_count)b::bigint[],
+        %(new_limits)b::text[], %(new_metadata)b::text[], %(new_environment)b::text[],
+        %(new_head_seq)b::bigint[], %(new_head)b::bytea[], %(new_folder)b::text[],
+        %(new_parent)b::bigint[], %(new_branched_from)b::text[], %(new_branched_seq)b::bigint[],
+        %(new_branched_head)b::text[], %(new_epoch)b::bigint[], %(new_bytes)b::bigint[])
+        RETURNING id),
+    entries AS (INSERT INTO trail SELECT * FROM unnest(
+        %(trail_seq)b::bigint[], %(trail_type)b::text[], %(trail_body)b::bytea[],
+        %(trail_hash)b::bytea[])),"""  # noqa: S608 - constants of this module
+_FOLLOWING = f"""
+    x AS (INSERT INTO executions ({EXECUTION_COLUMNS}) SELECT x.* FROM unnest(
+        %(execution_session)b::bigint[], %(execution_id)b::text[], %(execution_number)b::bigint[],
+        %(execution_msg_id)b::text[], %(execution_first_seq)b::bigint[],
+        %(execution_last_seq)b::bigint[], %(execution_status)b::text[],
+        %(execution_created_at)b::text[], %(execution_idempotency_key)b::text[],
+        %(execution_request_hash)b::text[])
+        AS x ({EXECUTION_COLUMNS}) JOIN written ON written.id = x.session_id
+        ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status),
+    v AS (INSERT INTO events ({EVENT_COLUMNS})
+        SELECT e.* FROM e JOIN written ON written.id = e.session_id)
+    SELECT id FROM written"""  # noqa: S608 - constants of this module
+
+COMMIT: Final = f"WITH {_NEW_EVENTS}{_MOVED} written AS (SELECT id FROM own), {_FOLLOWING}"  # noqa: S608
+"""Returns the ids of the sessions whose rows it wrote; what is missing was not the writer's to move."""
+COMMIT_BEGUN: Final = f"""WITH {_NEW_EVENTS}{_MOVED}{_BEGUN}
+    written AS (SELECT id FROM own UNION ALL SELECT id FROM made), {_FOLLOWING}"""  # noqa: S608
+"""As COMMIT, with sessions that have no row yet; their entries in the audit trail are written with them."""
+
+TRAIL_HEAD: Final = "SELECT seq, hash FROM trail ORDER BY seq DESC LIMIT 1"
+TRAIL_HASH: Final = "SELECT hash FROM trail WHERE seq = %s"
+ADD_ENTRIES: Final = """INSERT INTO trail SELECT * FROM unnest(
+    %(trail_seq)b::bigint[], %(trail_type)b::text[], %(trail_body)b::bytea[], %(trail_hash)b::bytea[])"""
+
+# ---- purging ----------------------------------------------------------------------------------------------
+
+TOMBSTONE: Final = "SELECT id, principal, key, created_at, head_seq, head FROM sessions WHERE id = %s"
+PURGE: Final = """WITH gone AS (
+        DELETE FROM sessions WHERE id = %(id)s AND head_seq = %(head_seq)s AND head = %(head)b
+        RETURNING id),
+    begun AS (INSERT INTO purges SELECT id FROM gone),
+    entry AS (INSERT INTO trail SELECT %(seq)s::bigint, %(type)s, %(body)b, %(hash)b FROM gone)
+    SELECT id FROM gone"""
+PURGES: Final = "SELECT session_id FROM purges ORDER BY session_id"
+IS_PURGED: Final = "SELECT EXISTS (SELECT FROM purges WHERE session_id = %s)"
+REMOVE_EVENTS: Final = """DELETE FROM events WHERE session_id = %(id)s AND seq <= (SELECT max(seq) FROM (
+    SELECT seq FROM events WHERE session_id = %(id)s ORDER BY seq LIMIT %(limit)s) AS first)"""
+REMOVE_EXECUTIONS: Final = """DELETE FROM executions WHERE session_id = %(id)s AND number <= (
+    SELECT max(number) FROM (SELECT number FROM executions WHERE session_id = %(id)s
+    ORDER BY number LIMIT %(limit)s) AS first)"""
+END_PURGE: Final = "DELETE FROM purges WHERE session_id = %s"
+
+# ---- reading ----------------------------------------------------------------------------------------------
+
+_SESSIONS = f"SELECT {SESSION_COLUMNS} FROM sessions"  # noqa: S608 - constants of this module
+SESSION: Final = f"{_SESSIONS} WHERE principal = %s AND key = %s"
+SESSION_BY_ID: Final = f"{_SESSIONS} WHERE id = %s"
+_BY_KEY = {"": "", "prefix": " AND starts_with(key, %(prefix)s)", "exact": " AND key = %(prefix)s"}
+
+
+def sessions(how: str, *, of_one: bool, in_states: bool, newest: bool) -> str:
+    """Return the statement that lists sessions: `of_one` principal, `in_states`, the newest first.
+
+    `how`: how they are looked for by their keys, one of "", "prefix" and "exact". Statements of their own,
+    because one for all would be planned as if each were wanted of everybody.
+    """
+    whose = "principal = %(principal)s AND " if of_one else ""
+    states = "state = ANY(%(states)s::text[]) AND " if in_states else ""
+    page = "< %(after)s{} ORDER BY id DESC" if newest else "> %(after)s{} ORDER BY id"
+    return f"{_SESSIONS} WHERE {whose}{states}id {page.format(_BY_KEY[how])} LIMIT %(limit)s"
+
+
+UNFINISHED_SESSIONS: Final = f"{_SESSIONS} WHERE state <> 'ended' ORDER BY id"
+FOLDERS: Final = "SELECT folder FROM sessions"
+HOLDS_FOLDER: Final = """SELECT EXISTS (SELECT FROM sessions WHERE folder = %s AND id <> %s
+    AND NOT (state = 'ended' AND cause IS NOT DISTINCT FROM 'deleted'))"""
+DESCENDANTS: Final = f"""{_SESSIONS} WHERE id IN (
+    WITH RECURSIVE descendants (id) AS (
+        SELECT id FROM sessions WHERE parent = %(id)s AND parent > 0
+        UNION ALL SELECT s.id FROM sessions AS s JOIN descendants AS d ON s.parent = d.id AND s.parent > 0)
+    SELECT id FROM descendants LIMIT %(limit)s) ORDER BY id"""  # noqa: S608
+LAST_ACTIVITY: Final = 'SELECT max(last_activity COLLATE "C") FROM sessions'
+LONGEST_ENDED: Final = f"""{_SESSIONS} WHERE state = 'ended' AND id NOT IN (
+    WITH RECURSIVE continued (id) AS (
+        SELECT parent FROM sessions WHERE parent > 0 AND state <> 'ended'
+        UNION SELECT s.parent FROM sessions AS s JOIN continued AS c ON s.id = c.id WHERE s.parent > 0)
+    SELECT id FROM continued) ORDER BY last_activity COLLATE "C", id LIMIT 1"""  # noqa: S608
+RECORD_SIZES: Final = "SELECT principal, sum(bytes)::bigint FROM sessions GROUP BY principal"
+RECORD_SIZE: Final = "SELECT bytes FROM sessions WHERE id = %s"
+ALL_BYTES: Final = "SELECT coalesce(sum(bytes), 0)::bigint FROM sessions"
+IS_THERE: Final = "SELECT EXISTS (SELECT FROM sessions WHERE id = %s)"
+
+_EXECUTIONS = f"SELECT {EXECUTION_COLUMNS} FROM executions WHERE session_id = %s AND "  # noqa: S608
+EXECUTION: Final = f"{_EXECUTIONS} id = %s"
+EXECUTION_BY_KEY: Final = f"{_EXECUTIONS} idempotency_key = %s ORDER BY number DESC LIMIT 1"
+LAST_EXECUTION: Final = f"{_EXECUTIONS} true ORDER BY number DESC LIMIT 1"
+EXECUTIONS: Final = f"{_EXECUTIONS} number > %s ORDER BY number LIMIT %s"
+NEWEST_EXECUTIONS: Final = f"{_EXECUTIONS} number < %s ORDER BY number DESC LIMIT %s"
+UNFINISHED_EXECUTIONS: Final = f"{_EXECUTIONS} status IS NULL ORDER BY number"
+EXECUTION_COUNTS: Final = """SELECT s.id, last.number FROM unnest(%s::bigint[]) AS s (id)
+    CROSS JOIN LATERAL (SELECT number FROM executions WHERE session_id = s.id
+        ORDER BY number DESC LIMIT 1) AS last"""
+
+LAST_EVENT: Final = """SELECT last.seq, last.hash FROM sessions AS s
+    LEFT JOIN LATERAL (SELECT seq, hash FROM events WHERE session_id = s.id
+        ORDER BY seq DESC LIMIT 1) AS last ON true WHERE s.id = %s"""
+EVENTS: Final = f"""WITH page AS (
+        SELECT {EVENT_COLUMNS}, sum(length(body)) OVER (ORDER BY seq) AS total,
+            row_number() OVER (ORDER BY seq) AS place
+        FROM (SELECT * FROM events WHERE session_id = %(id)s AND seq > %(after)s AND seq <= %(until)s
+            ORDER BY seq LIMIT %(limit)s) AS next)
+    SELECT {EVENT_COLUMNS}, EXISTS (SELECT FROM sessions WHERE id = %(id)s)
+    FROM page WHERE place = 1 OR total <= %(max_bytes)s ORDER BY seq"""  # noqa: S608
+"""With each, whether its session is still there: a purge removes that first."""
+EVENTS_OF_TYPES: Final = f"""SELECT {EVENT_COLUMNS} FROM events
+    WHERE session_id = %s AND seq > %s AND type = ANY(%s::text[]) ORDER BY seq LIMIT %s"""  # noqa: S608
+EVENT: Final = f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = %s AND seq = %s"  # noqa: S608
+ARE_LARGER: Final = """SELECT coalesce(sum(length(body)), 0) + %(row_cost)s * count(*) > %(size)s
+    FROM events WHERE session_id = %(id)s AND seq > %(after)s AND seq <= %(until)s"""
+
+TRAIL: Final = "SELECT seq, type, body, hash FROM trail WHERE seq > %s ORDER BY seq LIMIT %s"
+ACTS: Final = "SELECT seq, body FROM trail WHERE type = 'act' AND seq < %s ORDER BY seq DESC LIMIT %s"
+TOMBSTONES: Final = "SELECT body FROM trail WHERE type = 'record_purged' ORDER BY seq"
+
+# ---- commands ---------------------------------------------------------------------------------------------
+
+FOR_COMMANDS: Final = (("statement_timeout", "0"), ("idle_in_transaction_session_timeout", "0"))
+"""What a command's connection is set to: it may read, or wait for whoever reads what it prints."""
+ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+STORED_EVENTS: Final = f"""SELECT {EVENT_COLUMNS} FROM events
+    WHERE session_id = %s AND seq > %s ORDER BY seq LIMIT %s"""  # noqa: S608
+STRAY: Final = {
+    table: f"""SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions)
+        AND session_id NOT IN (SELECT session_id FROM purges) LIMIT 1"""  # noqa: S608
+    for table in ("events", "executions")
+}
+STATISTICS: Final = (
+    ("sessions", "SELECT count(*) FROM sessions"),
+    ("open_sessions", "SELECT count(*) FROM sessions WHERE state <> 'ended'"),
+    ("executions", "SELECT count(*) FROM executions"),
+    ("events", "SELECT count(*) FROM events"),
+    ("event_bytes", "SELECT coalesce(sum(bytes), 0)::bigint FROM sessions"),
+    ("purged", "SELECT count(*) FROM trail WHERE type = 'record_purged'"),
+    ("trail_entries", "SELECT count(*) FROM trail"),
+    (
+        "database_bytes",
+        """SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class AS c
+        JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'cellgate' AND c.relkind = 'r'""",
+    ),
+)
+IS_EMPTY: Final = """SELECT NOT EXISTS (SELECT FROM sessions) AND NOT EXISTS (SELECT FROM trail)
+    AND NOT EXISTS (SELECT FROM events) AND NOT EXISTS (SELECT FROM purges)"""
+COPY_SESSIONS: Final = f"COPY sessions ({SESSION_COLUMNS}, epoch, bytes) FROM STDIN"
+COPY_EXECUTIONS: Final = f"COPY executions ({EXECUTION_COLUMNS}) FROM STDIN"
+COPY_EVENTS: Final = f"COPY events ({EVENT_COLUMNS}) FROM STDIN"
+COPY_TRAIL: Final = "COPY trail (seq, type, body, hash) FROM STDIN"
+SET_BYTES: Final = """UPDATE sessions SET bytes = (
+    SELECT coalesce(sum(length(body)), 0) FROM events WHERE session_id = sessions.id)"""
+SET_LAST_ID: Final = "SELECT setval('session_ids', %s)"
+LAST_ID: Final = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM session_ids"
+SET_ASIDE: Final = "ALTER SCHEMA cellgate RENAME TO {}"
+ANALYZE: Final = "ANALYZE sessions, executions, events, trail"

@@ -1,0 +1,296 @@
+"""What is written into the tables in PostgreSQL: functions of a connection, for the writer's thread.
+
+`TableWriter` writes a group by one statement. What that does not write is told apart: rows that are there
+already because an answer was lost, sessions that somebody else has claimed, and rows that can't be stored,
+which stop their session alone. When to write is decided in ``store``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+import psycopg
+from psycopg import errors
+
+from cellgate.errors import StorageError
+from cellgate.record.chain import GENESIS
+from cellgate.record.store.backlog import Group
+from cellgate.record.store.interface import FENCED
+from cellgate.record.store.postgresql import statements
+from cellgate.record.store.postgresql.record_connection import Connection
+from cellgate.record.store.postgresql.tables import (
+    RefusedRows,
+    beginnings,
+    entry,
+    group_parameters,
+    trail_parameters,
+    trim,
+)
+from cellgate.record.trail import PURGED, NewEntry, TrailRow
+from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.resources import MIB
+
+T = TypeVar("T")
+
+MOST_BYTES = 8 * MIB
+"""Bytes of rows in one statement, unless one session alone has more."""
+PURGED_ROWS = 500
+"""Rows that one step of a purge removes at most."""
+MOST_TRIES = 64
+"""How often an entry of the audit trail is made again because another gateway's came first."""
+NO_SESSION = "there is no such session"
+
+_REFUSED = (RefusedRows, ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError)
+_OF_ROWS = ("21", "22", "23", "54")
+"""Classes of SQL states that are caused by the rows themselves: trying again would not help."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """A group, with the epochs of its sessions' claims and those sessions that have no row yet (`new`).
+
+    `barred`: sessions that are no longer recorded, whose rows are left out.
+    """
+
+    group: Group
+    epochs: Mapping[int, int]
+    new: set[int]
+    barred: Mapping[int, str]
+
+
+@dataclass(slots=True)
+class Adding:
+    """Entries for the audit trail, and the rows of the last attempt, whose outcome may be unknown."""
+
+    entries: Collection[NewEntry]
+    tried: list[TrailRow] = field(default_factory=list)
+
+
+class TableWriter:
+    """Writes rows. Its methods are for one thread, each with that thread's connection.
+
+    `_unsure`: whether the outcome of the last group is unknown. `_trail_head`: the audit trail's last entry,
+    as far as is known.
+    """
+
+    def __init__(self) -> None:
+        self._unsure = False
+        self._trail_head: tuple[int, bytes] | None = None
+
+    # ---- groups -------------------------------------------------------------------------------------------
+
+    def write(self, db: Connection, batch: Batch) -> dict[int, str]:
+        """Write the group; returns why sessions were left out, none of whose rows were written.
+
+        After any error it may be called again with the same rows, and more: each row is written once.
+        """
+        refused: dict[int, str] = {}
+        parts = self._parts(db, batch)
+        self._unsure = True
+        for part in parts:
+            refused |= self._write_part(db, part, batch)
+        if not parts:
+            db.execute(statements.PING)
+        self._unsure = False
+        return refused
+
+    def _parts(self, db: Connection, batch: Batch) -> list[Group]:
+        """Return the rows that are to be written, as groups of limited size."""
+        group = batch.group
+        if not (self._unsure or group.concerns(batch.barred)) and group.size <= MOST_BYTES:
+            return [] if group.empty else [group]
+        alone = group.by_session()
+        for session_id in batch.barred:
+            alone.pop(session_id, None)
+        if self._unsure:
+            for session_id, head in heads(db, [*alone]).items():
+                batch.new.discard(session_id)
+                trim(alone[session_id], head.seq, head.hash)
+        parts: list[Group] = []
+        for part in alone.values():
+            if parts and parts[-1].size + part.size <= MOST_BYTES:
+                parts[-1].absorb(part)
+            else:
+                parts.append(part)
+        return parts
+
+    def _write_part(self, db: Connection, part: Group, batch: Batch) -> dict[int, str]:
+        """Write the rows by one statement, and by themselves those of sessions that it did not write."""
+        try:
+            written = self._execute(db, part, batch)
+        except (*_REFUSED, psycopg.Error) as error:
+            if not is_refusal(error):
+                raise
+            written = set()
+        missing = part.session_ids() - written
+        if not missing:
+            return {}
+        alone = part.by_session()
+        reasons = ((each, self._write_alone(db, each, alone[each], batch)) for each in sorted(missing))
+        return {session_id: reason for session_id, reason in reasons if reason is not None}
+
+    def _write_alone(self, db: Connection, session_id: int, part: Group, batch: Batch) -> str | None:
+        """Write the rows of one session; returns why that can't be done."""
+        why = ""
+        for _ in range(2):
+            why = "its rows do not follow from what is recorded"
+            try:
+                if self._execute(db, part, batch):
+                    return None
+            except (*_REFUSED, psycopg.Error) as error:
+                if not is_refusal(error):
+                    raise
+                why = in_words(error).strip().splitlines()[0].encode("ascii", "backslashreplace").decode()
+            head = heads(db, [session_id]).get(session_id)
+            if head is None:
+                return why if session_id in batch.new else NO_SESSION
+            if head.epoch != batch.epochs[session_id]:
+                return FENCED
+            was_new = session_id in batch.new
+            batch.new.discard(session_id)
+            if not trim(part, head.seq, head.hash) and not was_new:
+                return why
+            if part.empty:
+                return None
+        return why
+
+    def _execute(self, db: Connection, group: Group, batch: Batch) -> set[int]:
+        """Write a group by one statement; returns the sessions whose rows were written."""
+        new = batch.new & group.sessions.keys()
+        asked = group_parameters(group, batch.epochs, new)
+        if not new:
+            return {session_id for (session_id,) in db.execute(statements.COMMIT, asked, prepare=True)}
+
+        def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], set[int]]:
+            entries = beginnings(head, group, new)
+            found = db.execute(statements.COMMIT_BEGUN, asked | trail_parameters(entries), prepare=True)
+            return entries, {session_id for (session_id,) in found}
+
+        written = self._entering(db, write)
+        batch.new -= new
+        return written
+
+    # ---- the audit trail ----------------------------------------------------------------------------------
+
+    def _entering(self, db: Connection, write: Callable[[tuple[int, bytes]], tuple[list[TrailRow], T]]) -> T:
+        """Let `write` add entries after the trail's head, again whenever another gateway's came first."""
+        for _ in range(MOST_TRIES):
+            head = self._trail_head or trail_head(db)
+            self._trail_head = None
+            try:
+                entries, result = write(head)
+            except errors.UniqueViolation as error:
+                if error.diag.table_name != "trail":
+                    raise
+                continue
+            last = entries[-1] if entries else None
+            self._trail_head = head if last is None else (last.seq, last.hash)
+            return result
+        raise StorageError("Too many gateways write into the audit trail at the same time")
+
+    def add(self, db: Connection, adding: Adding) -> None:
+        """Add entries to the audit trail, all or none: once, however often it is called."""
+
+        def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], None]:
+            if not was_added(db, adding.tried):
+                adding.tried = []
+                for new in adding.entries:
+                    adding.tried.append(entry(head, new.type, new.fields))
+                    head = adding.tried[-1].seq, adding.tried[-1].hash
+                db.execute(statements.ADD_ENTRIES, trail_parameters(adding.tried))
+            return adding.tried, None
+
+        if adding.entries:
+            self._entering(db, write)
+
+    # ---- purges -------------------------------------------------------------------------------------------
+
+    def begin_purge(self, db: Connection, session_id: int, by: str, reason: str) -> bool:
+        """Remove the session's row and write its tombstone; False when there is no such session."""
+        found = db.execute(statements.TOMBSTONE, (session_id,)).fetchone()
+        if found is None:
+            return is_purged(db, session_id)
+        number, principal, key, created_at, seq, hashed = found
+        told = {"session_id": number, "principal": principal, "session": key, "created_at": created_at}
+        told |= {"rows": seq, "head": hashed.hex(), "by": by, "reason": reason}
+
+        def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], bool]:
+            stone = entry(head, PURGED, told)
+            asked = {"id": session_id, "head_seq": seq, "head": hashed}
+            asked |= {"seq": stone.seq, "type": stone.type, "body": stone.body, "hash": stone.hash}
+            gone = db.execute(statements.PURGE, asked).fetchone() is not None
+            return [stone] if gone else [], gone
+
+        if not self._entering(db, write) and not is_purged(db, session_id):
+            raise StorageError("Somebody else has gone on with this session; try again")
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A session's claim and the head of its chain, as they are recorded."""
+
+    epoch: int
+    seq: int
+    hash: bytes
+
+
+def heads(db: Connection, session_ids: Sequence[int]) -> dict[int, Head]:
+    """Return the claims and heads of these sessions, of those that there are."""
+    found = db.execute(statements.HEADS, (list(session_ids),))
+    return {session_id: Head(*values) for session_id, *values in found}
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether an error is caused by the rows, so that trying again would not help."""
+    if not isinstance(error, psycopg.Error):
+        return True
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.DataError | psycopg.ProgrammingError | psycopg.NotSupportedError)
+    return error.sqlstate.startswith(_OF_ROWS)
+
+
+def trail_head(db: Connection) -> tuple[int, bytes]:
+    """Return the number and the hash of the audit trail's last entry, or a chain's start."""
+    found = db.execute(statements.TRAIL_HEAD).fetchone()
+    return (0, GENESIS) if found is None else (found[0], found[1])
+
+
+def was_added(db: Connection, tried: Sequence[TrailRow]) -> bool:
+    """Return whether these entries of an earlier attempt are in the audit trail."""
+    if not tried:
+        return False
+    found = db.execute(statements.TRAIL_HASH, (tried[-1].seq,)).fetchone()
+    return found is not None and found[0] == tried[-1].hash
+
+
+def new_id(db: Connection) -> int:
+    """Return an id that no session has ever had."""
+    row = db.execute(statements.NEW_ID).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def claim(db: Connection, session_id: int) -> int | None:
+    """Return the epoch of a new claim of a session; None when there is no such session."""
+    found = db.execute(statements.CLAIM, (session_id,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def is_purged(db: Connection, session_id: int) -> bool:
+    """Return whether the purge of a session has begun and not ended."""
+    row = db.execute(statements.IS_PURGED, (session_id,)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def remove_some(db: Connection, session_id: int) -> bool:
+    """Remove a limited part of what is left of a purged session; returns whether there may be more."""
+    asked = {"id": session_id, "limit": PURGED_ROWS}
+    for statement in (statements.REMOVE_EVENTS, statements.REMOVE_EXECUTIONS):
+        if db.execute(statement, asked).rowcount:
+            return True
+    db.execute(statements.END_PURGE, (session_id,))
+    return False
