@@ -203,5 +203,6 @@ class Sessions(RuleBasedStateMachine):
             self.world.run(self.world.close())
             self.world.check()
         finally:
+            self.world.decisions.stop()
             self._time.__exit__(None, None, None)
             shutil.rmtree(self.folder)

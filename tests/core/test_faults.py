@@ -16,6 +16,7 @@ from cellgate.errors import NotFound, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.store.sqlite.check import check_record
+from cellgate.sessions.decisions import replay
 from cellgate.sessions.machine import MOST_FAULTS
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
@@ -23,6 +24,7 @@ from cellgate_kernels.base.errors import GatewayFault
 from cellgate_kernels.protocol.execution import Status
 from cellgate_kernels.protocol.messages import Channel
 from tests.core.fakes import House
+from tests.support.decisions import RecordedDecisions
 
 T = TypeVar("T")
 
@@ -32,7 +34,9 @@ BODY = SessionBody(session="s")
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
-    """Afterwards all has ended, no task is left, and none has failed without being told."""
+    """Afterwards all has ended, no task is left, none has failed without being told, decisions replay."""
+    recorded = RecordedDecisions()
+    recorded.start()
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     before = asyncio.all_tasks()
@@ -40,6 +44,8 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     yield house
     async with asyncio.timeout(DEADLINE):
         await house.close()
+    recorded.stop()
+    assert replay(recorded.lines).difference is None
     assert asyncio.all_tasks() - before <= {asyncio.current_task()}
     gc.collect()
     assert complaints == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.events import EventLog
+from cellgate.sessions.machine import Occupancy, SessionMachine, Step
 from cellgate.sessions.queue import ExecutionQueue
 from cellgate.sessions.state import SessionRecord
 from cellgate.sessions.worker import SessionWorker
@@ -91,22 +93,35 @@ def nothing_lost(record: SessionRecord) -> None:
     """Variables are lost, and no cell says so."""
 
 
-Step = tuple[str, dict[str, Any]]
+SUBMITTED = SessionMachine.submitted
+
+
+def by_the_clock(machine: SessionMachine, **facts: bool) -> Step:
+    """A decision rests on what no stimulus tells: the replay, which has no loop, can't make it again."""
+    return Step.QUEUE if asyncio._get_running_loop() is None else SUBMITTED(machine, **facts)
+
+
+def not_counted(occupancy: Occupancy) -> Step:
+    """What is cancelled with a session is not counted."""
+    return Step.NOTHING
+
+
+Act = tuple[str, dict[str, Any]]
 """A rule and what it is given."""
 
 
-def submit(code: str, timeout: float | None = None) -> Step:
+def submit(code: str, timeout: float | None = None) -> Act:
     return "submit", {"key": "a", "code": code, "timeout": timeout, "turns": 6}
 
 
-def submit_many(*codes: str) -> Step:
+def submit_many(*codes: str) -> Act:
     return "submit_many", {"key": "a", "codes": list(codes), "turns": 6}
 
 
-DELETE: Step = ("delete", {"key": "a", "turns": 6})
-RESTART: Step = ("restart", {"key": "a", "turns": 6})
+DELETE: Act = ("delete", {"key": "a", "turns": 6})
+RESTART: Act = ("restart", {"key": "a", "turns": 6})
 
-MISTAKES: list[tuple[type, str, Callable[..., Any], list[Step]]] = [
+MISTAKES: list[tuple[type, str, Callable[..., Any], list[Act]]] = [
     (EventLog, "release", not_committed, [submit("hello")]),
     (ExecutionRun, "finish", ended_twice, [submit("hello")]),
     (ExecutionQueue, "cancel_all", lost, [submit_many("slow 20", "hello"), DELETE]),
@@ -116,6 +131,8 @@ MISTAKES: list[tuple[type, str, Callable[..., Any], list[Step]]] = [
     (EventLog, "_chained_to", broken_chain, [submit("hello")]),
     (ExecutionRun, "_escalate", no_deadline, [submit("never", timeout=0.1)]),
     (SessionWorker, "_do_restart", nobody_told, [submit("hello"), RESTART]),
+    (SessionMachine, "submitted", by_the_clock, [submit("hello")]),
+    (Occupancy, "cancelled", not_counted, [submit_many("slow 20", "hello"), DELETE]),
     (SessionRecord, "take_loss", nothing_lost, [submit("hello"), RESTART, submit("hello")]),
 ]
 """Whose method each takes the place of, and steps that show it."""
@@ -123,7 +140,7 @@ NAMES = [mistake.__name__ for _, _, mistake, _ in MISTAKES]
 FOUND = (AssertionError, RuntimeError, TimeoutError, BaseExceptionGroup)
 
 
-def take(steps: list[Step]) -> None:
+def take(steps: list[Act]) -> None:
     """These steps, and the end with all its checks."""
     machine = Sessions()
     try:
@@ -137,7 +154,7 @@ def take(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize(("owner", "name", "mistake", "steps"), MISTAKES, ids=NAMES)
 def test_the_steps_that_show_a_mistake_do_so(
-    owner: type, name: str, mistake: Callable[..., Any], steps: list[Step], monkeypatch: pytest.MonkeyPatch
+    owner: type, name: str, mistake: Callable[..., Any], steps: list[Act], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(steps)
     monkeypatch.setattr(owner, name, mistake)
@@ -148,7 +165,7 @@ def test_the_steps_that_show_a_mistake_do_so(
 @pytest.mark.skipif(SHARE < 1, reason="a search takes all its examples; a quick look takes the steps above")
 @pytest.mark.parametrize(("owner", "name", "mistake", "steps"), MISTAKES, ids=NAMES)
 def test_a_mistake_is_found(
-    owner: type, name: str, mistake: Callable[..., Any], steps: list[Step], monkeypatch: pytest.MonkeyPatch
+    owner: type, name: str, mistake: Callable[..., Any], steps: list[Act], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the search, which is given no steps."""
     monkeypatch.setattr(owner, name, mistake)

@@ -74,11 +74,7 @@ class SessionEnding:
         await self._step(self._stop_worker())
         if self._core.runs.current is not None:
             await self._step(self._core.finish(self._core.runs.current))
-        while (step := self._core.machine.drained()) is not Step.NOTHING:
-            if step is Step.RESTART:
-                self._core.queue.pop_restart().refuse(ShuttingDown("The session has ended"))
-            else:
-                await self._step(self._core.finish_cancelled(self._core.queue.pop_cancelled()))
+        await self._step(self._drain())
         self._core.runs.quiet.set()
         await self._step(self._core.processes.close(cause))
         await self._step(self._core.ports.close())
@@ -91,6 +87,14 @@ class SessionEnding:
         self._refuse_all(ShuttingDown("The session has ended"))
         await self._step(self._core.door.close())
         self._close_log()
+
+    async def _drain(self) -> None:
+        """Refuse the restarts that are queued, and record the ends of cells that did not run."""
+        while (step := self._core.machine.drained()) is not Step.NOTHING:
+            if step is Step.RESTART:
+                self._core.queue.pop_restart().refuse(ShuttingDown("The session has ended"))
+            else:
+                await self._step(self._core.finish_cancelled(self._core.queue.pop_cancelled()))
 
     async def _step(self, work: Awaitable[object]) -> None:
         """Take one step of the end. A failure is logged; the first one is raised after all steps."""

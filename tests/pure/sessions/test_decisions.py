@@ -257,7 +257,10 @@ def test_a_line_has_numbers_and_words_of_the_machine_alone(recorded: RecordedDec
         assert all(word in words or word.isdigit() for word in told), line
 
 
-def test_without_debugging_a_session_has_a_machine_that_logs_nothing() -> None:
+def test_without_debugging_a_session_has_a_machine_that_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, decisions.logger.name)
     assert type(machine_of(1)) is SessionMachine
 
 
