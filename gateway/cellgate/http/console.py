@@ -356,12 +356,22 @@ class ProviderHandler(_VisitHandler):
         """The place of the cookie with the browser's side of a sign-in."""
         return replace(self.sender.cookie_place, purpose=Purpose.ASKING)
 
+    def begin(self) -> Begun:
+        """Return the browser's side of a new sign-in."""
+        return Begun.new()
+
+    def begun(self) -> Begun | None:
+        """Return the browser's side of the sign-in that it has begun; None if there is none."""
+        asked = self.asking_place.secrets(self.request.headers.get_list("Cookie"))
+        # With more than one, a neighbour's page may have added its own.
+        return Begun.read(asked[0]) if len(asked) == 1 else None
+
     @requires()
     async def get(self) -> None:
         """Ask the provider, and give the browser what it will have to show with the answer."""
         self.check_visit()
         self.check_link("none", "same-origin")
-        begun = Begun.new()
+        begun = self.begin()
         question = await self.provider.question(begun, self.back)
         self.set_header("Set-Cookie", self.asking_place.field(begun.text))
         self.lead(question)
@@ -388,9 +398,7 @@ class ProviderAnswerHandler(ProviderHandler):
         state = self.get_query_argument("state", "")
         issuer = self.get_query_argument("iss", None)
         code = self.get_query_argument("code", "")
-        asked = self.asking_place.secrets(self.request.headers.get_list("Cookie"))
-        begun = Begun.read(asked[0]) if len(asked) == 1 else None
-        # With more than one, a neighbour's page may have added its own.
+        begun = self.begun()
         if begun is None or not provider.is_answer(begun, state, issuer):
             raise NotAuthenticated(
                 f"This browser has not asked the {self.called} to be signed in here, or not lately: begin"
@@ -422,9 +430,22 @@ class HubHandler(ProviderHandler):
         """The address to which the Hub sends the browser back, as it is registered there."""
         return self.provider.back
 
+    def begin(self) -> Begun:
+        """Return what the browser has begun already, if it has: a tab beside this one may be on its way."""
+        return self.begun() or super().begin()
+
 
 class HubAnswerHandler(ProviderAnswerHandler, HubHandler):
     """Back from the Hub."""
+
+    @requires()
+    async def get(self) -> None:
+        """Sign in the user, unless a tab beside this one has done so in the meantime."""
+        if self.begun() is None and self.services.people.sign_ins.find(self.sender.secrets()) is not None:
+            self.check_visit()
+            self.lead(self.page)
+        else:
+            await super().get()
 
 
 class _FormHandler(Entrance):

@@ -85,7 +85,9 @@ def test_its_user_a_visitor_and_a_stranger_sign_in(gateway: GatewayProcess, hub:
     assert answer.headers["Referrer-Policy"] == "no-referrer"
     assert me(ada) == ("ada", "admin")
     # The code and the browser's question are used up.
+    cookies, ada.cookies = ada.cookies, {}
     assert ada.visit(address, "same-origin").status == 401
+    ada.cookies = cookies
     assert sign_in(bob, hub, "bob", "access:servers!user=ada").status == 303
     assert me(bob) == ("bob", "user")
     assert sign_in(eve, hub, "eve", "access:servers!user=eve").status == 403
@@ -110,6 +112,20 @@ def test_an_answer_is_for_the_browser_that_asked(gateway: GatewayProcess, hub: F
     assert attacker.visit(address, "same-origin").status == 303
     # A link of another site's signs nobody in.
     assert victim.visit(f"{AT}/console/hub", "cross-site").status == 403
+
+
+def test_of_tabs_that_are_restored_at_once_each_is_signed_in(gateway: GatewayProcess, hub: FakeHub) -> None:
+    browser = Browser(gateway)
+    addresses = [hub.sign_in(asked(browser), "ada", ACCESS) for _ in range(3)]
+    before = len(hub.exchanged)
+    for address in addresses:
+        answer = browser.visit(address, "same-origin")
+        assert (answer.status, answer.headers["Location"]) == (303, f"{AT}/")
+    assert me(browser) == ("ada", "admin")
+    assert len(hub.exchanged) == before + 1
+    # Who is signed in stays so, whatever address they are led to.
+    assert browser.visit(f"{AT}/oauth_callback?code=x&state=y", "cross-site").status == 303
+    assert me(browser) == ("ada", "admin")
 
 
 def test_a_hub_that_refuses_a_code_and_one_that_fails(gateway: GatewayProcess, hub: FakeHub) -> None:
