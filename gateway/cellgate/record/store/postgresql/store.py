@@ -19,7 +19,6 @@ from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.store.backlog import Backlog, Failures, Group, Room, cost
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
 from cellgate.record.store.postgresql import reads, writes
-from cellgate.record.store.postgresql.claims import Claims
 from cellgate.record.store.postgresql.opening import bring_up
 from cellgate.record.store.postgresql.reads import PostgresReads
 from cellgate.record.store.postgresql.record_connection import (
@@ -31,6 +30,7 @@ from cellgate.record.store.postgresql.record_connection import (
     Undecided,
 )
 from cellgate.record.store.postgresql.remover import Remover
+from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.writes import Adding, Batch, TableWriter
 from cellgate.record.trail import NewEntry
 from cellgate_kernels.base.errors import GatewayFault
@@ -55,7 +55,7 @@ class CommitWriter:
         tables: TableWriter,
         room: Room,
         failures: Failures,
-        claims: Claims,
+        claims: SessionClaims,
     ) -> None:
         self._backlog = room.backlog
         self._room = room
@@ -176,7 +176,7 @@ class PostgresStore:
         self._writer = writer
         self._reader = RecordConnection(address, "record-reader")
         self._tables = TableWriter()
-        self._claims = Claims()
+        self._claims = SessionClaims()
         self._backlog = Backlog()
         self._room = Room(self._backlog, limit)
         self.reserve, self.unreserve = self._room.reserve, self._room.unreserve

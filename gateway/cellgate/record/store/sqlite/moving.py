@@ -41,7 +41,7 @@ class MovingFile:
         return schema.last_session_id(self._db)
 
     def findings(self) -> Iterator[Finding]:
-        """Check the tables."""
+        """Check the tables, as ``check`` does."""
         return check.findings(self._db)
 
     def take_in(self, rows: CheckedRows, last_id: int) -> None:
