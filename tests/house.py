@@ -54,7 +54,12 @@ SYSTEM = frozenset(
 """Names of errors that are the system's."""
 SAID_BY = frozenset({"operation", "overload", "setter", "override"})
 """Decorators of methods that are described elsewhere."""
-IMPLEMENTS = {"Journal": "RecordStore", "Room": "EventStore", "Failures": "EventStore"}
+IMPLEMENTS = {
+    "Journal": "RecordStore",
+    "PostgresStore": "RecordStore",
+    "Room": "EventStore",
+    "Failures": "EventStore",
+}
 """Classes that are a protocol's without naming it as a base: their attributes stand for its properties."""
 BROAD = frozenset({"Exception", "BaseException"})
 

@@ -38,7 +38,7 @@ class PostgresServer:
 
     def __init__(self, folder: Path, settings: tuple[str, ...] = NOT_DURABLE) -> None:
         self._programs = require_postgresql()
-        self._folder = folder
+        self.folder = folder
         self._data = folder / "data"
         self._settings = settings
         self._user = pwd.getpwnam("nobody").pw_name if os.geteuid() == 0 else None
@@ -47,38 +47,39 @@ class PostgresServer:
         self.pid = 0
         if self._user is not None:
             shutil.chown(folder, self._user)
-        self._run(
+        self.run(
             "initdb", "-D", self._data, "-U", "cellgate", "-E", "UTF8", "--locale=C", "-A", "trust", "-N"
         )
 
-    def _run(self, program: str, *arguments: object) -> None:
+    def run(self, program: str, *arguments: object) -> None:
+        """Run one of its programs, as its user; it must succeed."""
         command = [str(self._programs / program), *map(str, arguments)]
         done = subprocess.run(
-            command, cwd=self._folder, user=self._user, capture_output=True, timeout=PATIENCE, check=False
+            command, cwd=self.folder, user=self._user, capture_output=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == 0, done.stderr.decode()
 
     def url(self, database: str = "postgres") -> str:
         """The URL of a database of it."""
-        return f"postgresql://cellgate@/{database}?host={self._folder}"
+        return f"postgresql://cellgate@/{database}?host={self.folder}"
 
     def database(self, *options: str) -> str:
         """Make an empty database; return its URL. `options` are those of createdb."""
         name = f"record{next(self._databases)}"
-        self._run("createdb", "-h", self._folder, "-U", "cellgate", *options, name)
+        self.run("createdb", "-h", self.folder, "-U", "cellgate", *options, name)
         return self.url(name)
 
     def start(self) -> None:
         """Start the server and wait until it takes connections."""
-        command = [str(self._programs / "postgres"), "-D", str(self._data), "-k", str(self._folder), "-h", ""]
+        command = [str(self._programs / "postgres"), "-D", str(self._data), "-k", str(self.folder), "-h", ""]
         for setting in self._settings:
             command += ["-c", setting]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._folder, user=self._user, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command, cwd=self.folder, user=self._user, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.pid = self._process.pid
-        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self._folder)]
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder)]
         until(lambda: subprocess.run(ready, check=False).returncode == 0, "PostgreSQL does not answer")
 
     def stop(self) -> None:

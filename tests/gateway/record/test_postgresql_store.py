@@ -17,8 +17,8 @@ from cellgate.record.chain import verify
 from cellgate.record.rows import EventRow
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
 from cellgate.record.store.postgresql import record_connection, statements, writes
-from cellgate.record.store.postgresql.claims import Claims
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
+from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.store import PostgresStore
 from cellgate.record.trail import ACT, BEGUN, PURGED, NewEntry
 from cellgate.testing.record_store import Chain, RecordStoreContract, execution_row, session_row
@@ -280,7 +280,7 @@ async def test_a_database_without_the_last_commits_is_found(
 
 
 def test_what_is_known_of_claims_is_bounded() -> None:
-    claims = Claims(most=3)
+    claims = SessionClaims(most=3)
     for session_id in range(10):
         claims.begin(session_id)
         assert claims.is_known(0, FIRST_EPOCH)

@@ -38,6 +38,10 @@ MOST_PURGED = 65_536
 """Purged sessions that are remembered, so that late rows of them are dropped."""
 
 
+class RefusedRows(Exception):
+    """Rows don't follow each other, or not what is recorded of their session."""
+
+
 def cost(row: EventRow) -> int:
     """Return the bytes that the row takes in memory."""
     return len(row.body) + ROW_COST

@@ -28,6 +28,9 @@ _decode = json_decoder(dict[str, Any]).decode
 class CheckedRows(OriginRows, Protocol):
     """All rows of a record, as of one moment and as they are stored, also if they are damaged."""
 
+    def sessions(self, after: int) -> Sequence[SessionRow]:
+        """Return some sessions with an id above `after`, by id; none at the end."""
+
     def rows(self, session_id: int) -> Iterator[EventRow]:
         """Yield a session's events by their numbers, whatever these are. Raises BrokenRecord."""
 
@@ -39,6 +42,14 @@ class CheckedRows(OriginRows, Protocol):
 
     def stray(self) -> str | None:
         """Return what is wrong about rows that belong to no session; None if nothing is."""
+
+
+def sessions_of(rows: CheckedRows) -> Iterator[SessionRow]:
+    """Yield all sessions, by id."""
+    after = 0
+    while found := rows.sessions(after):
+        yield from found
+        after = found[-1].id
 
 
 def executions_of(rows: CheckedRows, session_id: int) -> Iterator[ExecutionRow]:

@@ -13,11 +13,11 @@ import psycopg
 
 from cellgate.errors import StorageError
 from cellgate.record.findings import Finding
-from cellgate.record.rows import LARGEST, EventRow, ExecutionRow
-from cellgate.record.store.checking import CheckedRows, check_session, check_trail
+from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
+from cellgate.record.store.checking import CheckedRows, check_session, check_trail, sessions_of
 from cellgate.record.store.postgresql import reads, statements
 from cellgate.record.store.postgresql.opening import check_version, has_tables
-from cellgate.record.store.postgresql.reads import StoredOrigins
+from cellgate.record.store.postgresql.reads import DatabaseOrigins
 from cellgate.record.store.postgresql.record_connection import (
     Connection,
     Hold,
@@ -57,8 +57,11 @@ def reading(address: RecordAddress) -> Iterator[Connection]:
             yield db
 
 
-class StoredRows(StoredOrigins, CheckedRows):
+class DatabaseRows(DatabaseOrigins, CheckedRows):
     """The rows of a connection's tables, which must see one moment."""
+
+    def sessions(self, after: int) -> list[SessionRow]:
+        return reads.sessions(self.db, limit=BATCH, after=after)
 
     def rows(self, session_id: int) -> Iterator[EventRow]:
         after = -LARGEST
@@ -98,14 +101,11 @@ def check_database(address: RecordAddress) -> Iterator[Finding]:
 
 def findings(db: Connection) -> Iterator[Finding]:
     """Check the tables, which must be seen as of one moment."""
-    rows = StoredRows(db)
+    rows = DatabaseRows(db)
     there: dict[int, tuple[str, str]] = {}
-    after = -LARGEST
-    while sessions := reads.sessions(db, limit=BATCH, after=after):
-        after = sessions[-1].id
-        for session in sessions:
-            there[session.id] = session.principal, session.key
-            yield check_session(rows, session)
+    for session in sessions_of(rows):
+        there[session.id] = session.principal, session.key
+        yield check_session(rows, session)
     yield check_trail(rows, there)
     if purges := db.execute(statements.PURGES).fetchall():
         yield Finding("purges", f"{len(purges)} that a gateway carries on with")

@@ -258,11 +258,11 @@ def acts(db: Connection, before: int | None, limit: int) -> list[tuple[int, dict
 
 def lineage(db: Connection, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
     """Return the ancestors that are recorded, up to the first whose key is not covered."""
-    return ancestry.lineage(StoredOrigins(db), session, covers)
+    return ancestry.lineage(DatabaseOrigins(db), session, covers)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredOrigins(OriginRows):
+class DatabaseOrigins(OriginRows):
     """The rows of a connection's tables."""
 
     db: Connection
@@ -302,7 +302,7 @@ def _unknown(asked: Iterable[object]) -> bool:
     return any(isinstance(value, str) and "\0" in value for value in asked)
 
 
-class ConnectionSteps(Steps):
+class DatabaseSteps(Steps):
     """Steps over one connection, until `stop` is set. See ``interface.Steps``."""
 
     def __init__(self, db: Connection, stop: Event) -> None:
@@ -321,7 +321,7 @@ class ConnectionSteps(Steps):
         return is_there(self._db, session_id)
 
     def origin_problem(self, session: SessionRow) -> str | None:
-        return ancestry.check_origin(StoredOrigins(self._db), session).problem
+        return ancestry.check_origin(DatabaseOrigins(self._db), session).problem
 
 
 def _query(query: Query[P, T]) -> Callable[Concatenate[PostgresReads, P], Coroutine[Any, Any, T]]:
@@ -376,7 +376,7 @@ class PostgresReads(Reads):
         return await self.read(_of_events, lives.left_open, session_id)
 
     async def in_steps(self, work: Callable[[Steps], T]) -> T:
-        return await self._read_long(lambda db, stop: work(ConnectionSteps(db, stop)))
+        return await self._read_long(lambda db, stop: work(DatabaseSteps(db, stop)))
 
     async def _read_long(self, work: Callable[[Connection, Event], T]) -> T:
         connection = RecordConnection(self._address, "record-export")

@@ -14,13 +14,11 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
-from cellgate.errors import NotRecorded, RecordGone, StorageError
+from cellgate.errors import NotRecorded, StorageError
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.store.backlog import Backlog, Failures, Group, Room, cost
-from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge, RecordStore
+from cellgate.record.store.interface import FENCED, FIRST_EPOCH, Purge
 from cellgate.record.store.postgresql import reads, writes
-from cellgate.record.store.postgresql.claims import Claims
-from cellgate.record.store.postgresql.eraser import Eraser
 from cellgate.record.store.postgresql.opening import bring_up
 from cellgate.record.store.postgresql.reads import PostgresReads
 from cellgate.record.store.postgresql.record_connection import (
@@ -31,6 +29,8 @@ from cellgate.record.store.postgresql.record_connection import (
     RecordConnection,
     Undecided,
 )
+from cellgate.record.store.postgresql.remover import Remover
+from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.writes import Adding, Batch, TableWriter
 from cellgate.record.trail import NewEntry
 from cellgate_kernels.base.errors import GatewayFault
@@ -46,7 +46,7 @@ FLUSH_BYTES = MIB
 RETRY_SECONDS = 1.0
 
 
-class GroupWriter:
+class CommitWriter:
     """Brings a backlog's rows into the tables, and the outcome to those who wait for it."""
 
     def __init__(
@@ -55,7 +55,7 @@ class GroupWriter:
         tables: TableWriter,
         room: Room,
         failures: Failures,
-        claims: Claims,
+        claims: SessionClaims,
     ) -> None:
         self._backlog = room.backlog
         self._room = room
@@ -168,7 +168,7 @@ class GroupWriter:
         self._failures.stop(StorageError(CLOSED))
 
 
-class PostgresStore(RecordStore):
+class PostgresStore:
     """The rows of all sessions in one database. Create it with `open`, and `close` it at the end."""
 
     def __init__(self, address: RecordAddress, writer: RecordConnection, limit: int) -> None:
@@ -176,14 +176,18 @@ class PostgresStore(RecordStore):
         self._writer = writer
         self._reader = RecordConnection(address, "record-reader")
         self._tables = TableWriter()
-        self._claims = Claims()
+        self._claims = SessionClaims()
         self._backlog = Backlog()
         self._room = Room(self._backlog, limit)
+        self.reserve, self.unreserve = self._room.reserve, self._room.unreserve
+        self.full_for, self.room = self._room.full_for, self._room.wait
         self._failures = Failures(self._room, {}, set())
-        self._groups = GroupWriter(writer, self._tables, self._room, self._failures, self._claims)
-        self._reads = PostgresReads(address, self._reader)
+        self.refuse, self.failure_of = self._failures.refuse, self._failures.failure_of
+        self._groups = CommitWriter(writer, self._tables, self._room, self._failures, self._claims)
+        self.reads = PostgresReads(address, self._reader)
+        self.events = self.reads.events
         self._tasks = Supervisor(lambda: {"record": str(address)})
-        self._eraser = Eraser(writer, self._failures.forget)
+        self._remover = Remover(writer, self._failures.forget)
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -206,12 +210,8 @@ class PostgresStore(RecordStore):
         store.former_activity = begun.last_activity
         store._failures.purging.update(begun.purges)
         for session_id in begun.purges:
-            store._eraser.add(session_id)
+            store._remover.add(session_id)
         return store
-
-    @property
-    def reads(self) -> PostgresReads:
-        return self._reads
 
     # ---- writing ------------------------------------------------------------------------------------------
 
@@ -288,44 +288,13 @@ class PostgresStore(RecordStore):
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         row = self._backlog.execution_by_key(session_id, idempotency_key)
-        return row or await self._reads.read(reads.execution_by_key, session_id, idempotency_key)
-
-    async def events(
-        self,
-        session_id: int,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-        max_bytes: int = 1 << 20,
-    ) -> list[EventRow]:
-        return await self._reads.events(
-            session_id, after=after, until=until, limit=limit, max_bytes=max_bytes
-        )
+        return row or await self.reads.read(reads.execution_by_key, session_id, idempotency_key)
 
     def check_writable(self, session_id: int | None = None) -> None:
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
         if self._failures.failure is not None:
             raise self._failures.failure
-
-    def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
-        self._room.reserve(event_type, size, principal=principal)
-
-    def unreserve(self, size: int, *, principal: str = "") -> None:
-        self._room.unreserve(size, principal=principal)
-
-    def full_for(self, principal: str = "") -> bool:
-        return self._room.full_for(principal)
-
-    async def room(self, principal: str = "") -> None:
-        await self._room.wait(principal)
-
-    def refuse(self, session_id: int, why: str) -> None:
-        self._failures.refuse(session_id, why)
-
-    def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
-        return self._failures.failure_of(session_id)
 
     @property
     def not_recorded(self) -> int:
@@ -358,9 +327,9 @@ class PostgresStore(RecordStore):
     async def _close(self) -> None:
         self._room.close()
         try:
-            # The tasks that start purges end before the eraser that carries them out.
+            # The tasks that start purges end before the remover that carries them out.
             await self._tasks.cancel()
-            await self._eraser.close()
+            await self._remover.close()
             await self.commit()
             self._failures.check()
         finally:
@@ -406,8 +375,8 @@ class PostgresStore(RecordStore):
         finally:
             if not begun:
                 self._failures.purging.discard(session_id)
-        return self._eraser.add(session_id) if begun else None
+        return self._remover.add(session_id) if begun else None
 
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
         await self.commit()
-        return await self._reads.read(reads.overdue, before, most_bytes)
+        return await self.reads.read(reads.overdue, before, most_bytes)

@@ -16,7 +16,7 @@ from msgspec import structs
 from cellgate.errors import RecordDamaged
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.record.store.backlog import Group
+from cellgate.record.store.backlog import Group, RefusedRows
 from cellgate.record.trail import BEGUN, TrailRow
 from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.codec.decoding import json_decoder
@@ -41,10 +41,6 @@ _TRAIL = ("seq", "type", "body", "hash")
 _NOT_SAVED = (None,) * (len(_SAVED) + len(_SAVED_JSON))
 
 _decode = json_decoder(dict[str, Any]).decode
-
-
-class RefusedRows(Exception):
-    """Rows don't follow each other, or not what is recorded of their session."""
 
 
 @dataclass(slots=True)

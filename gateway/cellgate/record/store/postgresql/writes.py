@@ -17,12 +17,11 @@ from psycopg import errors
 
 from cellgate.errors import StorageError
 from cellgate.record.chain import GENESIS
-from cellgate.record.store.backlog import Group
+from cellgate.record.store.backlog import Group, RefusedRows
 from cellgate.record.store.interface import FENCED
 from cellgate.record.store.postgresql import statements
 from cellgate.record.store.postgresql.record_connection import Connection
 from cellgate.record.store.postgresql.tables import (
-    RefusedRows,
     beginnings,
     entry,
     group_parameters,

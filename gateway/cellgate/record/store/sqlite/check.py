@@ -19,7 +19,7 @@ from cellgate.errors import RecordDamaged, StorageError
 from cellgate.record.findings import Finding, counted
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.store import checking
-from cellgate.record.store.checking import CheckedRows, check_trail, subject_of
+from cellgate.record.store.checking import CheckedRows, check_trail, sessions_of, subject_of
 from cellgate.record.store.sqlite import blobs, purge, salvage, schema, trail
 from cellgate.record.store.sqlite.lineage import StoredOrigins
 from cellgate.record.store.sqlite.location import existing
@@ -64,13 +64,11 @@ def findings(db: sqlite3.Connection) -> Iterator[Finding]:
     """Check the tables: yields a finding for each session, the audit trail, and what only SQLite has."""
     there: dict[int, tuple[str, str]] = {}
     refused = schema.refused_sessions(db)
-    after = 0
-    while sessions := schema.sessions(db, limit=256, after=after):
-        after = sessions[-1].id
-        for session in sessions:
-            there[session.id] = session.principal, session.key
-            yield check_session(db, session, refused.pop(session.id, None))
-    yield check_trail(StoredRows(db), there)
+    rows = StoredRows(db)
+    for session in sessions_of(rows):
+        there[session.id] = session.principal, session.key
+        yield check_session(db, session, refused.pop(session.id, None))
+    yield check_trail(rows, there)
     for session_id, (why, count) in refused.items():
         yield Finding(f"session {session_id}", "no rows", _told(why, count))
     for row in trail.rows(db):
@@ -108,6 +106,9 @@ def check_session(
 
 class StoredRows(StoredOrigins, CheckedRows):
     """The rows of a connection's tables."""
+
+    def sessions(self, after: int) -> list[SessionRow]:
+        return schema.sessions(self.db, limit=256, after=after)
 
     def rows(self, session_id: int) -> Iterator[EventRow]:
         return schema.stored_rows(self.db, session_id, -schema.LAST, schema.LAST)

@@ -23,7 +23,7 @@ from msgspec import structs
 from cellgate.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.record.store.backlog import ROW_COST, Group
+from cellgate.record.store.backlog import ROW_COST, Group, RefusedRows
 from cellgate.record.store.sqlite import blobs, trail
 from cellgate.record.store.sqlite.redo import encode_rows
 from cellgate.record.store.sqlite.transactions import savepoint, snapshot, transaction
@@ -34,10 +34,6 @@ from cellgate_kernels.base.resources import MIB
 from cellgate_kernels.codec.decoding import json_decoder
 
 Sync = Literal["normal", "full"]
-
-
-class RefusedRows(Exception):
-    """Rows don't continue their session's chain in the tables."""
 
 
 REFUSED = (

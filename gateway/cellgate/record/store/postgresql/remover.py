@@ -25,8 +25,8 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 
 
-class Eraser:
-    """The eraser of one store. `ended` is called for each session of which no row is left."""
+class Remover:
+    """The remover of one store. `ended` is called for each session of which no row is left."""
 
     def __init__(self, writer: RecordConnection, ended: Callable[[int], None]) -> None:
         self._writer = writer

@@ -14,7 +14,7 @@ from cellgate.record.store.interface import FIRST_EPOCH
 MOST_SESSIONS = 65_536
 
 
-class Claims:
+class SessionClaims:
     """The epochs of the last claims of sessions, the last used ones last."""
 
     def __init__(self, most: int = MOST_SESSIONS) -> None:
