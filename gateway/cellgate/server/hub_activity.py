@@ -78,7 +78,7 @@ class HubActivity:
         used = False
         for session in self._sessions():
             self._seen[session.record.row.id] = session.record.last_activity
-            used = used or session.runs.busy or session.processes.busy
+            used = used or session.machine.busy or session.processes.busy
         return used or any(before.get(known) != at for known, at in self._seen.items())
 
     async def _report(self, used_at: float) -> None:
