@@ -64,7 +64,7 @@ class World:
         if self.has_session:
             yield SimpleNamespace(
                 record=SimpleNamespace(row=SimpleNamespace(id=1), last_activity=self.at),
-                runs=SimpleNamespace(busy=self.cell),
+                machine=SimpleNamespace(busy=self.cell),
                 processes=SimpleNamespace(busy=self.program),
             )
 
