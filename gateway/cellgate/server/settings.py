@@ -75,9 +75,8 @@ class StorageSettings:
 
     record: str = option(
         "",
-        "A database of PostgreSQL 15 or newer to keep the record in, such as"
-        " postgresql://cellgate@db.example.org/cellgate; default: SQLite, in the data folder. A password"
-        " belongs into PGPASSFILE or CELLGATE_RECORD: every user of this machine sees a command's options.",
+        "A database of PostgreSQL for the record, such as postgresql://user@host/database; default: SQLite,"
+        " in the data folder. Put a password into PGPASSFILE, not here.",
         metavar="URL",
     )
     journal_sync: Sync = option(

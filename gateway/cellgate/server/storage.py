@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 
 from cellgate.errors import StorageError
@@ -27,22 +26,22 @@ async def open_storage(settings: GatewaySettings, lanes: ThreadLanes, stack: Asy
         raise StorageError(f"Can't make the data folder {data}: {in_brief(error)}") from error
     journal: RecordStore
     if storage.record:
-        journal = await _open_database(settings, stack)
+        journal = await _open_database(settings, lanes, stack)
     else:
         journal = await Journal.open(data / RECORD, sync=storage.journal_sync, reserve=storage.reserve)
     stack.push_async_callback(journal.close)
     return Storage(journal, TrailWriter(journal), lanes)
 
 
-async def _open_database(settings: GatewaySettings, stack: AsyncExitStack) -> RecordStore:
+async def _open_database(settings: GatewaySettings, lanes: ThreadLanes, stack: AsyncExitStack) -> RecordStore:
     """Open the record in PostgreSQL, for a gateway that has its data folder to itself."""
     address = record_address(settings.storage.record)
     from cellgate.record.store.postgresql.store import PostgresStore  # noqa: PLC0415 - an extra
 
     own = settings.data_dir / RECORD
-    held = await asyncio.to_thread(RecordLock, own)
+    held = await lanes.bulk.run(RecordLock, own)
     stack.callback(held.release)
-    if await asyncio.to_thread(own.exists):
+    if await lanes.bulk.run(own.exists):
         raise StorageError(
             f"The data folder has a record in SQLite already, {own}: move that into the database by"
             " `cellgate record migrate`, or use another data folder"

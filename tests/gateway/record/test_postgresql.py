@@ -53,6 +53,8 @@ def test_a_session_lives_as_in_sqlite(start_gateway: StartGateway, database: str
     (tmp_path / "s.zip").write_bytes(gateway.get("/v1/sessions/s/bundle").body)
     assert check_bundle(tmp_path / "s.zip").valid
     assert gateway.get("/v1/sessions/s/audit/verify").json()["valid"]
+    flood = gateway.submit("s", "import time\nwhile True: print(flush=True) or time.sleep(0.001)")
+    until(lambda: len(events_of(gateway, "s")) > 30, "nothing is printed")
     before = events_of(gateway, "s")
     gateway.kill()
 
@@ -60,6 +62,7 @@ def test_a_session_lives_as_in_sqlite(start_gateway: StartGateway, database: str
     after = events_of(gateway, "s")
     assert after[: len(before)] == before
     assert gateway.model("s")["state"] == "ended"
+    assert gateway.result("s", flood)["status"] == "died"
     assert gateway.execute("s", "1 + 1")["status"] == "ok"
     again = gateway.post("/v1/sessions/s/execute", {"code": "print(6 * 7)"}, headers=AGAIN).json()
     assert again["execution"] == first["execution"], "the key is known beyond a crash"

@@ -15,6 +15,7 @@ from msgspec import structs
 from cellgate.errors import NotRecorded, RecordGone, StorageError, StorageFull
 from cellgate.record.chain import verify
 from cellgate.record.rows import EventRow
+from cellgate.record.store import backlog
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
 from cellgate.record.store.postgresql import record_connection, statements, writes
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
@@ -289,6 +290,18 @@ def test_what_is_known_of_claims_is_bounded() -> None:
     claims.note(0, 5)
     assert not claims.is_known(0, FIRST_EPOCH)
     assert claims.is_known(1, 7), "what was forgotten is learned again"
+
+
+def test_what_is_remembered_of_others_sessions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog, "MOST_FENCED", 2)
+    failures = backlog.Failures(backlog.Room(backlog.Backlog(), MIB), {}, set())
+    failures.refuse(9, "a reason")
+    for session_id in range(5):
+        failures.refuse(session_id, FENCED)
+    assert failures.refused == {9: "a reason", 3: FENCED, 4: FENCED}
+    for session_id in (3, 9):
+        failures.reclaimed(session_id)
+    assert failures.refused == {9: "a reason", 4: FENCED}
 
 
 async def test_one_gateway_holds_the_record_unless_all_share_it(

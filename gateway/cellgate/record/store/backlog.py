@@ -36,6 +36,8 @@ OTHERS_PART = 4
 """Of the limit this part is for all principals but the one with most, however much that one has."""
 MOST_PURGED = 65_536
 """Purged sessions that are remembered, so that late rows of them are dropped."""
+MOST_FENCED = 65_536
+"""Sessions that are remembered as somebody else's."""
 
 
 class RefusedRows(Exception):
@@ -402,13 +404,24 @@ class Failures:
         self.count = 0
         self._room = room
         self._purged: deque[int] = deque(maxlen=MOST_PURGED)
+        self._fenced: deque[int] = deque(maxlen=MOST_FENCED)
 
     def refuse(self, session_id: int, why: str) -> None:
         if session_id not in self.refused:
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self.refused[session_id] = why
+            if why == FENCED:
+                # Should rows of a forgotten one still come, the store refuses them once more.
+                if len(self._fenced) == MOST_FENCED:
+                    self.reclaimed(self._fenced[0])
+                self._fenced.append(session_id)
             self._room.backlog.drop(session_id)
             self._room.wake()
+
+    def reclaimed(self, session_id: int) -> None:
+        """Forget that somebody else has claimed a session."""
+        if self.refused.get(session_id) == FENCED:
+            del self.refused[session_id]
 
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
         if session_id in self.purging:

@@ -229,8 +229,7 @@ class PostgresStore:
             return FIRST_EPOCH
         # What the former claim has enqueued meanwhile is nobody's any more.
         self._backlog.drop(session_id)
-        if self._failures.refused.get(session_id) == FENCED:
-            del self._failures.refused[session_id]
+        self._failures.reclaimed(session_id)
         self._claims.note(session_id, epoch)
         return epoch
 
