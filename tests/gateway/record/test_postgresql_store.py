@@ -18,6 +18,7 @@ from cellgate.record.rows import EventRow
 from cellgate.record.store import backlog
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
 from cellgate.record.store.postgresql import record_connection, statements, writes
+from cellgate.record.store.postgresql import store as store_module
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
 from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.store import PostgresStore
@@ -478,6 +479,42 @@ async def test_an_answer_that_comes_while_it_is_asked_for_again_counts_once(
     await store.commit(chain.session_id)
     assert late
     assert await whole(store, chain)
+
+
+async def test_entries_that_are_written_late_are_written_once(
+    store: PostgresStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first statement is done when the second one is already on its way."""
+    sent: list[Any] = []
+    execute = psycopg.Connection.execute
+
+    def late(db: psycopg.Connection[Any], query: str, *asked: Any, **options: Any) -> Any:
+        if query != statements.ADD_ENTRIES:
+            return execute(db, query, *asked, **options)
+        sent.append(asked)
+        if len(sent) == 1:
+            db.close()
+            raise psycopg.OperationalError("the answer was lost")
+        if len(sent) == 2:
+            execute(other, query, *sent[0])
+        return execute(db, query, *asked, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", late)
+    await store.add_to_trail([NewEntry(ACT, {"number": 1}), NewEntry(ACT, {"number": 2})])
+    assert len(sent) == 2
+    assert [told["number"] for _, told in await trail_of(store)] == [1, 2]
+
+
+async def test_whoever_asks_for_a_lost_answer_is_told_after_a_while(
+    store: PostgresStore, answers: LostAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that ends while the server is away does not wait for it."""
+    monkeypatch.setattr(store_module, "DECIDE_SECONDS", 0.0)
+    answers.lose(statements.ADD_ENTRIES)
+    with pytest.raises(StorageError, match="connection to PostgreSQL was lost"):
+        await store.add_to_trail([NewEntry(ACT, {"number": 1})])
+    assert answers.lost == [statements.ADD_ENTRIES]
+    assert len(await trail_of(store)) == 1
 
 
 # ---- purges and the audit trail ---------------------------------------------------------------------------

@@ -44,6 +44,8 @@ FLUSH_SECONDS = 0.05
 """How long rows that nobody waits for may stay in memory."""
 FLUSH_BYTES = MIB
 RETRY_SECONDS = 1.0
+DECIDE_SECONDS = 20.0
+"""How long a lost answer is asked for again before its caller is told that it is not known."""
 
 
 class CommitWriter:
@@ -339,17 +341,19 @@ class PostgresStore:
     # ---- the audit trail, and purges ----------------------------------------------------------------------
 
     async def _decided(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have a query run that may be repeated; wait until an answer comes if one was lost.
+        """Have a query run that may be repeated; if an answer is lost, wait for another for a while.
 
-        Raises StorageError while nothing was sent.
+        Raises StorageError when nothing was sent, or no answer came in time.
         """
         lost = 0
+        until = asyncio.get_running_loop().time() + DECIDE_SECONDS
         while True:
             self._failures.check()
             try:
                 return await self._writer.run(query, *args, **kwargs)
             except StorageError as error:
-                if not (lost or isinstance(error, Undecided)) or self._room.closed:
+                may_wait = asyncio.get_running_loop().time() < until and not self._room.closed
+                if not may_wait or not (lost or isinstance(error, Undecided)):
                     raise
             # At first the server may only have been restarted since the last statement.
             await asyncio.sleep(RETRY_SECONDS if lost else 0)

@@ -62,10 +62,13 @@ class Batch:
 
 @dataclass(slots=True)
 class Adding:
-    """Entries for the audit trail, and the rows of the last attempt, whose outcome may be unknown."""
+    """Entries for the audit trail.
+
+    `attempts`: the numbers and hashes of the last entries of earlier attempts, whose outcome is unknown.
+    """
 
     entries: Collection[NewEntry]
-    tried: list[TrailRow] = field(default_factory=list)
+    attempts: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class TableWriter:
@@ -194,13 +197,19 @@ class TableWriter:
         """Add entries to the audit trail, all or none: once, however often it is called."""
 
         def write(head: tuple[int, bytes]) -> tuple[list[TrailRow], None]:
-            if not was_added(db, adding.tried):
-                adding.tried = []
-                for new in adding.entries:
-                    adding.tried.append(entry(head, new.type, new.fields))
-                    head = adding.tried[-1].seq, adding.tried[-1].hash
-                db.execute(statements.ADD_ENTRIES, trail_parameters(adding.tried))
-            return adding.tried, None
+            if any(is_entry(db, *last) for last in adding.attempts):
+                return [], None
+            rows: list[TrailRow] = []
+            for new in adding.entries:
+                rows.append(entry(head, new.type, new.fields))
+                head = rows[-1].seq, rows[-1].hash
+            adding.attempts.append(head)
+            try:
+                db.execute(statements.ADD_ENTRIES, trail_parameters(rows))
+            except errors.UniqueViolation:
+                adding.attempts.pop()
+                raise
+            return rows, None
 
         if adding.entries:
             self._entering(db, write)
@@ -258,12 +267,10 @@ def trail_head(db: Connection) -> tuple[int, bytes]:
     return (0, GENESIS) if found is None else (found[0], found[1])
 
 
-def was_added(db: Connection, tried: Sequence[TrailRow]) -> bool:
-    """Return whether these entries of an earlier attempt are in the audit trail."""
-    if not tried:
-        return False
-    found = db.execute(statements.TRAIL_HASH, (tried[-1].seq,)).fetchone()
-    return found is not None and found[0] == tried[-1].hash
+def is_entry(db: Connection, seq: int, hashed: bytes) -> bool:
+    """Return whether the audit trail's entry with this number has this hash."""
+    found = db.execute(statements.TRAIL_HASH, (seq,)).fetchone()
+    return found is not None and found[0] == hashed
 
 
 def new_id(db: Connection) -> int:
