@@ -1,11 +1,11 @@
-"""A server of Kubernetes' API for tests/clients/test_hub_spawners.py, with one node that runs pods as processes.
+"""An API server of Kubernetes for tests/clients/test_hub_spawners.py; its one node runs pods as processes.
 
     python kube_api.py FOLDER COMMAND...
 
-kmock answers as an API server does. A pod's only container is a process here, with the pod's environment and
-arguments, in which COMMAND stands for the image's `cellgate`. Each pod and claim is checked with Kubernetes' own
-schemas. The first line on standard output is `{"url": ...}`; FOLDER/made.jsonl has what was made, with what is
-wrong with each.
+kmock answers as an API server does. A pod's only container is a process here, with the pod's environment
+and arguments, in which COMMAND stands for the image's `cellgate`. Each pod and claim is checked with the
+schemas of Kubernetes. The first line on standard output is `{"url": ...}`; FOLDER/made.jsonl has what was
+made, with what is wrong with each.
 """
 
 import asyncio
