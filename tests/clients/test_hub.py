@@ -29,6 +29,7 @@ PROXY = "the-token-of-the-proxy"
 OWN = "the-token-of-the-gateway-itself"
 ACCESS = "access:services!service=cellgate"
 PREFIX = "/services/cellgate"
+DEPLOY = Path(__file__).parents[2] / "deploy" / "jupyterhub"
 
 
 class Hub:
@@ -148,8 +149,19 @@ def listens(port: int) -> bool:
 
 
 @contextmanager
-def running_hub(folder: Path, *words: str, spawns: bool = False, internal_ssl: bool = False) -> Iterator[Hub]:
-    """A Hub, which starts the gateway with these words as a service, unless it `spawns` one for each user."""
+def running_hub(
+    folder: Path,
+    *words: str,
+    spawns: bool = False,
+    internal_ssl: bool = False,
+    deploy: str = "",
+    hub_ip: str = "127.0.0.1",
+    **variables: str,
+) -> Iterator[Hub]:
+    """A Hub, which starts the gateway with these words as a service, unless it `spawns` one for each user.
+
+    `deploy`: the name of a folder of deploy/jupyterhub, whose configuration says how.
+    """
     program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
     if not COMPLETE.exists() or not program.exists():
         require("clients", "JupyterHub is not installed; run: make clients")
@@ -167,7 +179,9 @@ def running_hub(folder: Path, *words: str, spawns: bool = False, internal_ssl: b
         "steward": STEWARD,
         "proxy_token": PROXY,
         "proxy": str(proxy),
-        "spawns": spawns,
+        "spawns": spawns or bool(deploy),
+        "deploy": str(DEPLOY / deploy / "jupyterhub_config.py") if deploy else "",
+        "hub_ip": hub_ip,
         "internal_ssl": internal_ssl,
     }
     proxied: list[str | Path] = [
@@ -185,7 +199,7 @@ def running_hub(folder: Path, *words: str, spawns: bool = False, internal_ssl: b
                 "the proxy does not listen",
                 60,
             )
-        process = stack.enter_context(running(config, log, HUB_TEST=json.dumps(given)))
+        process = stack.enter_context(running(config, log, HUB_TEST=json.dumps(given), **variables))
         started = Hub(ports["public"])
 
         def serves() -> bool:

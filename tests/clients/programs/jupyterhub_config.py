@@ -1,5 +1,6 @@
 """A JupyterHub for tests/clients/test_hub.py: it runs the gateway as a service, or spawns one for each user,
-and another service manages users and tokens.
+and another service manages users and tokens. With `deploy` it has the configuration in that file of ours,
+but for addresses and users.
 
 The test gives ports, folders and the gateway's command as JSON in the variable HUB_TEST.
 """
@@ -10,8 +11,11 @@ import os
 given = json.loads(os.environ["HUB_TEST"])
 c = get_config()  # noqa: F821 - traitlets defines it
 
+if given["deploy"]:
+    load_subconfig(given["deploy"])  # noqa: F821 - traitlets defines it
 c.JupyterHub.bind_url = f"http://127.0.0.1:{given['public']}"
-c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{given['hub']}"
+c.JupyterHub.hub_bind_url = f"http://{given['hub_ip']}:{given['hub']}"
+c.JupyterHub.hub_connect_ip = given["hub_ip"]
 c.JupyterHub.db_url = f"sqlite:///{given['folder']}/hub.sqlite"
 c.JupyterHub.cookie_secret_file = f"{given['folder']}/cookie_secret"
 # The test starts the proxy: a Hub that starts it gives up after ten seconds, which a busy machine may need.
@@ -36,10 +40,12 @@ c.JupyterHub.services = [
     *([] if given["spawns"] else [service]),
     {"name": "steward", "api_token": given["steward"]},
 ]
-c.JupyterHub.spawner_class = "simple"
-c.JupyterHub.allow_named_servers = True
-c.SimpleLocalProcessSpawner.home_dir_template = f"{given['folder']}/homes/{{username}}"
-c.Spawner.cmd = given["command"]
+if not given["deploy"]:
+    c.JupyterHub.spawner_class = "simple"
+    c.JupyterHub.allow_named_servers = True
+    c.SimpleLocalProcessSpawner.home_dir_template = f"{given['folder']}/homes/{{username}}"
+    c.Spawner.cmd = given["command"]
+c.KubeSpawner.port = given["gateway"]
 c.Spawner.environment = given["environment"]
 c.Spawner.start_timeout = c.Spawner.http_timeout = 120
 c.JupyterHub.load_roles = [

@@ -1,0 +1,77 @@
+"""The configurations in deploy/jupyterhub: a real JupyterHub with each, whose spawner starts gateways."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.clients.processes import ENVIRONMENT, SCRIPTS
+from tests.clients.test_hub import DEPLOY, Hub, running, running_hub
+from tests.support.server import until
+
+
+def a_day(hub: Hub) -> None:
+    """A user's server starts, runs a cell, ends, starts again, and has kept the record."""
+    hub.start("ada")
+    token, _ = hub.token("ada")
+    cell = ("POST", "/user/ada/v1/sessions/x/execute", {"code": "x = 6 * 7; x"})
+    status, result = hub.ask(*cell, token=token)
+    assert (status, result["text"]) == (200, "42")
+    hub.stop("ada")
+    hub.start("ada")
+    status, found = hub.ask("GET", "/user/ada/v1/sessions/x/executions", token=token)
+    assert (status, len(found["executions"])) == (200, 1)
+    hub.stop("ada")
+
+
+def made_in(folder: Path) -> list[dict[str, Any]]:
+    """What the API server of a test was given, and what is wrong with it."""
+    path = folder / "made.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.nightly
+def test_pods_of_kube_spawner(tmp_path: Path) -> None:
+    """With an API server of kmock, whose only node runs the pod's arguments and environment as a process."""
+    interpreter = ENVIRONMENT / "hub" / "bin" / "python"
+    log, config = tmp_path / "api.log", tmp_path / "kubeconfig"
+    command: list[str | Path] = [interpreter, SCRIPTS / "kube_api.py", tmp_path]
+    with running([*command, sys.executable, "-m", "cellgate.cli.main"], log):
+        line = until(lambda: log.exists() and next(iter(log.read_text().splitlines()), ""), "no API", 30)
+        cluster = {"name": "test", "cluster": {"server": json.loads(line)["url"]}}
+        context = {"name": "test", "context": {"cluster": "test", "user": "test"}}
+        user: dict[str, Any] = {"name": "test", "user": {}}
+        whole = {"current-context": "test", "clusters": [cluster], "contexts": [context], "users": [user]}
+        config.write_text(yaml.safe_dump(whole))
+        with running_hub(tmp_path, deploy="kubernetes", KUBECONFIG=str(config)) as hub:
+            a_day(hub)
+    made = made_in(tmp_path)
+    assert [each["problem"] for each in made] == [""] * len(made)
+    kinds = sorted(each["made"]["kind"] for each in made)
+    assert kinds == ["PersistentVolumeClaim", "Pod", "Pod"], "one claim for both of the server's pods"
+    claim = next(each["made"] for each in made if each["made"]["kind"] == "PersistentVolumeClaim")
+    pod = next(each["made"] for each in made if each["made"]["kind"] == "Pod")
+    (container,) = pod["spec"]["containers"]
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+    for mount in container["volumeMounts"]:
+        assert volumes[mount["name"]]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        assert mount["mountPath"] == "/home/cellgate"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_the_values_for_zero_to_jupyterhub_say_the_same_as_the_configuration() -> None:
+    values = yaml.safe_load((DEPLOY / "kubernetes" / "values.yaml").read_text())
+    config = (DEPLOY / "kubernetes" / "jupyterhub_config.py").read_text()
+    server = values["singleuser"]
+    words = ", ".join(f'"{word}"' for word in server["cmd"])
+    assert f"c.KubeSpawner.cmd = [{words}]" in config
+    for limit in (server["memory"]["guarantee"], server["memory"]["limit"], server["storage"]["capacity"]):
+        assert f'"{limit}"' in config
+    assert server["storage"]["homeMountPath"] == "/home/cellgate"
+    assert server["extraPodConfig"]["terminationGracePeriodSeconds"] == 15
+    assert "c.KubeSpawner.delete_grace_period = 15" in config
