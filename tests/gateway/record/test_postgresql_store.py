@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -573,6 +574,25 @@ async def test_a_database_that_can_not_keep_a_record_is_a_clear_error(
     version = property(lambda _: 140011)
     monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", version)
     assert "PostgreSQL 14" in await problem(database)
+
+
+@pytest.mark.parametrize(
+    "place", ["ada:hunter2/9@h/d", "ada:9/hunter2@h/d", "ada:9@hunter2@h/d", "ada:hunter2/d", "h/hunter2@d"]
+)
+def test_a_password_with_characters_of_urls_is_shown_nowhere(place: str) -> None:
+    with pytest.raises(StorageError, match="none that PostgreSQL knows") as bad:
+        RecordAddress.of(f"postgresql://{place}")
+    assert "hunter2" not in bad.value.message
+
+
+def test_addresses_of_any_other_form_are_taken(tmp_path: Path) -> None:
+    for url, told in (
+        ("postgresql://ada:a%2Fb%40c@h:5433/d", "database d at h:5433"),
+        (f"postgres:///d?host={tmp_path}&user=a@b", f"database d at {tmp_path}"),
+        ("postgresql://[::1]:5432/d", "database d at ::1:5432"),
+    ):
+        assert str(RecordAddress.of(url)) == told
+    assert RecordAddress.of("postgresql://a,b:5433/d").parameters["host"] == "a,b"
 
 
 async def test_no_connection_can_hang_for_long(store: PostgresStore) -> None:

@@ -8,6 +8,7 @@ answer was lost with its connection is `Undecided`: whether it was done is to be
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +33,8 @@ HOLD_SECONDS = 3.0
 """How long a record that is held is tried for: a gateway that was killed a moment ago may not be gone yet."""
 PAUSE_SECONDS = 0.5
 """After a failed attempt nobody tries for so long: all who wait would wait for each attempt in turn."""
+
+_PORTS = re.compile(r"[0-9,]*")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 P = ParamSpec("P")
@@ -62,12 +65,20 @@ class RecordAddress:
     def of(cls, url: str) -> RecordAddress:
         """Read a URL or a connection string of libpq. Raises StorageError, which does not repeat it."""
         try:
-            return cls(conninfo.conninfo_to_dict(url))
+            found = conninfo.conninfo_to_dict(url)
         except psycopg.Error:
             # The error's own words would repeat a part of it, in which there may be a password.
             raise StorageError(
                 "The record's address is none that PostgreSQL knows; it is like postgresql://user@host/database"
             ) from None
+        user = url.partition("://")[2].partition("?")[0].rpartition("@")[0]
+        if "/" in user or "@" in user or not _PORTS.fullmatch(str(found.get("port") or "")):
+            # A part of a password would be taken for a host, a port or a database, and be shown as such.
+            raise StorageError(
+                "The record's address is none that PostgreSQL knows: a port is a number, and in a user, a"
+                " password and a database / is written %2F and @ is written %40"
+            )
+        return cls(found)
 
     def __repr__(self) -> str:
         return f"RecordAddress({self})"
