@@ -266,6 +266,25 @@ async def test_a_claim_of_the_same_gateway_ends_the_one_before(store: PostgresSt
     assert len(await all_events(store, chain.session_id)) == 1
 
 
+async def test_rows_of_a_former_claim_that_are_on_their_way_do_not_bar_the_next_one(
+    store: PostgresStore,
+) -> None:
+    """They reach the thread between the new claim and its answer, and are refused after that."""
+    chain = await begun(store)
+    head = chain.head
+    claiming = asyncio.ensure_future(store.claim(chain.session_id))
+    await asyncio.sleep(0)
+    store.append(chain.next())
+    store._groups._write()
+    epoch = await claiming
+    await store.commit()
+    chain.seq, chain.head = 1, head
+    store.append(chain.next(), epoch=epoch)
+    await store.commit(chain.session_id, epoch=epoch)
+    assert await whole(store, chain)
+    assert store.not_recorded == 0
+
+
 async def test_a_database_without_the_last_commits_is_found(
     store: PostgresStore, other: psycopg.Connection[Any]
 ) -> None:
