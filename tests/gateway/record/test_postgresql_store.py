@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -367,6 +369,37 @@ async def test_an_outage_costs_no_rows(postgres_server: PostgresServer, store: P
     assert await whole(store, chain)
     assert chain.seq == 22
     await begun(store, "another")
+
+
+async def test_a_server_that_takes_a_statement_and_does_not_answer_is_an_outage(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes are stopped: the connections stay whole. What it has taken is written once."""
+    monkeypatch.setattr(record_connection, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(record_connection, "HOLD_SECONDS", 0.1)
+
+    def process(db: Any) -> int:
+        return int(db.info.backend_pid)
+
+    async with store_at(database) as store:
+        chain = await begun(store)
+        processes = [await store._writer.repeatable(process), await store._reader.repeatable(process)]
+        monkeypatch.setattr(record_connection, "ANSWER_SECONDS", 0.5)
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            store.append(chain.next())
+            with pytest.raises(StorageError):
+                await store.commit(chain.session_id)
+            assert not store.writable
+            assert len(await store.reads.sessions()) == 1
+        finally:
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
+        monkeypatch.setattr(record_connection, "ANSWER_SECONDS", 75.0)
+        await eventually(lambda: store.writable)
+        await store.commit(chain.session_id)
+        assert await whole(store, chain)
 
 
 async def test_what_waits_for_the_server_is_bounded(postgres_server: PostgresServer, database: str) -> None:
