@@ -371,6 +371,23 @@ async def test_an_outage_costs_no_rows(postgres_server: PostgresServer, store: P
     await begun(store, "another")
 
 
+async def test_a_record_is_held_again_after_a_restart_of_the_server_though_nothing_is_written(
+    postgres_server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_connection, "LOOK_SECONDS", 0.05)
+    async with store_at(database):
+        postgres_server.stop()
+        postgres_server.start()
+        with closing(psycopg.connect(database, autocommit=True)) as db:
+
+            def is_held() -> bool:
+                held = db.execute("SELECT pg_try_advisory_lock_shared(1128614983, 1)").fetchone()
+                db.execute("SELECT pg_advisory_unlock_all()")
+                return held == (False,)
+
+            await eventually(is_held)
+
+
 async def test_a_server_that_takes_a_statement_and_does_not_answer_is_an_outage(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ PAUSE_SECONDS = 0.5
 ANSWER_SECONDS = 75.0
 """How long the answer to a statement may take: more than the server's own limit, which comes first."""
 LOOK_SECONDS = 5.0
-"""Between two looks whether an answer takes too long."""
+"""Between two looks whether an answer takes too long, and whether the record is still held."""
 
 _PORTS = re.compile(r"[0-9,]*")
 
@@ -163,6 +163,10 @@ def _prepare(db: Connection, address: RecordAddress, hold: Hold) -> None:
         time.sleep(HOLD_SECONDS / 30)
 
 
+def _ping(db: Connection) -> None:
+    db.execute(statements.PING)
+
+
 def _value(db: Connection, statement: str) -> Any:
     row = db.execute(statement).fetchone()
     assert row is not None
@@ -199,6 +203,7 @@ class RecordConnection:
         self._closed = False
         self._failure: StorageError | None = None
         self._again = 0.0
+        self._pinged: Future[None] | None = None
         self._guarded_watch = guarded(self._watch, "watch of PostgreSQL")
         self._watching = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_watch)
 
@@ -270,11 +275,14 @@ class RecordConnection:
         return self._db
 
     def _watch(self) -> None:
-        """Give a connection up whose server has taken a statement and does not answer."""
+        """Give a connection up whose server does not answer; hold a record again whose server restarted."""
         db = self._db
         asked_at = None if db is None else db.asked_at
         if db is not None and asked_at is not None and time.monotonic() - asked_at >= ANSWER_SECONDS:
             db.give_up()
+        if self._hold is not Hold.NOT and not self._closed and (self._pinged is None or self._pinged.done()):
+            # Otherwise a gateway that writes nothing would leave the record to the next one that starts.
+            self._pinged = self._thread.submit(self._twice, _ping)
         if not (self._closed and db is None):
             self._watching = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_watch)
 
