@@ -138,6 +138,7 @@ class SessionRuns:
         self._queue = queue
         self._context = context
         self._machine = machine
+        # By the gateway's ids: a client may send a msg_id again before the end of its cell is recorded.
         self._beside: dict[str, ExecutionRun] = {}
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
         self.quiet = asyncio.Event()
@@ -208,11 +209,11 @@ class SessionRuns:
 
     def begin_beside(self, run: ExecutionRun) -> None:
         """Note that a subshell runs it."""
-        self._beside[run.msg_id] = run
+        self._beside[run.id] = run
 
     def end_beside(self, run: ExecutionRun) -> None:
         """Note that it has ended in its subshell."""
-        if self._beside.pop(run.msg_id, None) is not None:
+        if self._beside.pop(run.id, None) is not None:
             self._machine.went(occupant=Occupant.BESIDE)
 
     def remember(self, run: ExecutionRun) -> None:

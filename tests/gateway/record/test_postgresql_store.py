@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -266,6 +269,25 @@ async def test_a_claim_of_the_same_gateway_ends_the_one_before(store: PostgresSt
     assert len(await all_events(store, chain.session_id)) == 1
 
 
+async def test_rows_of_a_former_claim_that_are_on_their_way_do_not_bar_the_next_one(
+    store: PostgresStore,
+) -> None:
+    """They reach the thread between the new claim and its answer, and are refused after that."""
+    chain = await begun(store)
+    head = chain.head
+    claiming = asyncio.ensure_future(store.claim(chain.session_id))
+    await asyncio.sleep(0)
+    store.append(chain.next())
+    store._groups._write()
+    epoch = await claiming
+    await store.commit()
+    chain.seq, chain.head = 1, head
+    store.append(chain.next(), epoch=epoch)
+    await store.commit(chain.session_id, epoch=epoch)
+    assert await whole(store, chain)
+    assert store.not_recorded == 0
+
+
 async def test_a_database_without_the_last_commits_is_found(
     store: PostgresStore, other: psycopg.Connection[Any]
 ) -> None:
@@ -348,6 +370,54 @@ async def test_an_outage_costs_no_rows(postgres_server: PostgresServer, store: P
     assert await whole(store, chain)
     assert chain.seq == 22
     await begun(store, "another")
+
+
+async def test_a_record_is_held_again_after_a_restart_of_the_server_though_nothing_is_written(
+    postgres_server: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_connection, "LOOK_SECONDS", 0.05)
+    async with store_at(database):
+        postgres_server.stop()
+        postgres_server.start()
+        with closing(psycopg.connect(database, autocommit=True)) as db:
+
+            def is_held() -> bool:
+                held = db.execute("SELECT pg_try_advisory_lock_shared(1128614983, 1)").fetchone()
+                db.execute("SELECT pg_advisory_unlock_all()")
+                return held == (False,)
+
+            await eventually(is_held)
+
+
+async def test_a_server_that_takes_a_statement_and_does_not_answer_is_an_outage(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes are stopped: the connections stay whole. What it has taken is written once."""
+    monkeypatch.setattr(record_connection, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(record_connection, "HOLD_SECONDS", 0.1)
+
+    def process(db: Any) -> int:
+        return int(db.info.backend_pid)
+
+    async with store_at(database) as store:
+        chain = await begun(store)
+        processes = [await store._writer.repeatable(process), await store._reader.repeatable(process)]
+        monkeypatch.setattr(record_connection, "ANSWER_SECONDS", 0.5)
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            store.append(chain.next())
+            with pytest.raises(StorageError):
+                await store.commit(chain.session_id)
+            assert not store.writable
+            assert len(await store.reads.sessions()) == 1
+        finally:
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
+        monkeypatch.setattr(record_connection, "ANSWER_SECONDS", 75.0)
+        await eventually(lambda: store.writable)
+        await store.commit(chain.session_id)
+        assert await whole(store, chain)
 
 
 async def test_what_waits_for_the_server_is_bounded(postgres_server: PostgresServer, database: str) -> None:
@@ -610,6 +680,25 @@ async def test_a_database_that_can_not_keep_a_record_is_a_clear_error(
     version = property(lambda _: 140011)
     monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", version)
     assert "PostgreSQL 14" in await problem(database)
+
+
+@pytest.mark.parametrize(
+    "place", ["ada:hunter2/9@h/d", "ada:9/hunter2@h/d", "ada:9@hunter2@h/d", "ada:hunter2/d", "h/hunter2@d"]
+)
+def test_a_password_with_characters_of_urls_is_shown_nowhere(place: str) -> None:
+    with pytest.raises(StorageError, match="none that PostgreSQL knows") as bad:
+        RecordAddress.of(f"postgresql://{place}")
+    assert "hunter2" not in bad.value.message
+
+
+def test_addresses_of_any_other_form_are_taken(tmp_path: Path) -> None:
+    for url, told in (
+        ("postgresql://ada:a%2Fb%40c@h:5433/d", "database d at h:5433"),
+        (f"postgres:///d?host={tmp_path}&user=a@b", f"database d at {tmp_path}"),
+        ("postgresql://[::1]:5432/d", "database d at ::1:5432"),
+    ):
+        assert str(RecordAddress.of(url)) == told
+    assert RecordAddress.of("postgresql://a,b:5433/d").parameters["host"] == "a,b"
 
 
 async def test_no_connection_can_hang_for_long(store: PostgresStore) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from cellgate.server.log import formatter
 from cellgate.sessions import decisions
 from cellgate.sessions.decisions import MOST_FACTS, STIMULI, machine_of, replay
 from cellgate.sessions.machine import MOST_FAULTS, MOST_REVIVALS, Occupancy, Occupant, SessionMachine, Step
+from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from tests.support.decisions import RecordedDecisions
 from tests.support.examples import examples
 
@@ -107,6 +109,20 @@ def test_a_restart_insists_when_a_cell_is_given_up_for_it() -> None:
     assert beside.ran_beside(gave_up=True, same=False) is Step.NOTHING
     beside.went(occupant=Occupant.BESIDE)
     assert not beside.there & Occupant.BESIDE
+
+
+def test_two_cells_beside_others_of_one_msg_id_are_counted_apart() -> None:
+    machine = SessionMachine()
+    runs = SessionRuns(ExecutionQueue(), None, machine)  # type: ignore[arg-type] # it makes none here
+    cells: list[Any] = [SimpleNamespace(id=number, msg_id="chosen") for number in "ab"]
+    for cell in cells:
+        assert machine.submitted_beside(turn=True) is Step.BESIDE
+        runs.begin_beside(cell)
+    assert [*runs.running] == cells
+    runs.end_beside(cells[0])
+    assert ([*runs.running], machine.busy) == (cells[1:], True)
+    runs.end_beside(cells[1])
+    assert ([*runs.running], machine.busy) == ([], False)
 
 
 @pytest.mark.parametrize(

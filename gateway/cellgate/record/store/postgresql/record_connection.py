@@ -2,12 +2,16 @@
 
 psycopg blocks in that thread and never on the event loop. The SQL is in ``statements``; when to write is
 decided in ``store``. A server that can't be reached is a StorageError until it is back; a statement whose
-answer was lost with its connection is `Undecided`: whether it was done is to be looked up.
+answer was lost with its connection is `Undecided`: whether it was done is to be looked up. A server that
+takes a statement and never answers, as one that was stopped, is given up like one that can't be reached.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,10 +22,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import psycopg
 from psycopg import conninfo, errors
+from psycopg.abc import PQGen
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.record.store.postgresql import statements
 from cellgate_kernels.base.errors import in_words
+from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.base.threads import Lane
 
 CLOSED = "The record is closed"
@@ -32,10 +38,37 @@ HOLD_SECONDS = 3.0
 """How long a record that is held is tried for: a gateway that was killed a moment ago may not be gone yet."""
 PAUSE_SECONDS = 0.5
 """After a failed attempt nobody tries for so long: all who wait would wait for each attempt in turn."""
+ANSWER_SECONDS = 75.0
+"""How long the answer to a statement may take: more than the server's own limit, which comes first."""
+LOOK_SECONDS = 5.0
+"""Between two looks whether an answer takes too long, and whether the record is still held."""
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+_PORTS = re.compile(r"[0-9,]*")
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection of psycopg. `asked_at`: since when it waits for an answer, by the monotonic clock."""
+
+    asked_at: float | None = None
+
+    def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
+        """Wait for an answer, and note since when."""
+        self.asked_at = time.monotonic()
+        try:
+            return super().wait(gen, *args, **kwargs)
+        finally:
+            self.asked_at = None
+
+    def give_up(self) -> None:
+        """End a wait for an answer, from another thread: the connection is lost to the one that waits."""
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(self.pgconn.socket)) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+
+Connection = TimedConnection
 Query = Callable[Concatenate[Connection, P], T]
 """What is asked of a connection, with arguments of its own."""
 
@@ -62,12 +95,20 @@ class RecordAddress:
     def of(cls, url: str) -> RecordAddress:
         """Read a URL or a connection string of libpq. Raises StorageError, which does not repeat it."""
         try:
-            return cls(conninfo.conninfo_to_dict(url))
+            found = conninfo.conninfo_to_dict(url)
         except psycopg.Error:
             # The error's own words would repeat a part of it, in which there may be a password.
             raise StorageError(
                 "The record's address is none that PostgreSQL knows; it is like postgresql://user@host/database"
             ) from None
+        user = url.partition("://")[2].partition("?")[0].rpartition("@")[0]
+        if "/" in user or "@" in user or not _PORTS.fullmatch(str(found.get("port") or "")):
+            # A part of a password would be taken for a host, a port or a database, and be shown as such.
+            raise StorageError(
+                "The record's address is none that PostgreSQL knows: a port is a number, and in a user, a"
+                " password and a database / is written %2F and @ is written %40"
+            )
+        return cls(found)
 
     def __repr__(self) -> str:
         return f"RecordAddress({self})"
@@ -85,7 +126,7 @@ def connect(address: RecordAddress, hold: Hold = Hold.NOT) -> Connection:
     given |= {"client_encoding": "UTF8", "keepalives_idle": 10, "keepalives_interval": 5}
     given |= {"keepalives_count": 3, "tcp_user_timeout": 20_000}
     try:
-        db = psycopg.connect(**given, autocommit=True, prepare_threshold=2)
+        db = Connection.connect(**given, autocommit=True, prepare_threshold=2)
     except psycopg.Error as error:
         raise StorageError(f"PostgreSQL can't be reached ({address}): {_brief(error)}") from error
     try:
@@ -120,6 +161,10 @@ def _prepare(db: Connection, address: RecordAddress, hold: Hold) -> None:
                 f"Another gateway, or a command, uses the record ({address}): end it, or use another database"
             )
         time.sleep(HOLD_SECONDS / 30)
+
+
+def _ping(db: Connection) -> None:
+    db.execute(statements.PING)
 
 
 def _value(db: Connection, statement: str) -> Any:
@@ -158,6 +203,9 @@ class RecordConnection:
         self._closed = False
         self._failure: StorageError | None = None
         self._again = 0.0
+        self._pinged: Future[None] | None = None
+        self._guarded_watch = guarded(self._watch, "watch of PostgreSQL")
+        self._watching = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_watch)
 
     async def open(self, prepare: Callable[[Connection], T]) -> T:
         """Connect, and return what `prepare` returns of the connection. Raises StorageError."""
@@ -226,6 +274,18 @@ class RecordConnection:
         self._failure = None
         return self._db
 
+    def _watch(self) -> None:
+        """Give a connection up whose server does not answer; hold a record again whose server restarted."""
+        db = self._db
+        asked_at = None if db is None else db.asked_at
+        if db is not None and asked_at is not None and time.monotonic() - asked_at >= ANSWER_SECONDS:
+            db.give_up()
+        if self._hold is not Hold.NOT and not self._closed and (self._pinged is None or self._pinged.done()):
+            # Otherwise a gateway that writes nothing would leave the record to the next one that starts.
+            self._pinged = self._thread.submit(self._twice, _ping)
+        if not (self._closed and db is None):
+            self._watching = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_watch)
+
     def _disconnect(self) -> None:
         if self._db is not None:
             with suppress(psycopg.Error):
@@ -240,4 +300,5 @@ class RecordConnection:
         if not self._closed:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+            self._watching.cancel()
         self._thread.shutdown()

@@ -66,6 +66,7 @@ class CommitWriter:
         self._tables = tables
         self._claims = claims
         self._wanted = self._writes = self._tries_again = False
+        self._batch = Batch(Group(), {}, set(), {})
         self._landed = asyncio.Event()
         self._landed.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -123,6 +124,7 @@ class CommitWriter:
         batch = Batch(
             group, self._claims.epochs_of(ids), self._claims.new_of(ids), self._failures.refused.copy()
         )
+        self._batch = batch
         self._connection.start(self._guarded_written, self._tables.write, batch)
 
     def _written(self, written: Future[dict[int, str]]) -> None:
@@ -146,7 +148,10 @@ class CommitWriter:
             self._landed.set()
         self._tries_again = False
         self._failures.failure = self._failures.broken
+        claims = self._claims.epochs_of(refused)
         for session_id, why in refused.items():
+            if why == FENCED and claims[session_id] != self._batch.epochs[session_id]:
+                continue  # it was claimed here meanwhile, and the rows were the former claim's
             told = why if why == FENCED else f"the record refused its rows ({why})"
             self._failures.refuse(session_id, told)
         group = backlog.land()
