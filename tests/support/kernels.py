@@ -40,13 +40,14 @@ With gVisor its own part is, which is the core of the contract, and attacks.
 
 
 def own_processes() -> list[psutil.Process]:
-    """All processes below this one but engines, and shared gateways, which start kernels when they like."""
+    """All processes below this one but engines, databases and shared gateways, which start others at will."""
     found: list[psutil.Process] = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             words = child.cmdline()
             forks = any("multiprocessing" in word for word in words)
-            if not forks and not {"serve", "dockerd", "containerd"} & set(words):
+            programs = {"serve", "dockerd", "containerd"} & set(words)
+            if not forks and not programs and child.name() != "postgres":
                 found += [child, *child.children(recursive=True)]
     return found
 
