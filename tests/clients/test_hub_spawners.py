@@ -37,7 +37,7 @@ def made_in(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.nightly
 def test_pods_of_kube_spawner(tmp_path: Path) -> None:
-    """With an API server of kmock, whose only node runs the pod's arguments and environment as a process."""
+    """With an API server of ours, whose only node runs the pod's arguments and environment as a process."""
     interpreter = ENVIRONMENT / "hub" / "bin" / "python"
     log, config = tmp_path / "api.log", tmp_path / "kubeconfig"
     command: list[str | Path] = [interpreter, SCRIPTS / "kube_api.py", tmp_path]

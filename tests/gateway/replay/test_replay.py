@@ -28,7 +28,7 @@ SAME = ["x = 20 + 1", "x * 2", "print('hello'); raise ValueError('<b>no</b>')"]
 CHANGING = [
     "object()",
     "import datetime; print(datetime.datetime.now())",
-    "import time; b = time.perf_counter(); print(f'took {time.perf_counter() - b:.9f} s')",
+    "import time; print(f'took {time.perf_counter():.9f} s')",
 ]
 RANDOM = "import os; print('constant'); print(os.urandom(4).hex() + '<script>alert(1)</script>')"
 PICTURE = """
