@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from docker.api.client import APIClient
 
 from tests.clients.processes import ENVIRONMENT, SCRIPTS
 from tests.clients.test_hub import DEPLOY, Hub, running, running_hub
@@ -75,3 +79,32 @@ def test_the_values_for_zero_to_jupyterhub_say_the_same_as_the_configuration() -
     assert server["storage"]["homeMountPath"] == "/home/cellgate"
     assert server["extraPodConfig"]["terminationGracePeriodSeconds"] == 15
     assert "c.KubeSpawner.delete_grace_period = 15" in config
+
+
+@pytest.mark.nightly
+def test_containers_of_docker_spawner(tmp_path: Path, docker: None) -> None:
+    """With the image that deploy/jupyterhub/Dockerfile makes of the gateway's and the kernels' images."""
+    client = APIClient()
+    bridge = client.inspect_network("bridge")["IPAM"]["Config"][0]
+    address = bridge.get("Gateway") or str(next(ip_network(bridge["Subnet"]).hosts()))
+    base = {"BASE_IMAGE": "cellgate/base:local"} if client.images("cellgate/base:local") else {}
+    top = DEPLOY.parents[1]
+    for tag, folder, arguments in (("cellgate/gateway", top, base), ("cellgate/server", DEPLOY, {})):
+        words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+        built = subprocess.run(
+            ["docker", "build", "--tag", tag, *words, folder],
+            env={**os.environ, "DOCKER_BUILDKIT": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+        assert built.returncode == 0, built.stdout + built.stderr
+    try:
+        with running_hub(tmp_path, deploy="docker", hub_ip=address) as hub:
+            a_day(hub)
+        assert not client.containers(all=True, filters={"name": "jupyter-ada"})
+    finally:
+        for volume in client.volumes(filters={"name": "cellgate-ada"})["Volumes"] or ():
+            client.remove_volume(volume["Name"])
+        client.close()

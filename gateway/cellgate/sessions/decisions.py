@@ -172,19 +172,21 @@ def _read(line: str) -> _Decision | None:
     """Return the decision in a line of the log; None if there is none."""
     words = line[:LONGEST_LINE].partition(f"{WORD} ")[2].split(maxsplit=MOST_FACTS + 4)
     life, colon, number = words[0].partition(":") if len(words) > 1 else ("", "", "")
-    if not (
-        colon and life.isascii() and number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS
-    ):
+    plain = life.isascii() and life.replace("-", "").isalnum()
+    if not (colon and plain and number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS):
         return None
     stimulus, *rest = words[1:]
     if _plain(stimulus) == BEGINS:
         return _Decision(life, int(number), BEGINS, {}, "")
-    if ARROW not in rest[:-1]:
+    # The words of a line are shown on terminals, so none may have other characters.
+    if ARROW not in rest[:-1] or not stimulus.isascii() or not stimulus.isidentifier():
         return None
     at = rest.index(ARROW)
     facts: dict[str, int] = {}
     for name, _, word in (each.partition("=") for each in rest[:at]):
         known = Occupant.__members__.get(word.upper())
+        if not (name.isascii() and name.isidentifier()):
+            return None
         if known is None and not (word.isascii() and word.isdigit() and len(word) <= MOST_DIGITS):
             return None
         facts[name] = int(word) if known is None else known

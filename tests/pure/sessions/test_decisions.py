@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cellgate.server.log import formatter
 from cellgate.sessions import decisions
-from cellgate.sessions.decisions import MOST_FACTS, STIMULI, machine_of, replay
+from cellgate.sessions.decisions import BEGINS, MOST_FACTS, STIMULI, DecisionReplay, machine_of, replay
 from cellgate.sessions.machine import MOST_FAULTS, MOST_REVIVALS, Occupancy, Occupant, SessionMachine, Step
 from cellgate.sessions.queue import ExecutionQueue, SessionRuns
 from tests.support.decisions import RecordedDecisions
@@ -321,6 +321,16 @@ def test_a_stimulus_that_nobody_told_the_machine_is_found_by_what_follows(
     assert difference is not None
     assert difference.line > at
     assert " makes " in difference.why
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31mfree", "came\x1b[0m", "fr\u202eee", "came:x"])
+def test_no_word_of_a_forged_line_reaches_a_terminal(odd: str) -> None:
+    lines = [
+        f"decision 1-a:0 {BEGINS}",
+        f"decision 1-a:1 {odd} due=0 -> wait",
+        f"decision 1-a:1 free {odd}=0 -> wait",
+    ]
+    assert replay(lines) == DecisionReplay(1, 0, 0, None)
 
 
 def always(step: Step) -> Callable[..., Step]:
