@@ -78,7 +78,7 @@ class Tether:
                     asked.set_result(line)
 
     def _over(self) -> None:
-        """Stop reading answers."""
+        """Stop reading the fork's answers."""
         self._is_over = True
         self._writer.transport.abort()
         while not self._asked.empty():
