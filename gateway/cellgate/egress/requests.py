@@ -1,4 +1,4 @@
-"""The head of a request to the proxy: read strictly, and rewritten for the host that it goes to.
+"""The head of a request to the proxy: read strictly, and rewritten for its host.
 
 Pure: bytes in, a `ProxyRequest` out. Two forms are understood: CONNECT, for a tunnel, and any other method
 with an absolute ``http://`` address. What different programs would read differently is refused: hosts that
@@ -27,7 +27,7 @@ _OF_THE_MESSAGE = frozenset({"content-length", "host", "transfer-encoding"})
 
 
 class BadHead(ValueError):
-    """The head is none that the proxy understands; the text says why."""
+    """The head is invalid for the proxy; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
