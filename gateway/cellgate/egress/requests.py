@@ -34,7 +34,7 @@ class BadHead(ValueError):
 class ProxyRequest:
     """A request. `head`: what is sent to the host before the body; empty for a tunnel.
 
-    `length`: how many bytes of a body follow, None for one in chunks; a tunnel has no end.
+    `length`: the bytes of the following body, None if it comes in chunks; a tunnel has no end.
     """
 
     host: str
@@ -106,7 +106,7 @@ def _values(fields: list[tuple[str, str]], wanted: str) -> list[str]:
 
 
 def _check_host(fields: list[tuple[str, str]], minor: int, expected: tuple[str, int]) -> None:
-    """Check that the Host field equals the address's host: a server may go by either."""
+    """Check that the Host field equals the address's host: a server may use either."""
     hosts = _values(fields, "host")
     if len(hosts) > 1 or (not hosts and minor > 0):
         raise BadHead("there must be one Host field")
@@ -130,7 +130,7 @@ def _body_length(fields: list[tuple[str, str]], minor: int) -> int | None:
 
 
 def _hop_by_hop(fields: list[tuple[str, str]]) -> frozenset[str]:
-    """Return the names of fields that end here."""
+    """Return the names of fields that are for the proxy alone."""
     listed = (name.strip() for value in _values(fields, "connection") for name in value.split(","))
     named = {name.lower() for name in listed if name}
     if named & _OF_THE_MESSAGE:

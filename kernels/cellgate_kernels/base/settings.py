@@ -1,4 +1,4 @@
-"""Settings of the pool and of containers. Only values: ``pool`` and ``provisioners`` do what they say."""
+"""Settings of the pool and of containers. Only values: ``pool`` and ``provisioners`` apply them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cellgate_kernels.base.options import SECONDS, option
 
 IMAGE = "cellgate/kernel:latest"
 SOCKET = "unix:///var/run/docker.sock"
-"""Where the container engine listens by default."""
+"""The container engine's default address."""
 
 
 @dataclass(frozen=True, slots=True)

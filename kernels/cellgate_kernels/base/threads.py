@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def work_for(name: str) -> None:
-    """Note whose work the present task has threads do from now on, and the tasks that it starts."""
+    """Set the principal for the thread work of the present task, and of tasks that it starts, from now on."""
     _WHOSE.set(name)
 
 
 class Lane:
-    """A pool of at most `workers` threads, or of `executor`'s; those for whom calls wait take turns.
+    """A pool of at most `workers` threads, or of `executor`'s; principals with waiting calls take turns.
 
     Its queue has no limit: every caller waits for its result, and requests and kernels are limited.
     """

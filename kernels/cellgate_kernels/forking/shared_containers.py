@@ -52,27 +52,27 @@ logger = logging.getLogger(__name__)
 
 CGROUPS = "cellgate"
 MOST_KERNELS = 32
-"""Of one container; the principal's next kernel opens another."""
+"""Most kernels of one container; the principal's next kernel opens another."""
 _PEER = struct.Struct("3i")
 
 _ADDRESS = "zygote"
 _LONGEST_NAME = "00000000-0000/b00000000"
-"""What the names of sockets begin with at the most: those of a branch."""
+"""The longest beginning of sockets' names: a branch's."""
 _FIRST = 1
 """A container's first process, in it."""
 
 # Seconds.
 START_TIMEOUT = 45.0
 _LOWER_AGAIN = (0.5, 2.0, 8.0)
-"""Between attempts to lower a container's memory; files may have to be written to disk for it."""
+"""Seconds between attempts to lower a container's memory; files may have to be written to disk for it."""
 
 
 class _NotNow(NotForked):
-    """What failed says little about the next attempt."""
+    """The failure says little about the next attempt."""
 
 
 class SharedContainers:
-    """A gateway's shared containers; `close` before the engine. `patience`: seconds to have a zygote."""
+    """A gateway's shared containers; `close` before the engine. `patience`: seconds for a zygote's start."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SharedContainers:
     def _new_places(self) -> ContainerPlaces:
         name = f"shared-{secrets.token_hex(4)}"
         packages = None if self._roots.packages is None else self._roots.packages / name
-        # As with branches, of which the start of a gateway knows.
+        # Placed like branches, which the start of a gateway knows.
         workspaces = self._roots.workspaces / f"{name}{BRANCHES}"
         kernels = 1 if self.trials.divides is False else MOST_KERNELS
         places = ContainerPlaces(self._roots.runtime / name, workspaces, packages, kernels)
@@ -115,7 +115,7 @@ class SharedContainers:
             raise NotForked(error.message) from error
         for folder in places.all:
             folder.mkdir()
-            # Kernels may read them and pass through; only we may change what is in them.
+            # Kernels may read and enter them; only we may change their content.
             folder.chmod(0o755)
         return places
 
@@ -162,7 +162,7 @@ class _House:
         self._container: Container | None = None
         self._cgroups: Cgroups | None = None
         self.forks = 0
-        """How many kernels have been forked there, or were to be."""
+        """The number of kernels forked there, or about to be."""
         self._memory = asyncio.Lock()
         self._naming = NameMaking()
         self._live = 0
@@ -227,7 +227,7 @@ class _House:
         self._containers.tidy(self)
 
     async def fork(self, seat: Seat, request: SeatRequest) -> SharedChild:
-        """Return a forked kernel, as it begins to start. Raises NotForked; then nothing is left of it."""
+        """Return a forked kernel that begins to start. Raises NotForked; then nothing of it is left."""
         env, common = seat.common_env(request.launch.env), seat.common_env(request.common.env)
         try:
             changed = [name for name in env.keys() | common.keys() if env.get(name) != common.get(name)]
@@ -274,7 +274,7 @@ class _House:
         return child
 
     async def make_names(self, folder: str, forked: int, user: tuple[int, int]) -> Names | None:
-        """Let a folder of the container be the workspace, for a kernel that is forked off this process."""
+        """Make a folder of the container the workspace of a kernel forked from this process."""
         container = self._container
         watched = None if container is None or container.exited.done() else container.watched
         if watched is None or watched.process is None:
@@ -295,9 +295,9 @@ class _House:
             raise NotForked(f"its cgroup can't be made: {in_words(error)}") from error
 
     async def _fit(self) -> None:
-        """Let all processes have the memory of the kernels that there are, and of the zygote.
+        """Set the memory of all processes to that of the present kernels and the zygote.
 
-        What ended kernels have left counts too, in /tmp, /dev/shm or anywhere. Raises OSError.
+        Leftovers of ended kernels count too, in /tmp, /dev/shm or anywhere. Raises OSError.
         """
         if self._cgroups is not None:
             limits = self.sharers.limits
@@ -310,7 +310,7 @@ class _House:
         self._tasks.start(self._lower(), "memory of a shared container")
 
     async def _lower(self) -> None:
-        """Take back an ended kernel's memory; if it can't be had, this ends."""
+        """Take back an ended kernel's memory; if that fails, the container ends."""
         container = self._container
         if container is None:
             return
@@ -364,7 +364,7 @@ class _House:
         child.folders = own
         for before in tuple(self._left):
             if before.folders == folders:
-                # It was started again in the same place.
+                # The container was started again in the same place.
                 self._let_go(before)
         self._containers.disks.add(child.watched)
         child.exited.add_done_callback(self._tasks.guard(lambda _: self._ended(child), "end of a kernel"))
