@@ -277,7 +277,7 @@ class Forker:
         return ()
 
     def _take(self, descriptors: list[int]) -> bool:
-        """Take the descriptors that came with `Ready` out of the list; return whether they are as expected."""
+        """Take the descriptors that came with `Ready` out of the list; return whether they are expected."""
         return not descriptors
 
     def _receive(self) -> None:

@@ -375,8 +375,8 @@ class _House:
         self._one_less()
         if child.watched is None or self._container is None or self._container.exited.done():
             return
-        # Its neighbours can write there until its session has taken the files along: by folders and files
-        # that they have opened before. What is there now is nobody else's doing.
+        # Neighbours can write there until the session has taken its files: by folders and files that they
+        # opened before. The present content is the kernel's own.
         number = max(1, child.workspaces())
         watched = Watched(
             child.watched.limits,
@@ -400,7 +400,7 @@ class _House:
             async with asyncio.timeout(patience):
                 forker = await self._started(request, env)
                 if self._cgroups is None and self.places.kernels > 1:
-                    # It has limits for many kernels, which each of them could use up alone.
+                    # The container has limits for many kernels, which each of them could use up alone.
                     await self._gone()
                     self.places = replace(self.places, kernels=1)
                     forker = await self._started(request, env)
@@ -409,7 +409,7 @@ class _House:
             if not self._closed:
                 soon = isinstance(error, _NotNow)
                 self._containers.trials.failed(kind, why, RETRY_SOON if soon else RETRY_AFTER)
-            # Its seats are left by their kernels; no more are given.
+            # Its kernels leave their seats; no more are given.
             self._closed = True
             self._containers.ended(self)
             if self._container is not None:
@@ -431,7 +431,7 @@ class _House:
             listener.setblocking(False)
             listener.bind(str(address))
             try:
-                # Nobody else gets past the folders above.
+                # The folders above are closed to all others.
                 address.chmod(0o666)
                 listener.listen(1)
                 container = self._launch(request, env)
@@ -481,7 +481,7 @@ class _House:
         self._containers.tidy(self)
 
     async def _divide(self, container: Container, control: socket.socket) -> None:
-        """Give the zygote a cgroup, beside which its kernels will have theirs."""
+        """Give the zygote a cgroup, beside which its kernels will have their own."""
         peer, _, _ = _PEER.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         process = None if container.watched is None else container.watched.process
         if peer <= 0 or process is None:
@@ -495,7 +495,7 @@ class _House:
         except BackendUnavailable as error:
             self._containers.trials.undivided(error.message)
         except OSError as error:
-            # It may be this container that has gone, or that we have too many files open.
+            # This container may be gone, or too many files are open.
             raise _NotNow(f"its container's cgroup can't be divided: {in_words(error)}") from error
         else:
             self._containers.trials.divides = True
@@ -512,11 +512,11 @@ class Seat(SeatPaths):
     async def make_names(
         self, child: SharedChild, folder: str, forked: int, user: tuple[int, int]
     ) -> Names | None:
-        """Make names as `IsolationBackend.make_names` does, for kernels of this user and group."""
+        """Make names as `IsolationBackend.make_names` does, for kernels with this user and group."""
         if not self.has_names:
             return None
         if forked == _FIRST:
-            # The first of the container is not where this kernel is, but its keeper is.
+            # The container's first process is not where this kernel is, but the kernel's keeper is.
             process = child.inner_pid
             inside = None if process is None or child.exited.done() else number_inside(process)
             if inside is None:
@@ -540,7 +540,7 @@ class Seat(SeatPaths):
         return self._house.forks <= 1
 
     async def fork(self, request: SeatRequest) -> SharedChild:
-        """Fork the kernel. Raises NotForked; then nothing is left of it."""
+        """Fork the kernel. Raises NotForked; then nothing of the kernel is left."""
         return await self._house.fork(self, request)
 
     async def files_given(self, child: SharedChild) -> None:
