@@ -26,7 +26,7 @@ def in_turns(addresses: Sequence[Address]) -> list[Address]:
 
 
 def is_own(address: Address, port: int) -> bool:
-    """Return whether this machine itself has the address: its route would start and end at that address.
+    """Return whether this machine itself has the address: its packets would come from the same address.
 
     Nothing is sent: a datagram socket's connect only chooses a route.
     """

@@ -53,7 +53,7 @@ class AccessPolicy:
     def may_know(self, word: str) -> bool:
         """Return whether a word is a token that lets somebody in, or the Authorization field with one.
 
-        True also for a word that another service would have to check: it must not get into logs.
+        True also for a word that another service would have to check, so that it is withheld like a token.
         """
         if self.authentication.directory.is_open:
             return False

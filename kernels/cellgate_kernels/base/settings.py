@@ -16,8 +16,8 @@ class PoolSettings:
     """Limits of a pool. Durations in seconds.
 
     `size`, `burst_size`, `tell_interval`: see ``pool``. `claim_timeout`: until a claim's kernel starts.
-    `refill_pause`: how long after a claim the next warm kernel's start is delayed while others are warm. A
-    start would compete for a processor just when the first cell runs.
+    `refill_pause`: the delay of the next warm kernel's start after a claim, while others are warm: a start
+    would compete with the first cell for a processor.
     """
 
     size: int | None = option(

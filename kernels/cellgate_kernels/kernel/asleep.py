@@ -1,7 +1,7 @@
 """A kernel's sleep: frozen, its memory given back to the system, and woken by the next message to it.
 
 A frozen kernel keeps everything. Messages to it wait in its sockets until it is thawed, so waking loses
-nothing and need not come first. Without swap it keeps its memory. ``sessions.sleep`` decides which sleep.
+nothing and need not come first. Without swap it is only frozen. ``sessions.sleep`` decides which sleep.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def still(
     widgets: Callable[[str], State | None] = lambda _: None,
     typeset: Callable[[str], str | None] = lambda _: None,
 ) -> dict[str, Any] | None:
-    """Return the output as this form, ``html`` or ``markdown``, shows it; None if it shows nothing.
+    """Return the output's static form for ``html`` or ``markdown``; None if there is nothing to show.
 
     `widgets`: returns the last state of a widget's model. `typeset`: markup for LaTeX in a page, if any.
     """

@@ -391,9 +391,9 @@ class Room:
 
 
 class Failures:
-    """The reasons why rows are refused: of a session that was refused, or is being purged (`purging`, and
-    long after the purge), or of any. `failure`: why the last group was not written. `broken`: why nothing is
-    written any more. `count`: of failed writes.
+    """The reasons why rows are refused: of one session, because it was refused or purged (`purging`, and long
+    after), or of all. `failure`: why the last group was not written. `broken`: why nothing is written any
+    more. `count`: of failed writes.
     """
 
     def __init__(self, room: Room, refused: dict[int, str], purging: set[int]) -> None:
