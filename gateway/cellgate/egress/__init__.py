@@ -1,1 +1,1 @@
-"""A session's way to named hosts: what it may reach, and the forward proxy that takes it there."""
+"""A session's way to named hosts: its policy, and the forward proxy that enforces it."""

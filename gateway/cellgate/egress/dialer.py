@@ -1,4 +1,4 @@
-"""Opens a connection to one of several addresses that were judged before: never to a name.
+"""Opens a connection to one of several addresses that were checked before: never to a name.
 
 The next address is tried when one has failed, or has not answered for a moment (RFC 8305, without races).
 """
@@ -13,20 +13,20 @@ from itertools import chain, zip_longest
 from cellgate.egress.policy import Address
 
 CONNECT_SECONDS = 15.0
-"""For all addresses together."""
+"""Seconds for all addresses together."""
 ATTEMPT_SECONDS = 5.0
-"""For one of them, unless it is the last."""
+"""Seconds for one address, unless it is the last."""
 
 
 def in_turns(addresses: Sequence[Address]) -> list[Address]:
-    """Return addresses with both families in turns, the first one's first: one family may lead nowhere."""
+    """Return addresses of both families in turns, the first one's first: one family may have no route."""
     first = [each for each in addresses if each.version == addresses[0].version]
     second = [each for each in addresses if each.version != addresses[0].version]
     return [each for each in chain.from_iterable(zip_longest(first, second)) if each is not None]
 
 
 def is_own(address: Address, port: int) -> bool:
-    """Return whether this machine itself has the address: the system would send from there to there.
+    """Return whether this machine itself has the address: its packets would come from the same address.
 
     Nothing is sent: a datagram socket's connect only chooses a route.
     """
@@ -64,7 +64,7 @@ async def _attempt(address: Address, port: int, seconds: float) -> socket.socket
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             async with asyncio.timeout(seconds):
-                # With a numeric address nothing is resolved again.
+                # a numeric address is not resolved again
                 await asyncio.get_running_loop().sock_connect(made, (str(address), port))
         except OSError:  # TimeoutError too
             made.close()

@@ -1,8 +1,7 @@
-"""The connections of a session as events of its record: one each, and beyond a number a minute their sums.
+"""Records a session's connections as events: one each, and above a number a minute their sums.
 
-Refused ones have a number of their own, so that they can't crowd out those that carried something. An event
-never has addresses of pages, header fields or bodies: the proxy does not look at them. It knows no record; it
-calls `write`.
+Refused ones have a number of their own, so that they can't crowd out successful ones. An event never has URLs
+of pages, header fields or bodies: the proxy does not look at them. It knows no record; it calls `write`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ WINDOW = 60.0
 MOST_ALLOWED = 60
 MOST_REFUSED = 30
 MOST_HOSTS = 20
-"""How many different hosts a sum names."""
+"""Most different hosts that a sum names."""
 
 Write = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A connection that is over. `host`: empty if the request could not be read. Times in seconds.
+    """An ended connection. `host`: empty if the request could not be read. Times in seconds.
 
     `during`: the id of the execution that ran when it was opened.
     """
@@ -104,7 +103,7 @@ class EgressLedger:
             self._write("connections", fields)
 
     def close(self) -> None:
-        """Record what was only counted so far."""
+        """Record the connections that were only counted so far."""
         self._turn_over()
 
 

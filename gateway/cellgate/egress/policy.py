@@ -1,8 +1,8 @@
-"""What a principal's sessions may reach: by patterns of hosts and ports, and by the addresses of names.
+"""Decides what a principal's sessions may reach: by patterns of hosts and ports, and by addresses.
 
-Pure: texts in, verdicts out. It neither resolves names nor opens connections; ``proxy`` asks it before each
-of both. The tables of addresses are our own, because ``ipaddress.is_global`` calls many of them global that
-are not, and which ones depends on Python's version.
+Pure: texts in, verdicts out. It neither resolves names nor opens connections; ``proxy`` calls it before each
+of both. The tables of addresses are our own, because ``ipaddress.is_global`` wrongly calls many addresses
+global, and which ones depends on Python's version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 
 _GLOBAL_IPV6 = IPv6Network("2000::/3")
-"""All that is assigned for global use. NAT64 and mapped IPv4 addresses are outside."""
+"""All addresses assigned for global use. NAT64 and mapped IPv4 addresses are outside."""
 
 _METADATA = frozenset(
     map(
@@ -44,10 +44,10 @@ _METADATA = frozenset(
         ),
     )
 )
-"""Where clouds tell their machines about themselves, credentials included."""
+"""Addresses where clouds serve machines their metadata, credentials included."""
 
 _LINK_LOCAL = (ip_network("169.254.0.0/16"), ip_network("fe80::/10"))
-"""Where other clouds do it, each at an address of its own."""
+"""Networks with other clouds' metadata, each at an address of its own."""
 
 _PRIVATE = tuple(
     map(
@@ -85,7 +85,7 @@ _SPECIAL = tuple(
         ),
     )
 )
-"""Never reached: unspecified, multicast, reserved, for documents or tests, with an IPv4 address inside."""
+"""Never allowed: unspecified, multicast, reserved, for documents or tests, or containing an IPv4 address."""
 
 
 class Cause(StrEnum):
@@ -107,7 +107,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EgressPolicy:
-    """What one principal's sessions may reach. `allow_private`: also in private networks, and here."""
+    """The network of one principal's sessions. `allow_private`: also private networks, and this machine."""
 
     patterns: tuple[HostPattern, ...] = ()
     allow_private: bool = False
@@ -119,8 +119,8 @@ class EgressPolicy:
     def admits(self, host: str, port: int, address: Address) -> bool:
         """Return whether this address may be connected to, as one of an allowed host.
 
-        Clouds' metadata, and any other link-local address, only where a pattern names the very address, and
-        private networks are allowed.
+        Link-local addresses, such as clouds' metadata, are allowed only if a pattern names the very address,
+        and private networks are allowed.
         """
         pattern = self.pattern_for(host, port)
         if pattern is None:
@@ -158,7 +158,7 @@ def split_authority(text: str, default_port: int | None = None) -> tuple[str, in
 def canonical_host(text: str) -> str:
     """Return a host as patterns compare it: lower case, no final dot, addresses in their usual form.
 
-    Raises ValueError for what is no name, and for numbers that only some programs read as an address.
+    Raises ValueError for invalid names, and for numbers that only some programs read as an address.
     """
     if ":" in text:
         if "%" in text:
@@ -174,7 +174,7 @@ def canonical_host(text: str) -> str:
 
 
 def address_of(host: str) -> Address | None:
-    """Return the address that a canonical host is; None for a name."""
+    """Return the address in a canonical host; None for a name."""
     try:
         return ip_address(host)
     except ValueError:

@@ -1,10 +1,10 @@
 """A session's forward proxy: on a Unix socket of its own, which only its kernel can reach.
 
-The socket is what authenticates: its folder is mounted into one kernel, read-only, so whoever connects is
-that session. Each connection is one tunnel or one plain request. It is checked in this order: the session's
-quota, host and port by the principal's policy, the record, the addresses that the name has. Then it is opened
-to one of the checked addresses. All that comes before a byte is sent anywhere, and the policy is asked again
-every second. ``shared.Egress`` has what all sessions share, ``ledger`` what is recorded.
+The socket itself authenticates: its folder is mounted into one kernel, read-only, so every client is that
+session. Each connection is one tunnel or one plain request. Checked in this order are: the session's quota,
+host and port by the principal's policy, the record, and the addresses of the name. Then the connection to one
+of the checked addresses is opened. No byte is sent before, and the policy is checked again every second.
+``shared.Egress`` has the common parts of all sessions, ``ledger`` the record.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 BACKLOG = 64
 HEAD_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
-"""For sending a refusal, and for the client to leave then."""
+"""Seconds for sending a refusal, and for the client to leave afterwards."""
 MOST_READ_ON = 16
 FLUSH_SECONDS = 60.0
 LINGER_SECONDS = 10.0
-"""For a client to close a tunnel that its host has closed."""
+"""Seconds for a client to close a tunnel that its host has closed."""
 LOOK_SECONDS = 1.0
 OVERFLOW = 32
-"""Connections beside those that may be open: about to ask, or being refused."""
+"""Connections beyond the open ones: about to send a request, or being refused."""
 BURST = 64
 PACE = 0.02
 """Seconds between connections after a burst: a kernel that does nothing but connect costs others little."""
@@ -50,7 +50,7 @@ ACCEPT_PAUSE = 0.5
 """Seconds after a failure to accept, such as too many open files."""
 WRITE_BUFFER = 32 * 1024
 MOST_NAMED = 20
-"""How many patterns a refusal names."""
+"""Most patterns that a refusal names."""
 
 _STATUS = {
     Cause.BAD_REQUEST: HTTPStatus.BAD_REQUEST,
@@ -63,7 +63,7 @@ _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 class ProxyHost(Protocol):
-    """What a session does for its proxy."""
+    """The session, as far as its proxy needs one."""
 
     @property
     def running(self) -> str | None:
@@ -86,7 +86,7 @@ class RefusedConnection(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A connection of the kernel's: what is known of it so far. `address`: set once it is open.
+    """A connection from the kernel, as far as it is known. `address`: set once it is open.
 
     `own`: the address is this machine's, which only policies with `allow_private` admit.
     """
@@ -104,7 +104,7 @@ class _Connection:
     task: asyncio.Task[None] | None = None
 
     def end(self, cause: Cause) -> None:
-        """End the request now, for this cause unless it has one."""
+        """End the request now, for this cause unless it has another one."""
         self.cause = self.cause or cause
         if self.task is not None:
             self.task.cancel()
@@ -165,7 +165,7 @@ class SessionProxy:
             moment = self._time()
             connection = _Connection(moment, self._host.running, moment)
             if len(self._tasks) > self._egress.limits.connections + OVERFLOW:
-                # Not even a refusal can be sent to all of them.
+                # There are too many to send each a refusal.
                 client.close()
                 connection.cause = Cause.TOO_MANY_CONNECTIONS
                 self._note(connection)
@@ -218,7 +218,7 @@ class SessionProxy:
                 if connection.address is None:
                     await _answer(reader, writer, refusal)
             except (OSError, BadBody) as error:
-                # One of both sides has left, or does not keep to HTTP: there is nobody to tell.
+                # One side has left, or violates HTTP: nobody can get an answer.
                 logger.debug("A connection of a session broke: %s", in_words(error))
         finally:
             if connection in self._open:
@@ -246,7 +246,7 @@ class SessionProxy:
     async def _connect(self, request: ProxyRequest, connection: _Connection) -> socket.socket:
         """Return a socket that is connected to a checked address of the host. Raises RefusedConnection."""
         policy = self._admit(request)
-        # Before the first await, so that no more are opened than may be.
+        # Before the first await, so that the limit of open connections holds.
         self._open.add(connection)
         self._egress.open[self._principal] += 1
         where = f"{request.host}:{request.port}"
@@ -301,7 +301,7 @@ class SessionProxy:
         return policy
 
     def _is_admitted(self, policy: EgressPolicy, request: ProxyRequest, address: Address) -> bool:
-        """Return whether an address may be connected to: our machine's own only where private ones may be."""
+        """Return whether an address may be connected to: our machine's own only if private ones may be."""
         if not policy.admits(request.host, request.port, address):
             return False
         return policy.allow_private or not self._egress.ways.is_own(address, request.port)
@@ -313,7 +313,7 @@ class SessionProxy:
         client: tuple[StreamReader, StreamWriter],
         host: tuple[StreamReader, StreamWriter],
     ) -> None:
-        """Relay until the host, or of a tunnel both, ended. Raises RefusedConnection, OSError, BadBody."""
+        """Relay until the host ends, or a tunnel's both sides. Raises RefusedConnection, OSError, BadBody."""
         from_client, to_client = client
         from_host, to_host = host
         send = partial(self._count, connection, sent=True)
@@ -357,7 +357,7 @@ class SessionProxy:
 
 
 BROKEN = (OSError, BadBody, RefusedConnection)
-"""How a direction may end other than by its end."""
+"""Errors that end a direction early."""
 
 
 def _listener(folder: Path) -> socket.socket:
@@ -365,13 +365,13 @@ def _listener(folder: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        # By this way a path of any length fits into the address of a socket.
+        # This path is short enough for a socket's address, however long the folder's is.
         path = Path(f"/proc/self/fd/{opened}/{EGRESS_SOCKET}")
         draft = path.with_name(f"{EGRESS_SOCKET}.new")
         draft.unlink(missing_ok=True)
         listener.setblocking(False)
         listener.bind(str(draft))
-        # The kernel may run as another user; the folders above let in nobody but us.
+        # The kernel may run as another user; the folders above are closed to all others.
         draft.chmod(0o666)
         listener.listen(BACKLOG)
         # Made beside the former one, it has another inode number. gVisor recognises files by that, and would
@@ -401,7 +401,7 @@ def _allows(policy: EgressPolicy | None, request: ProxyRequest, address: Address
 
 
 def _named(policy: EgressPolicy) -> str:
-    """Return the hosts that may be reached, in words for a person or a model."""
+    """Return the allowed hosts, in words for a person or a model."""
     named = ", ".join(map(str, policy.patterns[:MOST_NAMED]))
     more = len(policy.patterns) - MOST_NAMED
     return f"allowed: {named}" + (f" and {more} more" if more > 0 else "")
@@ -451,7 +451,7 @@ async def _flush(writer: StreamWriter) -> None:
 
 
 async def _answer(reader: StreamReader, writer: StreamWriter, refusal: RefusedConnection) -> None:
-    """Tell the client why. Programs that open tunnels often show the first line only."""
+    """Send the client the reason. Programs that open tunnels often show the first line only."""
     status = _STATUS.get(refusal.cause, HTTPStatus.FORBIDDEN)
     body = f"cellgate: {refusal.cause}: {refusal}\n".encode("ascii", "replace")
     head = (
@@ -463,7 +463,7 @@ async def _answer(reader: StreamReader, writer: StreamWriter, refusal: RefusedCo
             writer.write(head.encode() + body)
             await writer.drain()
             end(writer)
-            # A socket that is closed while there is something to read takes the answer back.
+            # Closing a socket with unread bytes would discard the answer.
             for _ in range(MOST_READ_ON):
                 if not await reader.read(CHUNK):
                     break

@@ -1,8 +1,8 @@
-"""Bytes between a kernel and a host, with back-pressure: never more is read than the other side takes.
+"""Relays bytes between a kernel and a host, with back-pressure: reads only as fast as the other side accepts.
 
-It moves bytes and counts them; who may talk to whom was decided before (``proxy``). Of a plain request,
-exactly the body that its head announced is sent on. Chunks are read and framed anew, so that both sides agree
-on where the body ends.
+It moves bytes and counts them; ``proxy`` has decided before which sides may talk. Of a plain request, exactly
+the body that its head announced is sent on. Chunks are read and framed anew, so that both sides agree on the
+end of the body.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MOST_TRAILER_FIELDS = 100
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t\x20-\x7e]*)?\r\n")
 
 Count = Callable[[int], Awaitable[None]]
-"""Called before each piece is sent on, with its bytes; may wait, or raise, and then they are not.
+"""Called before each piece is sent on, with its bytes; may wait, or raise, and then they are not sent.
 
-It must let others have their turns of the loop: what a single read brings may be thousands of pieces.
+It must let others have their turns of the loop: a single read may bring thousands of pieces.
 """
 
 
@@ -40,7 +40,7 @@ async def pump(reader: StreamReader, writer: StreamWriter, count: Count) -> None
 
 
 def end(writer: StreamWriter) -> None:
-    """Say that nothing more comes."""
+    """Send the end of the stream."""
     with suppress(OSError):
         writer.write_eof()
 

@@ -1,4 +1,4 @@
-"""The head of a request to the proxy: read strictly, and rewritten for the host that it goes to.
+"""The head of a request to the proxy: read strictly, and rewritten for its host.
 
 Pure: bytes in, a `ProxyRequest` out. Two forms are understood: CONNECT, for a tunnel, and any other method
 with an absolute ``http://`` address. What different programs would read differently is refused: hosts that
@@ -27,14 +27,14 @@ _OF_THE_MESSAGE = frozenset({"content-length", "host", "transfer-encoding"})
 
 
 class BadHead(ValueError):
-    """The head is none that the proxy understands; the text says why."""
+    """The head is invalid for the proxy; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
     """A request. `head`: what is sent to the host before the body; empty for a tunnel.
 
-    `length`: how many bytes of a body follow, None for one in chunks; a tunnel has no end.
+    `length`: the bytes of the following body, None if it comes in chunks; a tunnel has no end.
     """
 
     host: str
@@ -106,7 +106,7 @@ def _values(fields: list[tuple[str, str]], wanted: str) -> list[str]:
 
 
 def _check_host(fields: list[tuple[str, str]], minor: int, expected: tuple[str, int]) -> None:
-    """Check that the Host field equals the address's host: a server may go by either."""
+    """Check that the Host field equals the address's host: a server may use either."""
     hosts = _values(fields, "host")
     if len(hosts) > 1 or (not hosts and minor > 0):
         raise BadHead("there must be one Host field")
@@ -130,7 +130,7 @@ def _body_length(fields: list[tuple[str, str]], minor: int) -> int | None:
 
 
 def _hop_by_hop(fields: list[tuple[str, str]]) -> frozenset[str]:
-    """Return the names of fields that end here."""
+    """Return the names of fields that are for the proxy alone."""
     listed = (name.strip() for value in _values(fields, "connection") for name in value.split(","))
     named = {name.lower() for name in listed if name}
     if named & _OF_THE_MESSAGE:

@@ -1,8 +1,8 @@
-"""Names to addresses, by the gateway's own resolver: in threads of a lane of their own, with limits.
+"""Resolves names by the gateway's own resolver: in threads of a separate lane, with limits.
 
-A name is resolved once for each connection, and the connection goes to an address of that very answer: what
-the name says a moment later does not matter. Only names that a policy allows come here, so a kernel can't use
-lookups to tell anybody anything. ``policy`` judges the addresses.
+A name is resolved once for each connection, and the connection goes to an address of that very answer: later
+answers do not matter. Only names that a policy allows come here, so a kernel can't send data out by lookups.
+``policy`` checks the addresses.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cellgate_kernels.base.threads import Lane
 
 LOOKUP_SECONDS = 10.0
 THREADS = 16
-"""Of the lane for lookups. One principal's sessions occupy three quarters of them at most."""
+"""Threads of the lane for lookups. One principal's sessions occupy at most three quarters of them."""
 MOST_WAITING = 1024
 LOOKUPS_AT_ONCE = 2
-"""Of one session: slow answers keep a thread until the system's resolver gives up."""
+"""Lookups of one session at once: slow answers keep a thread until the system's resolver gives up."""
 LOOKUPS_WAITING = 32
-"""Of one session, beside those in progress."""
+"""Waiting lookups of one session, beside those in progress."""
 MOST_ADDRESSES = 8
-"""Of one name."""
+"""Most addresses of one name."""
 
 GetAddresses = Callable[[str], list[str]]
 
@@ -48,10 +48,10 @@ class Lookups:
         self._tasks = Supervisor()
 
     async def texts(self, principal: str, host: str) -> list[str]:
-        """Return addresses of a name as texts; none when it is not known, or when too many are asked for."""
+        """Return addresses of a name as texts; none if it is unknown, or if too many lookups wait."""
         answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
-        # A task of its own: a thread can't be stopped, so it keeps its principal's turn until it is done,
-        # even if the session that asked has ended.
+        # A separate task: a thread can't be stopped, so it keeps its principal's turn until it is done, even
+        # if the asking session has ended.
         self._tasks.start(self._look_up(principal, host, answer), f"look up {host}")
         return await answer
 
@@ -68,7 +68,7 @@ class Lookups:
                 answer.set_result(found)
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for lookups."""
         await self._tasks.cancel()
 
 
@@ -82,13 +82,13 @@ class Resolver:
         self._room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def addresses(self, host: str) -> list[Address]:
-        """Return the addresses of a canonical host; none when it is not known, or not in time."""
+        """Return the addresses of a canonical host; none if it is unknown, or the answer late."""
         literal = address_of(host)
         if literal is not None:
             return [literal]
         if len(self._tasks) >= LOOKUPS_AT_ONCE + LOOKUPS_WAITING:
             return []
-        # A task of its own: a lookup that nobody waits for any more still occupies its thread.
+        # A separate task: a lookup without a waiter still occupies its thread.
         lookup = self._tasks.start(self._look_up(host), f"look up {host}")
         await asyncio.wait([lookup], timeout=LOOKUP_SECONDS)
         return lookup.result() if lookup.done() and not lookup.cancelled() else []
@@ -96,10 +96,10 @@ class Resolver:
     async def _look_up(self, host: str) -> list[Address]:
         async with self._room:
             texts = await self._lookups.texts(self._principal, host)
-        # Link-local addresses come with a scope, which is of this machine and not of the name.
+        # Link-local addresses come with a scope, which belongs to this machine and not to the name.
         found = dict.fromkeys(ip_address(text.partition("%")[0]) for text in texts)
         return list(found)[:MOST_ADDRESSES]
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for lookups."""
         await self._tasks.cancel()

@@ -1,4 +1,4 @@
-"""What all sessions' proxies share: the operator's policy, the limits, and the ways to the network.
+"""The common parts of all sessions' proxies: the operator's policy, the limits, and the ways to the network.
 
 Built once, in ``server.assembly``. A test gives it other ways: names that change, hosts that are not there.
 """
@@ -23,13 +23,13 @@ PIECES_A_TURN = 32
 """Pieces of all connections that are sent on in one turn. A body's chunks may have a byte each."""
 
 PolicyOf = Callable[[str], EgressPolicy | None]
-"""The policy of a principal now; None if it may reach nothing. Called for each connection and each second."""
+"""Returns a principal's present policy; None: no network. Called for each connection and each second."""
 Pass = Callable[[str, int], Awaitable[None]]
-"""Counts bytes of a principal's that are about to be sent on, and waits until they may be."""
+"""Counts a principal's bytes before they are sent on, and waits until they may be sent."""
 
 
 def nobody(_principal: str) -> EgressPolicy | None:
-    """Return the policy of a gateway whose operator has none."""
+    """Return None: the operator of this gateway allows no network."""
     return None
 
 
@@ -54,7 +54,7 @@ class EgressLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How the network is reached. `ask` resolves a name in a thread; `is_own`: is the address ours?"""
+    """The means to reach the network. `ask` resolves a name in a thread; `is_own`: is the address ours?"""
 
     ask: GetAddresses = system_addresses
     dial: Callable[[Sequence[Address], int], Awaitable[tuple[socket.socket, Address] | None]] = dial
@@ -63,9 +63,9 @@ class Ways:
 
 @dataclass(slots=True)
 class Egress:
-    """The shared parts. `lane`: threads for looking up names. `pass_bytes`: keeps principals to their pace.
+    """The shared parts. `lane`: threads for lookups. `pass_bytes`: limits the pace of principals.
 
-    `unfit`: why kernels of this gateway can't be given a network through a proxy, if so.
+    `unfit`: the reason why this gateway's kernels can't have a network through a proxy, if so.
     """
 
     lane: Lane
@@ -77,11 +77,11 @@ class Egress:
     open: Counter[str] = field(default_factory=Counter)
     """Connections now, by principal."""
     places: Places = field(default_factory=lambda: Places(PIECES_A_TURN))
-    """For pieces that are about to be sent on."""
+    """Limits the pieces sent on in one turn of the loop."""
     lookups: Lookups = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make what looks names up."""
+        """Make the parts that resolve names."""
         self.lookups = Lookups(self.lane, self.ways.ask)
 
     def check(self, principal: str) -> None:
@@ -95,7 +95,7 @@ class Egress:
             raise InvalidInput(f"A session can't be given a network here: {self.unfit}")
 
     def reachable(self, principal: str) -> list[str] | None:
-        """Return the patterns of what the principal's sessions may reach; None if nothing."""
+        """Return the patterns of hosts that the principal's sessions may reach; None if there are none."""
         policy = self.policy_of(principal)
         if policy is None or not policy.patterns or self.unfit is not None:
             return None
@@ -106,7 +106,7 @@ class Egress:
         return Resolver(self.lookups, principal)
 
     async def close(self) -> None:
-        """Look up nothing any more. Sessions have ended."""
+        """Stop all lookups. Sessions have ended."""
         await self.lookups.close()
 
     def closed(self, principal: str) -> None:

@@ -1,1 +1,1 @@
-"""One cell, from the request to its end: it is sent, watched, interrupted, and its result is built."""
+"""One cell, from its request to its end: sending, deadline, interrupts, and its result."""

@@ -1,8 +1,8 @@
 """How much of an execution one answer shows; the record keeps all of it.
 
-Pure: texts and outputs in, shorter ones out, and where something is missing a mark that says what it was and
+Pure: texts and outputs in, shorter ones out. A mark replaces each missing part, says what the part was and
 how to get it. Texts are cut in the middle; what a program renders (HTML, images, JSON) is shown whole or left
-out, because cutting it would break it. ``results`` decides what an answer consists of.
+out, because a cut would break it. ``results`` decides which outputs an answer has.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _JSON = 1_000_000
 _IMAGES = 5_000_000
 _JSON_OF_CHARACTER = 10
 _JSON_OF_ANY = 6
-"""Bytes that JSON needs for one character at the most: `\\u001b`."""
+"""Most bytes of one character in JSON: `\\u001b`."""
 _PLACES = 4
-"""How often an answer may have the same text: in `text`, `stdout`, `outputs` and, of an error, in `error`."""
+"""Most copies of one text in an answer: in `text`, `stdout`, `outputs` and, of an error, in `error`."""
 _TEXTS = 9
 """One text may be a ninth of an answer: there are five, and the outputs need room too."""
 _NAME = 1_000
-"""Characters of an error's name."""
+"""Most characters of an error's name."""
 _LEAST = 1_000
-"""What is left of a text must be worth its mark."""
+"""A text is cut only if more than this is left, so that it is worth its mark."""
 _LEAST_JSON = 10_000
 _FIXED = 2_000
 """Bytes for the fields of an answer that have a limited size, and for a last mark."""
@@ -36,7 +36,7 @@ _FIXED = 2_000
 
 @dataclass(frozen=True, slots=True)
 class AnswerSize:
-    """The most that one answer holds.
+    """The most that one answer may hold.
 
     `text`: characters of each text. `json`: bytes of JSON without images. `images`: bytes of all images, as
     files of their own.
@@ -57,13 +57,13 @@ class AnswerSize:
         return AnswerSize(min(self.text, left // _JSON_OF_CHARACTER), left, max(0, self.images - images))
 
     def share(self, among: int) -> AnswerSize:
-        """Return an equal part of it for each of so many results."""
+        """Return this size divided equally among so many results."""
         part = max(self.json // among, _LEAST_JSON)
         return AnswerSize(min(self.text, part // _JSON_OF_CHARACTER), part, self.images // among)
 
     @property
     def small(self) -> int:
-        """An execution with at most so many characters of output fits, whatever they are."""
+        """The number of characters of output that fit, whatever the characters are."""
         return min(self.text, self.json // (_JSON_OF_ANY * _PLACES))
 
 
@@ -72,9 +72,9 @@ DEFAULT_SIZE = AnswerSize()
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """How to get the whole of what an answer about an execution does not show.
+    """The way to everything that an answer about an execution leaves out.
 
-    `address`: the execution's, without a host. None if nothing of it is kept.
+    `address`: the execution's, without a host; None if nothing of it is kept.
     """
 
     address: str | None
@@ -90,13 +90,13 @@ class Whole:
         return f"GET {self.address}/output/{index}" + (f"?type={quote(mime, safe='/')}" if mime else "")
 
     def text(self, index: int, output: Mapping[str, Any]) -> str:
-        """Return the request for an output's whole text; without a type, one with an image is that image."""
+        """Return the request for an output's whole text; without a media type it would return an image."""
         pictured = any(mime.startswith("image/") for mime in output.get("data", ()))
         return self.output(index, "text/plain" if pictured else None)
 
 
 class Cutter:
-    """Cuts what one answer shows to its size."""
+    """Cuts the parts of one answer to its size."""
 
     def __init__(self, size: AnswerSize, whole: Whole) -> None:
         self._size = size
@@ -126,7 +126,7 @@ class Cutter:
         }
 
     def spend(self, *values: Any) -> None:
-        """Count these values as a part of the answer."""
+        """Count these values as parts of the answer."""
         self._room -= sum(_json_size(value) for value in values)
 
     def texts(self, outputs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ class Cutter:
     def fitting(
         self, outputs: Sequence[dict[str, Any]], wholes: Sequence[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Return as much of the outputs as there is room for; `wholes`: the same before they were cut."""
+        """Return as many of the outputs as fit; `wholes`: the same outputs before they were cut."""
         shown: list[dict[str, Any]] = []
         for index, output in enumerate(outputs):
             reduced = self._without_images(output, index)
@@ -163,7 +163,7 @@ class Cutter:
         return shown
 
     def _without_images(self, output: dict[str, Any], index: int) -> dict[str, Any]:
-        """Return the output, without images that there is no room for."""
+        """Return the output without those of its images that do not fit."""
         data = output.get("data", {})
         for mime in [mime for mime in data if mime.startswith("image/")]:
             size = _image_size(mime, data[mime])
@@ -181,7 +181,7 @@ class Cutter:
         return short if room > 0 and self._take(short) else None
 
     def _fitting(self, output: dict[str, Any], index: int) -> dict[str, Any] | None:
-        """Return as much of the output as there is room for; None if there is no room at all."""
+        """Return as much of the output as fits; None if nothing does."""
         if self._take(output):
             return output
         data = output.get("data", {})
@@ -194,7 +194,7 @@ class Cutter:
         return None
 
     def _take(self, output: dict[str, Any]) -> bool:
-        """Use room for the output, if there is enough; its images have their own."""
+        """Take room for the output, if there is enough; its images have room of their own."""
         images = [mime for mime in output.get("data", ()) if mime.startswith("image/")]
         comma = 1
         size = _json_size(_without(output, images) if images else output) + comma
@@ -237,7 +237,7 @@ def _without(output: dict[str, Any], mimes: Collection[str]) -> dict[str, Any]:
 
 
 def shorten(value: str, limit: int, whole: str) -> str:
-    """Head and tail of `value` in `limit` characters, and between them a mark that points to the `whole`."""
+    """Return `value` in `limit` characters: head, tail, and a mark between that points to the `whole`."""
     mark = f"\n[cellgate: {len(value)} characters, cut here; {whole} has them all]\n"
     if len(value) <= max(limit, len(mark)):
         return value

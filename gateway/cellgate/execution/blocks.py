@@ -1,8 +1,8 @@
 """Turns blocks of code as language models write them, in a list or in fences of a Markdown text, into cells.
 
-Pure: before anything runs, it decides what each block becomes in a kernel of a given language and which file
-it is saved to. ``http.v1.blocks`` runs them. A first line ``# filename: NAME`` and exit code 124 mean what
-they mean in AutoGen.
+Pure: before anything runs, it decides which cell each block becomes in a kernel of a given language, and to
+which file it is saved. ``http.v1.blocks`` runs the cells. A first line ``# filename: NAME`` and exit code 124
+have their meaning in AutoGen.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _MAGICS = {
 }
 
 _EXIT_STATUS = {
-    # Of a cell magic in a Python kernel (subprocess.CalledProcessError), and of a bash kernel.
+    # For a cell magic in a Python kernel (subprocess.CalledProcessError), and for a bash kernel.
     "CalledProcessError": re.compile(r"returned non-zero exit status (\d{1,3})\.\Z"),
     "ExitStatus": re.compile(r"\A(\d{1,3})\Z"),
 }
 _NEVER = re.compile(r"(?!)")
 _SIGNAL = re.compile(r"died with <Signals\.\w+: (\d{1,2})>\.\Z")
-"""How Python says which signal ended a program; in a shell 128 and its number are the exit code."""
+"""Python's message about the signal that ended a program; in a shell the exit code is 128 plus its number."""
 _FILENAME = re.compile(r"(?:#|//)[ \t]*+filename:", re.IGNORECASE)
 
 
@@ -62,7 +62,7 @@ class Block:
 
 
 def cell_of(language: Language, code: str, kernel_language: str) -> str:
-    """Code as a cell for a kernel of `kernel_language`; another language is run by a separate program.
+    """Return code as a cell for a kernel of `kernel_language`; a separate program runs another language.
 
     The cell does not depend on Cellgate, so the notebook also runs in plain Jupyter. Raises InvalidInput,
     naming the languages that such a kernel runs.
@@ -121,7 +121,7 @@ def _check(number: int, block: BlockBody) -> Block:
 
 
 def _filename(code: str) -> str | None:
-    """Return the name in the first line, if it gives one."""
+    """Return the file name in the first line, if there is one."""
     start = _FILENAME.match(code)
     if start is None:
         return None
@@ -131,7 +131,7 @@ def _filename(code: str) -> str | None:
 
 
 def _pip_line(line: str) -> str:
-    """Return a line of a pip block, which is a pip command or just requirements, as a magic."""
+    """Return a line of a pip block, a pip command or just requirements, as a magic."""
     line = re.sub(r"^\s*pip3?\s+", "", line).strip()
     if not line or line.startswith("#"):
         return line
@@ -139,7 +139,7 @@ def _pip_line(line: str) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """Return the exit code of a block: its program's own, or the one that AutoGen's executors return."""
+    """Return the exit code of a block: its program's, or the one that AutoGen's executors return."""
     if result.status == "error" and result.error is not None:
         found = _EXIT_STATUS.get(result.error.ename, _NEVER).search(result.error.evalue)
         if found is not None and 0 < int(found[1]) < 256:

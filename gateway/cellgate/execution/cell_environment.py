@@ -1,7 +1,7 @@
-"""The code that sets environment variables for one cell, and restores the previous values after it.
+"""The code that sets environment variables for one cell, and restores the former values after it.
 
-It runs in the user's namespace, before and after the cell, and leaves no names there. It is no cell: silent,
-not in the history, not recorded. ``run`` says when it runs.
+The code runs in the user's namespace, before and after the cell, and leaves no names there. It is not a cell:
+silent, not in the history, not recorded. ``run`` decides when it runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RESTORING = (
 
 
 def setting(variables: Iterable[tuple[str, str]]) -> str:
-    """Python code that sets the variables and saves the previous values."""
+    """Return Python code that sets the variables and saves their former values."""
     return (
         "(lambda o, e: (setattr(o, '_cellgate_env', {k: o.environ.get(k) for k in e}),"
         " o.environ.update(e), None)[2])"
@@ -38,9 +38,9 @@ async def run_silently(
     wake: Callable[[object], None],
     given_up: Callable[[], bool],
 ) -> None:
-    """Run code that is not a cell; returns early when the kernel dies or `given_up` says so.
+    """Run code that is not a cell; return early if the kernel dies or `given_up` returns True.
 
-    `progress` is set by `wake`, and by whatever changes the answer of `given_up`. Raises KernelDied.
+    `progress` is set by `wake`, and whenever the value of `given_up` may have changed. Raises KernelDied.
     """
     content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
     reply = kernel.connection.ask(Channel.SHELL, "execute_request", content)

@@ -1,7 +1,7 @@
 """The record of one cell: its events and its row while it runs, and its end until that is durable.
 
-``run`` decides what is recorded and when; ``record.events`` keeps the session's events. Observers learn of an
-end here, because only here its commit is timed.
+``run`` decides which events are recorded, and when; ``record.events`` keeps the session's events. Observers
+are notified of an end here, because only here its commit is timed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cellgate_kernels.protocol.execution import Status
 
 
 class RunEnd(Struct, frozen=True, gc=False):
-    """How an execution ended, as an observer is told: ids and times, never code or output.
+    """The end of an execution for observers: ids and times, never code or output.
 
-    `origin`: what the observer said when it was accepted. `run_seconds` is None for a cell that was never
+    `origin`: the observer's value when the cell was accepted. `run_seconds` is None for a cell that was never
     sent.
     """
 
@@ -45,10 +45,10 @@ class RunEnd(Struct, frozen=True, gc=False):
 
 
 class RunObserver:
-    """The reports of executions, which nobody reads. Overriding methods must be quick and raise nothing."""
+    """The reports of executions; here they go nowhere. Overriding methods must be quick and raise nothing."""
 
     def origin(self) -> object:
-        """Return what the calling task works for, such as a traced request; ends carry it as `origin`."""
+        """Return the work that the calling task is for, such as a traced request: the `origin` of ends."""
         return None
 
     def within(self, origin: object) -> AbstractContextManager[object]:
@@ -63,9 +63,9 @@ class RunObserver:
 
 
 def explain_end(status: Status, timeout: float | None, message: str | None) -> dict[str, Any] | None:
-    """Return an error for an end that the kernel could not report itself; None for others.
+    """Return the error for an end that the kernel could not report itself; None for other ends.
 
-    `timeout` in seconds. `message`: the gateway's own words, if it has some.
+    `timeout` in seconds. `message`: the gateway's own text, if there is one.
     """
     if status is Status.TIMEOUT:
         said = f"The cell ran longer than its {timeout:g} s and did not react to an interrupt."
@@ -79,7 +79,7 @@ class CellRecord:
     """A cell's events and row. `builder`: its result so far; None once its end is durable.
 
     `idempotency`: the key and the hash of its request, if it has a key. `is_partial`: whether output was lost
-    for want of room. `known`: events that are in the record already. `started_at`: when the kernel began.
+    because there was no room. `known`: events that are already recorded. `started_at`: when the kernel began.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class CellRecord:
         self._status: str | None = None
 
     def resume(self, row: ExecutionRow, events: Sequence[Mapping[str, Any]], known: RecordedOutputs) -> None:
-        """Go on with a record that a former gateway began; events that `known` has are not recorded again."""
+        """Continue a record that a former gateway began; events in `known` are not recorded again."""
         self.created_at, self.first_seq, self.last_seq = row.created_at, row.first_seq, events[-1]["seq"]
         self.known = known
         if self.builder is not None:
@@ -141,9 +141,9 @@ class CellRecord:
         self.first_seq, self.created_at = event["seq"], event["at"]
 
     def moved(self, position: int) -> None:
-        """Record that so many claims are ahead of its session's in the line for kernels."""
+        """Record the number of claims that are ahead of its session's in the line for kernels."""
         fields = {"position": position, "code": "", "msg_id": self._msg_id, "waiting_for": "kernel"}
-        # Without room the client learns no position; what matters is kept for the end.
+        # Without room the client gets no position; the room that is left is for the end.
         with suppress(StorageFull):
             self.emit("queued", fields)
 
@@ -170,10 +170,10 @@ class CellRecord:
 
 
 class CellEnd:
-    """The end of a cell: recorded once, made durable, then reported to all that wait.
+    """The end of a cell: recorded once, made durable, then reported to all waiters.
 
-    `done` completes when the end is durable. `event`: the recorded end, None before. `origin`: what the
-    observer said when the cell was accepted. `place`: the cell's among those of its principal, if it has one.
+    `done` completes when the end is durable. `event`: the recorded end, None before. `origin`: the observer's
+    value when the cell was accepted. `place`: the cell's among its principal's running cells, if it has one.
     """
 
     def __init__(self, record: CellRecord, observer: RunObserver, principal: str) -> None:
@@ -208,7 +208,7 @@ class CellEnd:
             self.place.leave()
 
     async def commit(self) -> None:
-        """Make the end durable, then notify followers and waiters, whether that worked or not."""
+        """Make the end durable, then notify followers and waiters, even if that failed."""
         assert self.event is not None
         assert self._report is not None
         began = self._loop.time()
@@ -225,7 +225,7 @@ class CellEnd:
             self._observer.committed(self._report, self._loop.time() - began)
 
     async def wait(self) -> None:
-        """Return when the end is durable. Raises StorageError when it can't be made so."""
+        """Return when the end is durable. Raises StorageError if it can't be made durable."""
         if not self.done.done():
             # Each waiter has its own future, so that cancelling one does not affect the others.
             waiter = self._loop.create_future()
@@ -247,7 +247,7 @@ class CellEnd:
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # retrieved: nobody may be waiting
-        # In the next loop iteration: the session must know of the failure before a waiter continues.
+        # In the next loop iteration: the session must see the failure before a waiter continues.
         execution = self._record.execution
         self._loop.call_soon(guarded(self._notify_waiters, "end of a wait", execution=execution))
 

@@ -1,7 +1,7 @@
-"""Checks of the values in requests that types alone can't make: keys, texts, variables, metadata.
+"""Checks of values in requests that types can't express: keys, texts, variables, metadata.
 
-The same for every way in: a request body, a query, a Jupyter client's message. What a session and a cell may
-use at most is in ``limits``. Pure.
+The checks are the same for every way in: a request body, a query, a Jupyter client's message. The limits of
+sessions and cells are in ``limits``. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_session_key(key: str) -> str:
 
 
 def check_text(value: str, name: str, max_bytes: int) -> str:
-    """`value`, or InvalidInput when kernels can't take it: NUL, lone surrogates, or too long."""
+    """Return `value`, or raise InvalidInput if kernels can't take it: NUL, lone surrogates, or too long."""
     if "\x00" in value:
         raise InvalidInput(f"{name} must not contain NUL characters")
     try:

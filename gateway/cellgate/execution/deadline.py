@@ -1,9 +1,9 @@
-"""The time of one cell: in line, in its run, and for the rest of its end.
+"""The time of one cell: in line, in its run, and until the rest of its end has come.
 
-This is the one place of a cell's time. It has a clock and a timer, the event loop's, and knows neither kernel
-nor record: ``run`` sends, interrupts and records. A request's own timeout also counts while its session waits
-in line for a kernel; the time behind other cells of the session doesn't count, nor does any time in line for
-the session's `cell_timeout`.
+This is the only place that measures a cell's time. It uses the event loop's clock and timer, and knows
+neither kernel nor record: ``run`` sends, interrupts and records. A request's own timeout includes the time in
+which its session waits in line for a kernel, but not the time behind other cells of the session. The
+session's `cell_timeout` includes no time in line.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cellgate_kernels.base.tasks import guarded
 class CellDeadline:
     """The deadline of one cell. Durations in seconds, moments by the event loop's clock.
 
-    `timeout`: the longest run; None for no limit. `late`: whether the deadline has passed, and nobody has
-    acted on that. `queued_at`: when the cell was accepted. `sent_at`: when a kernel got it; None before.
+    `timeout`: the longest run; None for no limit. `late`: the deadline has passed and was not handled yet.
+    `queued_at`: when the cell was accepted. `sent_at`: when a kernel got it; None before.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class CellDeadline:
     ) -> None:
         """Set the deadline; no timer runs yet.
 
-        `passed` is called when a timer is up: the deadline's, or that of an end; `failed` with its error.
-        `is_own`: whether the timeout is the request's own. `spent`: how much of it a former gateway used up.
+        `passed` is called at the deadline, or when the rest of an end is overdue; `failed` with an error of
+        `passed`. `is_own`: the timeout is the request's own. `spent`: the part that a former gateway used up.
         """
         self._loop = asyncio.get_running_loop()
         self._calls: tuple[Callable[[], None], Callable[[Exception], None]] | None = passed, failed
@@ -53,7 +53,7 @@ class CellDeadline:
         self._patience_with_end: Callable[[], float] | None = None
 
     def now(self) -> float:
-        """Return the time by the clock that all moments are of."""
+        """Return the time by the clock of all moments here."""
         return self._loop.time()
 
     @property
@@ -67,37 +67,37 @@ class CellDeadline:
         return self._in_line_since is not None
 
     def deduct(self, seconds: float) -> None:
-        """Take time that was spent in line for a kernel from the request's own timeout."""
+        """Subtract time in line for a kernel from the request's own timeout."""
         if self._is_own and self._left is not None:
             self._left = max(0.0, self._left - seconds)
 
     def stand_in_line(self) -> None:
-        """Begin to wait for the principal's other cells, as the next of the session, until it is `late`."""
+        """Begin to wait for the principal's other cells, as the session's next cell, until `late` is set."""
         if self._in_line_since is None:
             self._in_line_since = self.now()
             if self.patience is not None:
                 self._set_timer(self.patience)
 
     def leave_line(self) -> None:
-        """End the time in line, which is a part of the request's own timeout."""
+        """End the time in line, which counts towards the request's own timeout."""
         if self._in_line_since is not None:
             self.stop()
             self.deduct(self.now() - self._in_line_since)
             self._in_line_since = None
 
     def start(self, *, ran: float = 0.0) -> None:
-        """Start the run's time. `ran`: the seconds for which the cell has run under a former gateway."""
+        """Start the run's time. `ran`: the seconds that the cell ran under a former gateway."""
         self.sent_at = self.now() - ran
         if self._left is not None:
             self._set_timer(self._left)
 
     @property
     def is_ending(self) -> bool:
-        """Whether the first of reply and idle has come, so that the deadline no longer applies."""
+        """Whether a reply or idle message has come, so that the deadline no longer applies."""
         return self._patience_with_end is not None
 
     def end_begun(self, patience: Callable[[], float]) -> None:
-        """Note a sign of the cell's end, whose rest may take `patience` without a further sign."""
+        """Note a sign of the cell's end; without a further one, the rest may take `patience` seconds."""
         self._last_sign = self.now()
         if self._patience_with_end is None:
             self._patience_with_end = patience
@@ -110,7 +110,7 @@ class CellDeadline:
             self._timer = None
 
     def close(self) -> None:
-        """Stop the timer for good, and drop the callbacks, by which the run would keep itself alive."""
+        """Stop the timer for good, and drop the callbacks, which would keep the run alive."""
         self.stop()
         self._calls = None
 

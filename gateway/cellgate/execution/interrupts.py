@@ -1,4 +1,4 @@
-"""The interrupts of one cell: none before it has started or after it is over, and none left for the next.
+"""Interrupts one cell: never before its start or after its end, and never the next cell.
 
 ipykernel ignores SIGINT outside its handlers, and a late SIGINT hits whatever is running then. So all pending
 messages of the kernel are read before it is interrupted, and the next cell waits until the kernel confirms
@@ -24,7 +24,7 @@ ANSWER_TIMEOUT = 2.0
 
 
 class CellInterrupts:
-    """Interrupts the cell whose state is `machine`. A `silent` cell reports its start only by `busy`."""
+    """Interrupts the cell with the state `machine`. A `silent` cell reports its start only by `busy`."""
 
     def __init__(self, machine: Execution, *, silent: bool) -> None:
         self._machine = machine
@@ -50,7 +50,7 @@ class CellInterrupts:
             self._sent = kernel.interrupt()
 
     def received(self, kernel: Kernel) -> None:
-        """Send a deferred interrupt, now that a message of the cell was received."""
+        """Send a deferred interrupt, after a message of the cell was received."""
         if self._early and self._begun:
             self._early = False
             # Only after the other messages of the same read: one of them may be the cell's end.

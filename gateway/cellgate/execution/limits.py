@@ -1,8 +1,8 @@
 """The limits of a session: those of its request, the gateway's defaults, and the operator's ceilings.
 
 Ceilings are the gateway's, for everybody, lowered by the quotas of the principal. Every request for limits
-ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's.
-Only values and their checks; ``cellgate_kernels.base.resources`` has those of one kernel.
+ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's. Only values and their
+checks; ``cellgate_kernels.base.resources`` has the limits of one kernel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SessionLimits:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> SessionLimits:
-        """Return the limits that `to_wire` gave; a limit that it did not know has its default."""
+        """Return the limits from `to_wire`'s object; a limit that is missing there has its default."""
         known = {field.name: wire[field.name] for field in fields(cls) if field.name in wire}
         named = {field.name for field in fields(ResourceLimits)} & wire.keys()
         return cls(ResourceLimits(**{name: wire[name] for name in named}), **known)
@@ -54,9 +54,9 @@ def check_seconds(value: float, name: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LimitCeilings:
-    """The most that may be asked for; sizes in bytes, times in seconds. The default forbids nothing.
+    """The highest limits that may be requested; sizes in bytes, times in seconds. By default all are allowed.
 
-    `own`: the names of those that are the principal's own, lower than the gateway's.
+    `own`: the names of ceilings that are the principal's own, lower than the gateway's.
     """
 
     resources: ResourceLimits = field(
@@ -130,7 +130,7 @@ class LimitCeilings:
 
 
 def _plain(value: float) -> str:
-    """Return the number, without an exponent if it is whole, as sizes are."""
+    """Return the number as text, without an exponent if it is whole, as sizes are."""
     return str(int(value)) if float(value).is_integer() else f"{value:.15g}"
 
 

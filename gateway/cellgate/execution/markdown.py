@@ -1,7 +1,7 @@
 """The fenced blocks of a Markdown text, and the language that each one names.
 
-CommonMark as parsed by markdown-it. ``cli.notebook_files`` turns them into a file's cells, ``blocks`` into
-code to run; this module knows neither.
+CommonMark as parsed by markdown-it. ``cli.notebook_files`` turns the blocks into a file's cells, ``blocks``
+into code to run; this module knows neither.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from markdown_it.rules_block import StateBlock
 from markdown_it.token import Token
 
 LAZY_LINES = 8
-"""Within so many lines of its first, a quote may go on in lines without a mark."""
+"""Number of a quote's first lines after which lines without a mark may still continue it."""
 
 
 def fences(text: str) -> Iterable[Token]:
     """Return the fenced blocks, including those in lists and quotes.
 
-    Takes linear time, a dozen microseconds a character at the most: the text of paragraphs, where the
-    parser's time is more than linear, is not read.
+    Takes linear time, at most a dozen microseconds a character: the text of paragraphs, for which the parser
+    needs more than linear time, is not parsed.
     """
     parser = MarkdownIt("commonmark").disable(["inline", "text_join", "reference"])
     parser.block.ruler.before("fence", "unmarked", _ends_quote, {"alt": ["blockquote"]})
@@ -29,10 +29,10 @@ def fences(text: str) -> Iterable[Token]:
 
 
 def _ends_quote(state: StateBlock, line: int, _end: int, silent: bool) -> bool:
-    """Return whether a line without a mark ends the quote that the parser is in: a rule that makes no block.
+    """Return whether a line without a mark ends the parser's current quote: a rule that makes no block.
 
-    Such lines can only go on with a paragraph. The parser reads on to the last of them before it finds that
-    the quote has ended long ago, and does that again for each quote among them.
+    Such lines can only continue a paragraph. The parser reads on to the last of them before it finds that the
+    quote ended long ago, and does so again for each quote among them.
     """
     return silent and line - state.line >= LAZY_LINES
 

@@ -1,4 +1,4 @@
-"""Single outputs of a result: images removed or replaced by URLs, and an output as bytes.
+"""Handles single outputs of a result: images removed or replaced by URLs, and an output as bytes.
 
 Pure. ``results`` builds results; handlers know what was requested.
 """
@@ -31,7 +31,7 @@ class Images(StrEnum):
 def without_images(output: dict[str, Any], address: str | None) -> dict[str, Any]:
     """Return the output without its images; if `address` is given, the metadata says where each image is.
 
-    ``metadata[mime]["url"]`` is added to what Jupyter keeps there, an image's width and height.
+    ``metadata[mime]["url"]`` is added to Jupyter's own metadata there, an image's width and height.
     """
     data = output.get("data", {})
     images = [mime for mime in data if mime.startswith("image/")]
@@ -69,7 +69,7 @@ def output_bytes(output: Mapping[str, Any], mime: str | None = None) -> tuple[st
 
 
 def _preferred(data: Mapping[str, Any]) -> str | None:
-    """Return the first image, otherwise plain text, otherwise the first type there is."""
+    """Return the type of the first image, otherwise plain text, otherwise the first type."""
     images = [mime for mime in data if mime.startswith("image/")]
     if images:
         return images[0]
@@ -85,6 +85,6 @@ def _decode(mime: str, value: Any) -> bytes:
         try:
             return base64.b64decode(value)
         except binascii.Error:
-            # The kernel claims a binary type but did not send base64: return what it sent.
+            # The kernel claims a binary type but sent no base64: return the text as it is.
             return value.encode()
     return value.encode()

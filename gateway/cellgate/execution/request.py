@@ -1,4 +1,4 @@
-"""A checked request to run one cell, and the ``execute_request`` that the kernel gets for it. Pure.
+"""A checked request to run one cell, and the ``execute_request`` for the kernel. Pure.
 
 ``run`` sends it.
 """
@@ -27,8 +27,8 @@ class ExecuteRequest:
     """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`.
 
     `tables`: the maximum number of rows of tables as data, None for no data. `message`: a client's own
-    execute_request, sent as it is; `cell_id`: the notebook cell it names. `packages`: ``auto`` installs
-    missing packages that the cell imports, ``temporary`` does so for this cell only. `installs`: whether its
+    execute_request, sent unchanged; `cell_id`: the notebook cell that it names. `packages`: ``auto`` installs
+    missing packages that the cell imports, ``temporary`` does so for this cell only. `installs`: whether the
     sender may install packages at all, also by a line that runs pip.
     """
 
@@ -48,7 +48,7 @@ class ExecuteRequest:
 
 
 def check_execute(body: ExecuteBody, ceilings: LimitCeilings, *, interactive: bool) -> ExecuteRequest:
-    """Return the body's values, checked. `interactive`: somebody can answer an input_request later."""
+    """Return the body's values, checked. `interactive`: a client can answer an input_request later."""
     if body.on_disconnect not in {"continue", "interrupt"}:
         raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")
     if body.packages not in {None, "auto", "temporary"}:

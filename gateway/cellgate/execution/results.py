@@ -1,7 +1,7 @@
 """The result of one execution, built from its events: live as they arrive, or from the record afterwards.
 
-Pure. Building a result from large outputs is slow: `heavy` says when it belongs in a thread, with a `copy` of
-the builder, because more events may arrive in between. ``cellgate_kernels.protocol.outputs`` collects the
+Pure. Building a result from large outputs is slow. If `heavy` is set, build it in a thread, from a `copy` of
+the builder, because more events may arrive meanwhile. ``cellgate_kernels.protocol.outputs`` collects the
 outputs, ``pictures`` handles images, and handlers do the HTTP. A builder keeps an execution's outputs in
 memory, so its owner drops it once the result has been delivered.
 """
@@ -27,7 +27,7 @@ from cellgate_kernels.protocol.outputs import plain as without_ansi
 EVENT_COST = 64
 """The cost of an event in addition to its bytes."""
 _HEAVY = 32 * 1024
-"""Bytes of outputs; of backspaces or tags of HTML this many take some hundredths of a second."""
+"""Bytes of outputs above which building takes hundredths of a second, for backspaces or HTML tags."""
 _NOT_ENDED: Final[Mapping[str, Any]] = MappingProxyType({})
 _BUSY: Final = KernelInfo(state="busy", replaced=False)
 
@@ -47,11 +47,11 @@ class ResultBuilder:
         self._packages: list[PackageChange] = []
         self._weight = 0
         self._widgets: ShownWidgets | None = None
-        """Of a cell that has made some."""
+        """The last texts of widgets, for a cell that has made some."""
         self._last_of_widgets: dict[str, str] | None = None
 
     def apply(self, event: Mapping[str, Any], size: int = 0) -> None:
-        """Add an event as the wire shows it, including what a thread of an ended cell prints later.
+        """Add an event in its form on the wire, also text that a thread prints after the cell's end.
 
         `size`: its approximate size in bytes, if it may be large.
         """
@@ -87,7 +87,7 @@ class ResultBuilder:
 
     @property
     def area(self) -> OutputArea:
-        """The outputs themselves, to read."""
+        """The outputs, for reading."""
         return self._area
 
     @property
@@ -96,7 +96,7 @@ class ResultBuilder:
         return self._weight > _HEAVY
 
     def copy(self) -> ResultBuilder:
-        """Return a cheap snapshot, which shares whatever does not change."""
+        """Return a cheap snapshot, which shares all unchanging parts."""
         made = ResultBuilder()
         made._area = self._area.copy()
         made._session = self._session
@@ -127,9 +127,9 @@ class ResultBuilder:
     ) -> Result:
         """Return the result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
-        With `plain`, no string contains ANSI codes. `size`: what is too large for it is cut or left out, with
-        a mark. `images`: where images are. Addresses in the result are paths below `base_url`. `kept`:
-        whether the execution can be read later.
+        With `plain`, no string contains ANSI codes. `size`: larger parts are cut or left out, with a mark.
+        `images`: where images are. Addresses in the result are paths below `base_url`. `kept`: whether the
+        execution can be read later.
         """
         end = self._end
         outputs = self._area.outputs()
@@ -176,20 +176,20 @@ class ResultBuilder:
         )
 
     def _with_widgets(self, outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the outputs as a reader sees them in the end: widgets with their last text."""
+        """Return the outputs in their final form for a reader: widgets with their last text."""
         last = self._last()
         if not last:
             return outputs
         return [{**out, "data": with_last(out["data"], last)} if "data" in out else out for out in outputs]
 
     def _last(self) -> dict[str, str]:
-        """Return the last texts of widgets; in a copy, those of when it was made."""
+        """Return the last texts of widgets; in a copy, the texts at the time of copying."""
         if self._last_of_widgets is not None:
             return self._last_of_widgets
         return {} if self._widgets is None else self._widgets.last()
 
     def _note(self, outputs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the notebook's note below the outputs of a cell that did not end by itself."""
+        """Yield the notebook's note below the outputs of a cell that was ended from outside."""
         if self._end.get("status", "ok") in {"ok", "error"}:
             return
         error_shown = any(output["output_type"] == "error" for output in outputs)
@@ -199,7 +199,7 @@ class ResultBuilder:
 
 
 def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[bytes]:
-    """`builder.result` with the options `view`, as JSON in parts."""
+    """Return `builder.result` with the options `view`, as JSON in parts."""
     result = builder.result(**view)
     if not builder.heavy:
         return [encode(result) + b"\n"]  # the newline is for terminals
@@ -207,7 +207,7 @@ def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[byte
 
 
 def _length(event: Mapping[str, Any]) -> int:
-    """Return the characters of an event's output, as far as they are quickly found."""
+    """Return the characters of an event's output, as far as they can be counted quickly."""
     match event["type"]:
         case "stream":
             return len(event["text"])
@@ -219,7 +219,7 @@ def _length(event: Mapping[str, Any]) -> int:
 
 
 def _only(outputs: list[dict[str, Any]], text: str, whole: Whole) -> str:
-    """Return the request for a whole text: of its only output, or of the result if there are several."""
+    """Return the request for a whole text: its only output's, or the result's if there are several."""
     found = [
         index
         for index, output in enumerate(outputs)

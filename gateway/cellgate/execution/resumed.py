@@ -1,7 +1,7 @@
-"""A cell that a former gateway sent to a kernel which is still alive: what its run goes on from.
+"""A cell that a former gateway sent to a kernel which is still alive: the state from which its run continues.
 
-Its events are in the record, and the messages since are in the kernel's spool and in a backlog. ``run`` takes
-both and sends nothing; ``sessions.adoption`` finds such cells.
+The cell's events are in the record; its later messages are in the kernel's spool and in a backlog. ``run``
+reads both and sends nothing; ``sessions.adoption`` finds such cells.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BACKLOG_BYTES = 8 * MIB
 
 _NO_OUTPUT = frozenset({"queued", "file"})
 _OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at", "widget"})
-"""Not of the kernel's message. Which widget shows an output follows from the messages before it."""
+"""Fields that are not in the kernel's message. The widget of an output follows from earlier messages."""
 _NO_EVENT = frozenset({"status", "execute_reply"})
 
 
 class KernelBacklog:
-    """Collects an adopted kernel's messages until its cell's run has taken all of them.
+    """Collects an adopted kernel's messages until its cell's run has read all of them.
 
-    When too much has accumulated, iopub is not read any further, and the rest waits in the kernel.
+    When too much has accumulated, iopub is no longer read, and the rest waits in the kernel.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class KernelBacklog:
         self._messages: list[Message] = []
         self._size = 0
         self.is_masked = False
-        """Whether values of secrets are replaced in it."""
+        """Whether values of secrets are masked in the backlog."""
         self._stop: Callable[[], None] = lambda: None
 
     def attend(self, connection: KernelConnection) -> None:
@@ -57,7 +57,7 @@ class KernelBacklog:
             self._connection.pause()
 
     def mask(self, masker: MessageMasker) -> None:
-        """Replace values of secrets in what was collected; what comes from now on is masked already."""
+        """Mask values of secrets in the collected messages; later messages are masked already."""
         self.is_masked = True
         collected, self._messages = self._messages, []
         for message in collected:
@@ -66,13 +66,13 @@ class KernelBacklog:
                 self._messages.append(shown)
 
     def collected(self) -> list[Message]:
-        """Return the messages so far, once. They still count until the end, to end even in a flood."""
+        """Return the messages so far, once. They still count towards the limit, so that a flood ends too."""
         messages = self._messages
         self._messages = []
         return messages
 
     def end(self) -> None:
-        """Stop listening, and let the kernel continue; does nothing the second time."""
+        """Stop listening, and let the kernel continue; a repeat does nothing."""
         self._stop()
         self._messages = []
         if self._connection is not None:
@@ -90,7 +90,7 @@ class RecordedOutputs:
 
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.last_type = ""
-        """Of the event that was met last."""
+        """The number of the last matched event."""
         self._events = [event for event in events if event["type"] not in _NO_OUTPUT]
         self._open: dict[bytes, deque[int]] = defaultdict(deque)
         for number, event in enumerate(self._events):
@@ -98,7 +98,7 @@ class RecordedOutputs:
             self._open[_key(event["type"], content)].append(number)
 
     def gap(self, first: int, end: int) -> bool:
-        """Skip lost messages, numbered `first` to `end`; returns whether some of them were not recorded."""
+        """Skip lost messages, numbered `first` to `end`; return whether some of them were not recorded."""
         for numbers in self._open.values():
             while numbers and first <= numbers[0] < end:
                 numbers.popleft()
@@ -119,9 +119,9 @@ def _key(event_type: str, fields: Mapping[str, Any]) -> bytes:
 class ResumedCell:
     """A cell that a former gateway sent: its row, its recorded events, and its messages since.
 
-    `request`: the cell's, as far as the record has it. `timeout`: of its run, in seconds. `ran`: the seconds
-    for which it has run by now. `waited`: those between its request and its start. `has_gap`: whether output
-    was lost before it could be recorded.
+    `request`: the cell's, as far as it is recorded. `timeout`: of its run, in seconds. `ran`: the seconds
+    that it has run by now. `waited`: the seconds from its request to its start. `has_gap`: whether output was
+    lost before it could be recorded.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class ResumedCell:
     ) -> None:
         """Read the recorded events, of which the first is `queued`.
 
-        `missed`: messages from the kernel's spool. `backlog`: those that arrive now. `places`: those in which
-        messages are processed.
+        `missed`: messages from the kernel's spool. `backlog`: messages that arrive now. `places`: limits how
+        many messages are processed at once.
         """
         self.row = row
         self.events = events
@@ -150,7 +150,7 @@ class ResumedCell:
             code=queued["code"],
             timeout=self.timeout,
             silent=queued.get("silent", False),
-            # The former gateway set the values; restoring the ones before takes the names alone.
+            # The former gateway set the values; restoring the earlier ones takes the names alone.
             env=tuple((name, "") for name in queued.get("env", ())),
             allow_stdin=True,
             store_history=queued.get("store_history", True),
@@ -160,7 +160,7 @@ class ResumedCell:
         self._missed = missed
         self._backlog = backlog
         self._places = places
-        # The ids of messages that came from the spool, once these are processed.
+        # The ids of messages from the spool, once these are processed.
         self._seen: frozenset[str] = frozenset()
 
     @property
@@ -170,9 +170,9 @@ class ResumedCell:
         return None if key is None or request_hash is None else (key, request_hash)
 
     def was_seen(self, message: Message) -> bool:
-        """Return whether a message came from the spool already.
+        """Return whether a message was already in the spool.
 
-        Text that was held back comes under an id that is known; the masker leaves out what comes twice.
+        Text that was held back comes under a known id; the masker leaves out repeats.
         """
         is_text = self._backlog.is_masked and message.msg_type == "stream"
         return not is_text and message.header.msg_id in self._seen
@@ -190,7 +190,7 @@ class ResumedCell:
         self._missed = ()
 
     async def collected(self) -> AsyncGenerator[Message, None]:
-        """Yield the cell's messages from the backlog. No turn lies between the last look and the end."""
+        """Yield the cell's messages from the backlog. No turn comes between the last check and the end."""
         while messages := self._backlog.collected():
             for message in messages:
                 if message.parent.msg_id == self.row.msg_id:

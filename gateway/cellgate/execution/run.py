@@ -44,15 +44,15 @@ logger = logging.getLogger(__name__)
 LOST_REPLY = 0.5
 DRAIN_INTERVAL = 0.1
 OUTPUT_REST = 0.01
-"""How long the output of an unwatched cell may be delayed until its end: one wake-up instead of six."""
+"""Seconds by which output of an unwatched cell may be delayed: one wake-up instead of six."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionSettings:
     """Limits of one execution; durations in seconds.
 
-    `interrupt_grace`: from the deadline's interrupt to the kill. `settle`: once one of execute_reply and idle
-    has arrived, how long the other may take without any sign of the kernel.
+    `interrupt_grace`: from the deadline's interrupt to the kill. `settle`: after the first of execute_reply
+    and idle, the longest wait for the other without any sign of the kernel.
     """
 
     caps: OutputCaps
@@ -61,20 +61,20 @@ class ExecutionSettings:
 
 
 class RunHost(Protocol):
-    """The session, as far as a run of it needs one."""
+    """The session, as far as its runs need one."""
 
     @property
     def widgets_full(self) -> bool:
         """Whether no more widgets of the session are recorded."""
 
     def wake(self) -> None:
-        """Something happened that a caller of `ExecutionRun.run` has to act on."""
+        """Wake the caller of `ExecutionRun.run`, which has something to do."""
 
     def listener_failed(self, error: Exception) -> None:
         """Note that a message from the kernel could not be handled."""
 
     def take_loss(self) -> Loss | None:
-        """Return the loss of the previous kernel unless an execution has reported it; the caller does."""
+        """Return the loss of the previous kernel unless an execution has reported it; the caller must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ class RunContext:
 class ExecutionRun:
     """An execution from its request to its recorded end. It follows the kernel's responses to its request.
 
-    `host`: the session, once there is one. `unwanted` is set once somebody wants it to stop. `ran_on`: the id
-    of the kernel that was asked to run it, None before. `gave_up` is set when its kernel still runs it after
-    the deadline and can't be used any more. `broken` is set by an internal error while it ran. `message` says
-    why it ended, once the gateway knows more than its kernel. `loss`: what its end says was lost with a
-    kernel; set when it is sent, or when its own kernel is replaced. `unfollow` ignores what its threads still
-    print.
+    `host`: the session, once there is one. `unwanted` is set once the execution is to stop. `ran_on`: the id
+    of the kernel that was asked to run it, None before. `gave_up` is set when the kernel still runs it after
+    the deadline and can't be used any more. `broken` is set by an internal error during the run. `message`
+    says why it ended, if the gateway knows more than the kernel. `loss`: the loss with a kernel that its end
+    announces; set when it is sent, or when its own kernel is replaced. `unfollow` ignores later prints of its
+    threads.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class ExecutionRun:
             try:
                 record.emit(event.type, event.content, size=size_of(message) if message.readable else 0)
             except StorageFull:
-                # What is recorded is safe; output that arrives while there is no room is lost, and the
-                # result says so.
+                # Recorded output is safe; output that arrives while there is no room is lost, and the result
+                # says so.
                 record.is_partial = True
                 continue
             if event.type == "input_request" and (line := self.input.next_line()) is not None:
@@ -183,7 +183,7 @@ class ExecutionRun:
         if self._interrupts is not None and self._kernel is not None:
             self._interrupts.received(self._kernel)
         if self.end.event is not None:
-            # A thread of an ended cell still prints: show it under that cell, as Jupyter does.
+            # A thread of an ended cell still prints: record that under the cell, as Jupyter shows it.
             record.save()
         # Waiters only care about the end; waking the task for each output would cost more than the output.
         elif machine.finished:
@@ -193,7 +193,7 @@ class ExecutionRun:
             self.deadline.end_begun(partial(_patience, machine, self._settings.settle))
 
     def _time_is_up(self) -> None:
-        """Act on a deadline that has passed, or on an end whose rest is lost."""
+        """Handle a passed deadline, or an end whose rest is lost."""
         if self.deadline.is_ending:
             for event in self.machine.settle():
                 try:
@@ -215,7 +215,7 @@ class ExecutionRun:
         try:
             self._kernel.connection.request(Channel.STDIN, "input_reply", {"value": value, "status": "ok"})
         except KernelDied as error:
-            # The kernel that asked is gone, so nobody is waiting for this reply.
+            # The kernel that asked is gone, so the answer has no receiver.
             logger.info("An answer was not taken: %s", error.message)
 
     def interrupt(self, cause: str = "interrupt_requested") -> None:
@@ -231,7 +231,7 @@ class ExecutionRun:
         self._interrupts.send(kernel)
 
     def interrupt_requested(self) -> None:
-        """Note that a client sent its own interrupt_request."""
+        """Note a client's own interrupt_request."""
         self.machine.interrupt_requested()
         self.unwanted.set()
 
@@ -255,8 +255,8 @@ class ExecutionRun:
         self.deadline.start(ran=ran)
 
     async def run(self, kernel: Kernel) -> None:
-        """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
-        # A cell that a former gateway sent runs already: it has to be interrupted, not left out.
+        """Run the cell until it ends, on its own or at its deadline. The kernel may be dead afterwards."""
+        # A cell that a former gateway sent is running already: it must be interrupted, not skipped.
         begun = self._kernel is not None or (self._resumed is not None and not self.machine.finished)
         if not begun and self.unwanted.is_set():
             self.machine.kernel_lost(Status.CANCELLED, "cancelled")
@@ -275,7 +275,7 @@ class ExecutionRun:
             await self._interrupts.answered(kernel)
 
     def _release(self) -> None:
-        """Detach from the kernel, which does nothing more for this cell; its threads may still print."""
+        """Detach from the kernel, which is done with this cell; its threads may still print."""
         self.deadline.stop()
         self.input.awaited = False
         if self._resumed is not None:
@@ -301,7 +301,7 @@ class ExecutionRun:
             self._send(kernel)
 
     async def _resume(self, kernel: Kernel, resumed: ResumedCell) -> None:
-        """Instead of sending a request, process what the kernel spooled, then what was received since."""
+        """Process the kernel's spooled messages, then later ones, instead of sending a request."""
         self._attend(kernel, ran=resumed.ran)
         assert self.deadline.sent_at is not None
         self.deadline.queued_at = self.deadline.sent_at - resumed.waited
@@ -315,7 +315,7 @@ class ExecutionRun:
                     self.receive(message)
                     # Replies are not in the spool: every input_request except the last has been answered.
                     self.machine.answered()
-                    # Nobody may answer yet: it is not known whether the kernel still waits for that.
+                    # A client can't answer yet: the kernel may no longer wait for that.
                     asked, self.input.awaited = asked or self.input.awaited, False
             async with aclosing(resumed.collected()) as messages:
                 async for message in messages:
@@ -364,7 +364,7 @@ class ExecutionRun:
             await self._progress.wait()
 
     async def _drained(self) -> None:
-        """Read a dead kernel's last messages, which may still be on their way, until it is quiet."""
+        """Read a dead kernel's last messages, which may still arrive, until there are no more."""
         for _ in range(100):
             seen = self.record.last_seq
             await asyncio.sleep(DRAIN_INTERVAL)
@@ -394,9 +394,9 @@ class ExecutionRun:
             kernel.interrupt()
 
     async def _silent(self, kernel: Kernel, code: str) -> None:
-        """Run code that is not a cell, unless the execution is ended from outside or is late."""
+        """Run code that is not a cell, unless the execution is late or ended from outside."""
         was_finished = self.machine.finished
-        # A callback of its own: removing `_wake` would also remove the one that the cell waits by.
+        # A separate callback: removing `_wake` would also remove the one that wakes the cell's own wait.
         await run_silently(
             kernel,
             code,
@@ -406,7 +406,7 @@ class ExecutionRun:
         )
 
     def lose(self, loss: Loss | None) -> None:
-        """Note the loss of its own kernel; the cause of an earlier loss that it announces stays."""
+        """Record the loss of its own kernel; the cause of an earlier loss that it announces stays."""
         if self.loss is None:
             self.loss = loss
         elif loss is not None:
@@ -430,7 +430,7 @@ class ExecutionRun:
         return self.end.record(final, size, self.ran_on, queued, None if deadline.sent_at is None else ran)
 
     def break_off(self) -> None:
-        """End it because of an internal error; unless it had ended, the kernel's state is now unknown."""
+        """End the execution after an internal error; unless it had ended, the kernel's state is unknown."""
         self.broken = True
         if not self.machine.finished:
             self.gave_up = True
@@ -438,19 +438,19 @@ class ExecutionRun:
         self.abandon(Status.DIED, GatewayFault.reason)
 
     def abandon(self, status: Status, cause: str) -> None:
-        """End it from outside: it was removed from the queue, or its kernel is taken away."""
+        """End the execution from outside: it was removed from the queue, or its kernel is taken away."""
         self.machine.kernel_lost(status, cause)
         self.unwanted.set()
         self._wake()
 
 
 def _patience(machine: Execution, settle: float) -> float:
-    """Return the seconds that the rest of a cell's end may take."""
+    """Return the longest time, in seconds, for the rest of a cell's end."""
     return LOST_REPLY if machine.idle and machine.disturbed else settle
 
 
 def _delay_output(run: ExecutionRun, kernel: Kernel) -> None:
-    """Let the kernel's output wait a moment if nobody watches the cell."""
+    """Delay the kernel's output a little if nobody watches the cell."""
     if not (run.record.log.followed or run.request.message is not None or run.machine.finished):
         kernel.connection.rest(OUTPUT_REST)
 
@@ -463,7 +463,7 @@ def _final(run: ExecutionRun, outcome: Outcome, state: str, queued: float, ran: 
     timeout = run.deadline.timeout
     error = outcome.error
     if error is None or outcome.status is Status.DIED:
-        # A cell may have shown an error before its kernel died; that is not what ended it.
+        # A cell may have shown an error before its kernel died; the error did not end it.
         error = explain_end(outcome.status, timeout, run.message) or error
     told: dict[str, Any] = {}
     if outcome.status is Status.TIMEOUT:

@@ -1,9 +1,9 @@
 """Copies the files of a workspace into another, empty folder, while code may still write to both.
 
-Both folders are gone through by descriptors, and no link is followed: not in the source, nor in the target,
+Both folders are walked by descriptors, and links are never followed, neither in the source nor in the target,
 which the code in a sandbox may see too. Regular files, folders and links are copied; sockets, pipes and
-devices are not. Names of one file are names of one file in the copy too, which so takes no more room.
-``data`` copies what is in a file. Blocks.
+devices are not. Several names of one file remain names of one file in the copy, so they take no more room.
+``data`` copies files' content. Blocks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from cellgate_kernels.base import trees
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKED = 1 << 16
-"""Files with several names that are remembered. Names of others become files of their own."""
+"""Most files with several names that are remembered. Names of others become separate files."""
 
 
 class _Target:
-    """The folder that is filled, and the folder in it where the last entry was put."""
+    """The target folder, and the folder in it that got the last entry."""
 
     def __init__(self, root: Path) -> None:
         self._root = os.open(root, _FOLDER)
@@ -61,7 +61,7 @@ class _Target:
 
 
 class _Linked:
-    """Files with several names, as they were found, each with the path of its first copy."""
+    """Files with several names, each with the path of its first copy."""
 
     def __init__(self, target: Path) -> None:
         self._first: dict[tuple[int, ...], str] = {}
@@ -76,12 +76,12 @@ class _Linked:
         self._made.__exit__(kind, error, trace)
 
     def add(self, entry: trees.Entry) -> None:
-        """Remember the path of a copied file that has several names."""
+        """Store the path of a copied file that has several names."""
         if entry.found.st_nlink > 1 and len(self._first) < _MOST_LINKED:
             self._first[_identity(entry)] = entry.path
 
     def link(self, entry: trees.Entry, folder: int) -> bool:
-        """Make it one more name of its first copy; returns whether that was possible."""
+        """Add the entry as a further name of its first copy; return whether that was possible."""
         first = self._first.get(_identity(entry))
         if first is None:
             return False
@@ -97,7 +97,7 @@ class _Linked:
 
 
 def _identity(entry: trees.Entry) -> tuple[int, ...]:
-    """Return a file's identity now: it may change while it is copied, and its inode may be used again."""
+    """Return a file's present identity: it may change during the copy, and its inode may be reused."""
     found = entry.found
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -111,10 +111,10 @@ def copy_tree(
     most: int = trees.MOST,
     stop: Stop = never,
 ) -> bool:
-    """Copy everything below `source` into the empty folder `target`; returns whether there was anything.
+    """Copy everything below `source` into the empty folder `target`; return whether there was anything.
 
-    Raises QuotaExceeded if that is more than `most_bytes`, more than `most` entries or something below more
-    than `deepest` folders, FileHeld, ShuttingDown once `stop` says so, and OSError.
+    Raises QuotaExceeded above `most_bytes`, `most` entries or `deepest` nested folders, FileHeld,
+    ShuttingDown once `stop` returns True, and OSError.
     """
     left = most_bytes
     copied = False
@@ -144,7 +144,7 @@ def copy_tree(
 def data_bytes(source: Path, *, deepest: int, most: int, stop: Stop = never) -> int:
     """Count the bytes that a copy of everything below `source` would have now, without holes.
 
-    Raises ShuttingDown once `stop` says so, and OSError on too many open files.
+    Raises ShuttingDown once `stop` returns True, and OSError on too many open files.
     """
     total = 0
     linked: set[tuple[int, int]] = set()
@@ -189,7 +189,7 @@ def _copy_link(entry: trees.Entry, folder: int) -> None:
 
 
 def _copy_file(entry: trees.Entry, folder: int, left: int, stop: Stop) -> int:
-    """Copy a file's data without its holes; returns how many bytes may still be copied after it."""
+    """Copy a file's data without its holes; return how many bytes may still be copied."""
     with data.opened(entry.name, entry.folder, entry.path) as source:
         if source is None:
             return left

@@ -1,9 +1,9 @@
 """Opens and copies the data of single files that hostile code may be writing to at the same time.
 
-The one way in which ``copying`` (branches) and ``snapshots`` (checkpoints) read files of a workspace: no link
-is followed, no pipe or device and nobody who holds a file blocks, holes stay holes, and where the file system
-shares blocks between files (reflinks), the copy does. It knows no folders; ``cellgate_kernels.base.trees``
-walks them. Blocks.
+``copying`` (branches) and ``snapshots`` (checkpoints) read a workspace's files only by these functions: they
+follow no link, never wait for a pipe, a device or the holder of a file, keep holes, and share blocks between
+files (reflinks) where the file system can. They know no folders; ``cellgate_kernels.base.trees`` walks them.
+Blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cellgate_kernels.base.regular import open_at_once
 MODES = 0o777
 """Permissions are copied, set-id bits are not."""
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""To create a file and write to it."""
+"""Flags to create a file and write to it."""
 _VANISHED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 _NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_CLONES = _NO_RANGES | {errno.ENOTTY, errno.EPERM}
@@ -34,7 +34,7 @@ _STEP = 16 * 1024 * 1024
 _COMPARED = 1024 * 1024
 
 Stop = Callable[[], bool]
-"""Whether to give up, asked between steps of 16 MiB at most."""
+"""Returns whether to give up; called between steps of at most 16 MiB."""
 
 
 def never() -> bool:
@@ -43,16 +43,16 @@ def never() -> bool:
 
 
 def go_on(stop: Stop) -> None:
-    """Raise ShuttingDown if `stop` says so."""
+    """Raise ShuttingDown if `stop` returns True."""
     if stop():
         raise ShuttingDown("The gateway is shutting down, and the files are not copied yet")
 
 
 @contextmanager
 def opened(name: str, folder: int, path: str = "") -> Iterator[int | None]:
-    """Return a descriptor for reading a regular file in a folder; None if it is gone or replaced.
+    """Return a descriptor for reading a regular file in a folder; None if it is missing or replaced.
 
-    `path`: how the file is named to people. Raises OSError, FileHeld.
+    `path`: the file's name in errors. Raises OSError, FileHeld.
     """
     try:
         descriptor = open_at_once(name, os.O_RDONLY, folder=folder)
@@ -70,7 +70,7 @@ def opened(name: str, folder: int, path: str = "") -> Iterator[int | None]:
 
 
 def link_text(name: str, folder: int) -> str | None:
-    """Return the target of a symbolic link; None if it is gone, or something else by now."""
+    """Return the target of a symbolic link; None if it is missing, or no longer a link."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError as error:
@@ -80,7 +80,7 @@ def link_text(name: str, folder: int) -> str | None:
 
 
 def parts(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a file that have data, up to `size`: first byte, and that after the last."""
+    """Yield the parts of a file that have data, up to `size`: first byte, and the one after the last."""
     at = 0
     while at < size:
         try:
@@ -88,16 +88,16 @@ def parts(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
             end = min(os.lseek(descriptor, at, os.SEEK_HOLE), size)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return  # there is nothing but a hole up to the end
+                return  # the rest is a hole up to the end
             raise
         if end <= at:
-            return  # it has grown in between
+            return  # the file has grown meanwhile
         yield at, end
         at = end
 
 
 def clone(source: int, target: int) -> bool:
-    """Let an empty file share the blocks of another; returns whether the file system can do that."""
+    """Let an empty file share the blocks of another; return whether the file system can do that."""
     try:
         fcntl.ioctl(target, _CLONE, source)
     except OSError as error:
@@ -108,7 +108,7 @@ def clone(source: int, target: int) -> bool:
 
 
 def copy_data(source: int, target: int, size: int, left: int, stop: Stop) -> int:
-    """Copy a file's data without its holes; returns how many of the `left` bytes may still be copied."""
+    """Copy a file's data without its holes; return how many of the `left` bytes may still be copied."""
     os.ftruncate(target, size)
     for at, end in parts(source, size):
         left -= end - at
@@ -119,7 +119,7 @@ def copy_data(source: int, target: int, size: int, left: int, stop: Stop) -> int
 
 
 def copy_range(source: int, target: int, at: int, end: int, stop: Stop) -> None:
-    """Copy these bytes, or those of them that are still there if the file was cut in between."""
+    """Copy these bytes, or as many as are left if the file was cut meanwhile."""
     while at < end:
         go_on(stop)
         try:
@@ -149,12 +149,12 @@ def same(one: int, other: int, size: int, stop: Stop) -> bool:
 
 
 def is_open(descriptor: int, *, for_writing: bool = False) -> bool:
-    """Return whether something else has a file open, or may have; `descriptor` must be for reading only.
+    """Return whether a file is, or may be, open elsewhere; `descriptor` must be for reading only.
 
-    Through a shared map data can change without a sign on the file, and a map keeps its file open. The
-    kernel grants a lease only on a file that is not open elsewhere, one for reading if it is not open for
-    writing. Whoever opens it in the microseconds for which the lease is held waits for its end, and this
-    process gets a signal that it ignores.
+    Through a shared map data can change without a trace on the file, and a map keeps its file open. The
+    kernel grants a lease only on a file that is not open elsewhere; a lease for reading, if not open for
+    writing. An open during the lease's microseconds waits for its end, and this process gets a signal that it
+    ignores.
     """
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)

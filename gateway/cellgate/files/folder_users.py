@@ -1,7 +1,7 @@
 """Folders that kernels of several sessions use at once, because one was branched from the other.
 
-Each of these sessions leaves the folder with its kernel. The last one may take its files with it; the others
-get a copy, so that nobody loses files that another session still has. Counts only; ``workspace`` moves files.
+Each of these sessions leaves the folder with its kernel. The last one may take the files with it; the others
+get a copy, so that no session loses files that another still has. Counts only; ``workspace`` moves files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Shared:
 
 
 class FolderUsers:
-    """How many sessions use a folder. Those that nobody ever joined have one user each and are not kept."""
+    """The number of sessions that use a folder. Folders that were never joined have one user and no entry."""
 
     def __init__(self) -> None:
         # By the folder's name, a kernel's id: a path may be written in several ways.
@@ -39,8 +39,8 @@ class FolderUsers:
     async def leaving(self, folder: Path) -> AsyncGenerator[bool, None]:
         """Yield whether this session is the folder's last user; on exit it no longer uses it.
 
-        One leaves at a time. If the block raises, the session still uses it, because its files are still
-        there and nowhere else.
+        One session leaves at a time. If the block raises, the session still uses the folder, because its
+        files exist only there.
         """
         shared = self._shared.get(folder.name)
         if shared is None:
@@ -53,5 +53,5 @@ class FolderUsers:
                 shared.users -= 1
             finally:
                 if last:
-                    # Even if it could not leave: those that have one user are not kept.
+                    # Removed even if the last session could not leave: folders with one user have no entry.
                     del self._shared[folder.name]

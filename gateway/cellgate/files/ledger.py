@@ -1,4 +1,4 @@
-"""How much may still be written: the one place where uploads reserve space before they write.
+"""Limits uploads: the one place where they reserve space before they write.
 
 Everything that enters a workspace from outside its kernel (uploads, form parts, saved blocks, input files of
 a replay) first reserves here, without awaiting in between, so that concurrent uploads can't use the same
@@ -130,7 +130,7 @@ class UploadLedger:
         return reservation
 
     def placed(self, reservation: UploadReservation, used: int) -> None:
-        """Note that the reservation's files are now in the workspace, whose size with them is `used`."""
+        """Note that the reservation's files are now in the workspace, which has `used` bytes with them."""
         reservation._account.used = used
         reservation.release()
 

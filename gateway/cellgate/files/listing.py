@@ -32,12 +32,12 @@ from cellgate_kernels.base.threads import Lane
 
 MOST_HASHES = 100_000
 MOST_PATHS = MIB
-"""Characters of all paths in a page, which is encoded as JSON in one step."""
+"""Most characters of all paths in a page, which is encoded as JSON in one step."""
 MOST_WAITING = 64
 MOST_WAITING_OF_ONE = 8
-"""Of one session."""
+"""Most waiting listings of one session."""
 AT_ONCE = 2
-"""As many as the lane has threads."""
+"""Listings at once: as many as the lane has threads."""
 PATIENCE = 300.0
 REFUSAL = "Too many listings of files are in progress; try again"
 RETRY_AFTER = 5.0
@@ -47,7 +47,7 @@ Identity = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """How much one listing may hash: bytes in total, and for how many seconds."""
+    """The most that one listing may hash: bytes in total, and seconds."""
 
     size: int = 256 * MIB
     seconds: float = 2.0
@@ -70,7 +70,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A page as the wire shows it, and the newly computed hashes."""
+    """A page as the wire has it, and the newly computed hashes."""
 
     page: FilePage
     hashed: dict[Identity, str]
@@ -104,9 +104,9 @@ class Listings:
         stop: Stop,
         folders: bool = False,
     ) -> FilePage:
-        """Up to `limit` files with a path after `after`, by path; fewer if their paths are very long.
+        """Return up to `limit` files with a path after `after`, by path; fewer if paths are very long.
 
-        `session`: its principal and its key. With `folders`, these too.
+        `session`: its principal and its key. `folders`: return folders too.
 
         The page also says whether all files could be seen; see `tree.scan`.
 
@@ -207,7 +207,7 @@ class _Hasher:
 
 
 def file_model(file: FileState, sha256: str | None) -> FileModel:
-    """Return a file as the wire shows it. `sha256` is None if it is not known yet."""
+    """Return a file as the wire has it. `sha256` is None if it is not known yet."""
     modified = modified_at(file).replace(tzinfo=None)
     return FileModel(
         path=file.path,

@@ -1,4 +1,4 @@
-"""What one snapshot of a workspace consists of, and the file that it is written to.
+"""The content of one snapshot of a workspace, and the file that it is written to.
 
 A manifest lists each entry with the number of its folder in the list and its name, so no path is long,
 however deep the tree. The data of files is in blobs, by number; several files, also of several snapshots,
@@ -16,7 +16,7 @@ from cellgate_kernels.base import trees
 
 ROOT = 0
 MOST_BYTES = 512 * 1024 * 1024
-"""A manifest with the most entries, each with the longest name and link, has fewer."""
+"""More bytes than a manifest with the most entries, each with the longest name and link."""
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
@@ -30,12 +30,12 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, found: os.stat_result) -> Identity:
-        """Return the identity of a file that was found so."""
+        """Return the identity of a file with this stat result."""
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class Blob(msgspec.Struct, frozen=True, array_like=True):
-    """Where a file's data is kept. `bytes`: what it takes on the disk at most, in whole blocks."""
+    """The place of a file's data. `bytes`: its space on the disk at most, in whole blocks."""
 
     number: int
     bytes: int
@@ -44,8 +44,8 @@ class Blob(msgspec.Struct, frozen=True, array_like=True):
 class Record(msgspec.Struct, frozen=True, array_like=True):
     """One entry of the workspace. `folder` is the number of its folder, the root's own for the root.
 
-    `first`: of a file, the number of the first of its names. `sure`: its data can't have changed while the
-    identity is the same. `modified` is in nanoseconds.
+    `first`: the number of the first of a file's names. `sure`: its data can't have changed while the identity
+    is the same. `modified` is in nanoseconds.
     """
 
     folder: int
@@ -71,7 +71,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
         return stat.S_ISLNK(self.mode)
 
     def is_untouched(self, found: os.stat_result) -> bool:
-        """Return whether the file found there is the same, with the same data, owner and permissions.
+        """Return whether the file is the same, with the same data, owner and permissions.
 
         All changes of these show in the ctime.
         """
@@ -106,7 +106,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True, array_like=True):
         return {each.blob.number: each.blob.bytes for each in self.records if each.blob is not None}
 
     def encoded(self) -> bytes:
-        """Encode the manifest as it is written."""
+        """Encode the manifest for its file."""
         return msgspec.msgpack.encode(self)
 
 
@@ -135,7 +135,7 @@ def record(
     sure: bool = False,
     leads_to: str = "",
 ) -> Record:
-    """Return the record of an entry that was found so."""
+    """Return the record of an entry with this stat result."""
     return Record(
         folder,
         os.fsencode(name),

@@ -1,7 +1,7 @@
-"""Files that are owed to a session: they are still in the folder of a kernel that has ended.
+"""Files that are owed to a session: still in the folder of a kernel that has ended.
 
-A link beside the session's kept folder says in which; a later start moves them. ``workspace`` makes the links
-and follows them. Nothing here looks into the folders.
+A link beside the session's kept folder names that folder; a later start moves the files. ``workspace`` makes
+the links and follows them. Nothing here looks into the folders.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from cellgate_kernels.base import trees
 from cellgate_kernels.base.branching import BRANCHES
 
 OWED = ".owed"
-"""Suffix of a link that says in which ended kernel's folder a session's files still are."""
+"""Suffix of a link to the ended kernel's folder where a session's files still are."""
 
 
 def owe(mark: Path, source: Path) -> None:
-    """Remember that a session's files are in this folder of an ended kernel. Opens no file."""
+    """Note that a session's files are in this folder of an ended kernel. Opens no file."""
     if not trees.is_folder(source):
         return
     place = Path(source.name)
@@ -31,7 +31,7 @@ def owe(mark: Path, source: Path) -> None:
 
 
 def owed_folder(mark: Path) -> Path | None:
-    """Return the folder with files that are owed; None where there is none."""
+    """Return the folder with files that are owed; None if there is none."""
     try:
         place = mark.readlink()
     except OSError as error:

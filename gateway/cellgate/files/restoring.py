@@ -1,12 +1,12 @@
-"""Brings a workspace back to what a snapshot's manifest says, while hostile code may still write to it.
+"""Restores a workspace to a snapshot's manifest, while hostile code may still write to it.
 
-First everything is prepared beside the workspace: which files differ is found out, and their data is copied
-from the blobs. Only then the workspace is changed, by renames: what does not belong there is moved out whole,
-however much that is, and each file that differs is replaced in one step. A file that somebody has open, such
-as a database or a log, is overwritten instead, so that it is the same file for a process that had it open at
-the snapshot; but one that somebody holds is replaced as others are, so that nobody waits for them. Folders
-are gone through by descriptors, and no link is followed. It can be repeated: what is right already is left
-alone. It knows no other snapshot; ``snapshots`` has them. Blocks.
+First everything is prepared beside the workspace: the differing files are found, and their data is copied
+from the blobs. Only then the workspace is changed, by renames: additional entries are moved out whole,
+however large, and each differing file is replaced in one step. A file that is open, such as a database or a
+log, is overwritten instead, so that it stays the same file for a process that had it open at the snapshot;
+but a held file (a lease) is replaced like the others, so that nobody waits for its holder. Folders are walked
+by descriptors, and links are never followed. A restore can be repeated: entries that are already right are
+left alone. It knows no other snapshot; ``snapshots`` has them. Blocks.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _REMOVED = "removed"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did: files with other data, entries taken out, and bytes written.
+    """The result of a restore: files with other data, entries taken out, and bytes written.
 
-    `anew`: files that were replaced or overwritten, by their numbers in the manifest, as they are now.
-    `files`: all files as they are now, by path, but for those whose names are not UTF-8.
+    `anew`: files that were replaced or overwritten, by their numbers in the manifest, in their new state.
+    `files`: all files in their present state, by path, except those whose names are not UTF-8.
     """
 
     files_changed: int
@@ -54,8 +54,8 @@ class Restored:
 class Restoring:
     """One restore. Call `prepare`, which changes nothing in the workspace, then `apply`.
 
-    `draft`: an empty or half-filled folder on the workspace's disk, in which all that is moved out of the
-    workspace stays.
+    `draft`: an empty or half-filled folder on the workspace's disk, which keeps everything that is moved out
+    of the workspace.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class Restoring:
         os.close(self._draft)
 
     def prepare(self) -> None:
-        """Find out which files differ, and copy their data beside the workspace. Raises OSError."""
+        """Find the differing files, and copy their data beside the workspace. Raises OSError."""
         self._look()
         for number in sorted(self._differs - self._overwritten):
             self._stage(number)
 
     def needed(self) -> int:
-        """About how many bytes `prepare` and `apply` take beside what is there. Raises OSError."""
+        """Return the approximate bytes that `prepare` and `apply` need in addition. Raises OSError."""
         self._look()
         blobs = [self._records[number].blob for number in self._differs - self._overwritten]
         return sum(blob.bytes for blob in blobs if blob is not None)
@@ -132,7 +132,7 @@ class Restoring:
         self._compare(root, ROOT)
 
     def _compare(self, folder: int | None, number: int) -> None:
-        """Compare a folder's files with the manifest's; `folder` is closed, None stands for one not there."""
+        """Compare a folder's files with the manifest's; `folder` is closed, None stands for a missing one."""
         try:
             for each in self._inside[number]:
                 data.go_on(self._stop)
@@ -140,7 +140,7 @@ class Restoring:
                 if entry.blob is not None:
                     found = None if folder is None else _found(entry.name, folder)
                     if found is not None and entry.is_untouched(found) and self._names[entry.first] == 1:
-                        # As nearly all are, so they cost little.
+                        # Nearly all files are, so they cost little.
                         self._untouched.add(each)
                     else:
                         self._compare_file(folder, each, entry, entry.blob, found)
@@ -223,13 +223,13 @@ class Restoring:
                 os.close(target)
 
     def _is_untouched(self, number: int, entry: Record) -> bool:
-        """Return whether a file is as it was, and stays so."""
+        """Return whether a file is unchanged, and stays so."""
         return number in self._untouched and entry.first not in self._differs
 
     # The changes
 
     def _bring(self, folder: int, number: int) -> None:
-        """Make what is in a folder what it was."""
+        """Restore a folder's content."""
         inside = {self._records[each].name: each for each in self._inside[number]}
         for current in os.listdir(folder):
             if os.fsencode(current) not in inside:
@@ -296,7 +296,7 @@ class Restoring:
             os.close(handle)
 
     def _see(self, folder: int | None, number: int, path: str, files: dict[str, FileIdentity]) -> None:
-        """Note what the files in a folder are now; only those that were changed have to be looked at."""
+        """Note the present state of a folder's files; only changed ones have to be looked at."""
         for each in self._inside[number]:
             entry = self._records[each]
             name = path + os.fsdecode(entry.name)
@@ -317,7 +317,7 @@ class Restoring:
                     files[name] = astuple(identity)
 
     def _overwrite(self, folder: int, name: str, entry: Record) -> None:
-        """Write the snapshot's data over the file's, after making sure that there is room for it."""
+        """Write the snapshot's data over the file's, after a check that there is room for it."""
         handle = os.open(name, _HANDLE, dir_fd=folder)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -353,7 +353,7 @@ class Restoring:
             os.close(target)
 
     def _put(self, folder: int, name: str, staged: str) -> None:
-        """Replace an entry in one step by one that was made beside the workspace."""
+        """Replace an entry in one step by its copy from beside the workspace."""
         found = _found(os.fsencode(name), folder)
         if found is not None and stat.S_ISDIR(found.st_mode):
             self._take_out(folder, name)
@@ -368,11 +368,11 @@ class Restoring:
         self._removed += 1
 
     def _settle(self, descriptor: int, entry: Record) -> None:
-        """Give a file or folder the owner, permissions and time that it had."""
+        """Restore a file's or folder's owner, permissions and time."""
         path = f"/proc/self/fd/{descriptor}"  # works for O_PATH too
         found = os.fstat(descriptor)
         if (found.st_uid, found.st_gid) != (entry.owner, entry.group):
-            # Only root may, and where the gateway is not root, nothing ever has another owner for long.
+            # Only root may; without root, no entry has another owner for long.
             with suppress(PermissionError):
                 os.chown(path, entry.owner, entry.group)
         if stat.S_IMODE(found.st_mode) != stat.S_IMODE(entry.mode):
@@ -400,6 +400,6 @@ def _found(name: bytes, folder: int) -> os.stat_result | None:
 
 
 def _few(found: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the first two, of what may be many."""
+    """Yield the first two of possibly many."""
     for _, each in zip(range(2), found, strict=False):
         yield each

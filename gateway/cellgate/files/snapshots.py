@@ -1,11 +1,11 @@
-"""Snapshots of one workspace: its files as they were at a checkpoint, kept so that they can be brought back.
+"""Snapshots of one workspace: its files at a checkpoint, kept to be restored.
 
 A snapshot is a manifest of all entries and the data of its files in blobs, in a folder of the gateway's that
-no kernel sees. A file that has not changed since it was last looked at, which its inode, size and both times
-tell, shares its blob with the snapshot before. Another is reflinked where the file system can, and copied
-where not. ``restoring`` brings the files back. What the code of a session may do leads to a CellgateError:
-its files are too many, too large or not readable. A gateway that ends in the middle leaves blobs that no
-manifest names, which the next one removes, or a mark, by which it completes a restore.
+no kernel sees. A file that is unchanged since the last look, by its inode, size and both times, shares its
+blob with the snapshot before. Other files are reflinked where the file system can, and copied elsewhere.
+``restoring`` brings the files back. A session's code can cause only CellgateErrors: its files are too many,
+too large or not readable. A gateway that ends in the middle leaves blobs that no manifest names, which the
+next one removes, or a mark, by which it completes a restore.
 
 It knows no session and no kernel. All methods block, and may be called in any thread, one after the other.
 """
@@ -51,9 +51,9 @@ _NEW = "new"
 _MARK = "restoring"
 _BLOCK = 4096
 _FEW_RECORDS = 20_000
-"""Entries of a snapshot that is kept as it was read, for the restore that usually follows a check."""
+"""Most entries of a manifest that is kept decoded, for the restore that usually follows a check."""
 _SETTLED = 50_000_000
-"""Nanoseconds after which a change of a file certainly has another ctime than the one before."""
+"""Nanoseconds after which a further change of a file certainly has another ctime."""
 _SETTLED_SECONDS = 2_000_000_000
 """The same on a file system whose times are whole seconds."""
 
@@ -68,7 +68,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A new snapshot. `bytes_added` is what it takes beside those before; `copied`: how many files."""
+    """A new snapshot. `bytes_added`: its space beside the earlier ones; `copied`: how many files."""
 
     snapshot: SnapshotId
     bytes_added: int
@@ -79,7 +79,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file that was looked at before: what it was, and which blob has its data."""
+    """A file from an earlier look: its identity, and the blob with its data."""
 
     identity: Identity
     blob: Blob
@@ -89,8 +89,8 @@ class _Known:
 class Snapshots:
     """The snapshots of one workspace, in a folder of their own on the workspace's disk.
 
-    `most_bytes`: what they may take together; `reserve`: bytes of the disk to keep free; `stop` says when to
-    give up taking one. The folder is made, and leftovers in it are removed. Raises StorageError.
+    `most_bytes`: the limit of all together; `reserve`: bytes of the disk to keep free; `stop` returns whether
+    to give up taking one. The folder is created, and leftovers in it are removed. Raises StorageError.
     """
 
     def __init__(self, folder: Path, most_bytes: int, *, reserve: int = 0, stop: Stop = never) -> None:
@@ -105,7 +105,7 @@ class Snapshots:
         self._users: Counter[int] = Counter()
         self._blob_bytes: dict[int, int] = {}
         self._known: dict[tuple[int, int], _Known] = {}
-        # What is known is made of these when it is needed: whoever waits for a restore does not need it.
+        # The known files are made from these on demand: a waiting restore does not need them.
         self._files_are: tuple[SnapshotManifest, Mapping[int, Identity]] | None = None
         self._read_last: tuple[SnapshotId, SnapshotManifest] | None = None
         with storage("The snapshots can't be opened"):
@@ -131,11 +131,11 @@ class Snapshots:
         return int(text) if text.isdecimal() and int(text) in self._sizes else None
 
     def take(self, workspace: Path, *, stop: Stop | None = None) -> Taken:
-        """Keep the files of the workspace as they are now.
+        """Take a snapshot of the workspace's files as they are now.
 
         Raises QuotaExceeded: they are too many, too deep, not readable, or too large; SnapshotsFull: there is
-        no room beside the other snapshots; FileHeld; StorageFull, StorageError; ShuttingDown once `stop` says
-        so. In all cases nothing has changed.
+        no room beside the other snapshots; FileHeld; StorageFull, StorageError; ShuttingDown once `stop`
+        returns True. In all cases nothing has changed.
         """
         with self._lock, storage("The files can't be kept"):
             trees.remove(self._folder / _DRAFT)
@@ -149,11 +149,11 @@ class Snapshots:
                 raise
 
     def restore(self, snapshot: SnapshotId, workspace: Path, *, stop: Stop = never) -> Restored:
-        """Make the workspace what it was: contents, permissions, times and links; and remove what was added.
+        """Restore the workspace's contents, permissions, times and links; and remove added entries.
 
-        What is removed or replaced is only taken out of the workspace: `tidy` removes it. Raises NotFound;
-        StorageFull, StorageError or ShuttingDown, either before anything has changed, or, if `unfinished`
-        says so, in the middle: restoring again completes it.
+        Removed or replaced entries are only taken out of the workspace: `tidy` removes them. Raises NotFound;
+        StorageFull, StorageError or ShuttingDown, either before any change or, if `unfinished` is set, in the
+        middle: a repeat completes the restore.
         """
         with self._lock, storage("The files can't be brought back"):
             manifest = self._manifest(snapshot)
@@ -169,7 +169,7 @@ class Snapshots:
             return restored
 
     def check(self, snapshot: SnapshotId, workspace: Path) -> None:
-        """Look whether `restore` can begin: the snapshot can be read, and there is room for what differs.
+        """Check that `restore` can begin: the snapshot is readable, and there is room for differing files.
 
         Raises NotFound, StorageFull, StorageError. Nothing changes.
         """
@@ -178,29 +178,29 @@ class Snapshots:
             if len(manifest.records) <= _FEW_RECORDS:
                 self._read_last = snapshot, manifest
             if free(self._folder) >= sum(manifest.blobs().values()):
-                return  # as it is nearly always: then nothing has to be looked at
+                return  # nearly always: then nothing has to be looked at
             (draft := self._folder / _DRAFT).mkdir(mode=0o700, exist_ok=True)
             with Restoring(manifest, workspace, draft, self._folder / _BLOBS, self._stop) as restoring:
                 if free(self._folder) < restoring.needed():
                     raise StorageFull("There is no room on the gateway's disk to bring back the files")
 
     def recover(self, workspace: Path) -> Restored | None:
-        """Complete the restore that was interrupted, if one was. Raises as `restore`."""
+        """Complete an interrupted restore, if there is one. Raises as `restore`."""
         snapshot = self.unfinished
         if snapshot is None:
             return None
-        # It may have been empty just then, and empty folders are not kept.
+        # The workspace may have been empty, and empty folders are not kept.
         with storage("The files can't be brought back"):
             workspace.mkdir(mode=0o700, exist_ok=True)
         return self.restore(snapshot, workspace)
 
     def tidy(self) -> None:
-        """Remove what restores took out of the workspace. Raises StorageError."""
+        """Remove the entries that restores took out of the workspace. Raises StorageError."""
         with self._lock, storage("What was brought out of the workspace can't be removed"):
             trees.remove(self._folder / _DRAFT)
 
     def drop(self, snapshot: SnapshotId) -> None:
-        """Keep a snapshot no longer; an unknown one is no error. Raises StorageError."""
+        """Drop a snapshot; an unknown one is no error. Raises StorageError."""
         with self._lock, storage("The snapshot can't be removed"):
             if snapshot not in self._sizes:
                 return
@@ -289,7 +289,7 @@ class Snapshots:
         return self._known_files().get((found.st_dev, found.st_ino))
 
     def _know(self, manifest: SnapshotManifest, restored: Restored | None) -> None:
-        """Remember a manifest's files as the workspace's, but for those that a restore has made anew."""
+        """Remember a manifest's files as the workspace's, except those that a restore has replaced."""
         self._known = {}
         self._files_are = manifest, {} if restored is None else restored.anew
 
@@ -462,7 +462,7 @@ def _read(path: Path) -> SnapshotManifest:
 
 
 def _blocks(count: int) -> int:
-    """So many bytes in whole blocks."""
+    """Return so many bytes rounded up to whole blocks."""
     return -(-count // _BLOCK) * _BLOCK
 
 

@@ -1,8 +1,8 @@
 """Safe access to files in a folder that hostile code may be writing to at the same time.
 
 Every path is walked name by name through descriptors that follow no symbolic links, so no name can lead out
-of the folder, whatever is swapped in between. Only regular files are ever opened for reading, so no FIFO or
-device can answer, and nobody who holds a file lets the gateway wait. All functions block and belong in a
+of the folder, whatever is swapped meanwhile. Only regular files are ever opened for reading, so no FIFO or
+device can answer, and the holder of a file never makes the gateway wait. All functions block and belong in a
 thread. They know no session. Source: openat(2).
 """
 
@@ -46,7 +46,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def parse_path(text: str) -> Parts:
     """Return the names of a relative path. Raises InvalidInput for anything that could lead outside."""
-    # A name in JSON may have millions of slashes: it is measured before it is taken apart.
+    # A name in JSON may have millions of slashes: its length is checked before it is split.
     fits = len(text) <= MAX_PATH
     try:
         fits = fits and len(text.encode()) <= MAX_PATH
@@ -192,7 +192,7 @@ def remove(root: Path, parts: Parts) -> None:
 
 
 def make_folder(root: Path, parts: Parts) -> bool:
-    """Make a folder and those above it; returns whether it is new. Raises Conflict, InvalidInput."""
+    """Make a folder and its parents; return whether it is new. Raises Conflict, InvalidInput."""
     with _explained(parts), _folder(root, parts[:-1], make=True) as folder:
         try:
             os.mkdir(parts[-1], 0o755, dir_fd=folder)
@@ -208,7 +208,7 @@ def make_folder(root: Path, parts: Parts) -> bool:
 
 
 def move(root: Path, old: Parts, new: Parts) -> list[FileState]:
-    """Rename a file or a folder; returns the state of each file that has another path now.
+    """Rename a file or a folder; return the state of each file whose path has changed.
 
     Folders above the new path are made. Raises NotFound, Conflict if the new path is taken or a folder has
     too many files, InvalidInput.
@@ -227,7 +227,7 @@ def move(root: Path, old: Parts, new: Parts) -> list[FileState]:
                 raise Conflict(f"{'/'.join(new)[:200]!r} is there already; delete it first")
             os.rename(old[-1], new[-1], src_dir_fd=source, dst_dir_fd=target)
             if not is_folder:
-                # A renamed file has another identity, those in a renamed folder do not.
+                # A renamed file has another identity, files in a renamed folder do not.
                 moved = os.stat(new[-1], dir_fd=target, follow_symlinks=False)
                 return [_state("/".join(new), moved)] if stat.S_ISREG(moved.st_mode) else []
     return [msgspec.structs.replace(state, path="/".join((*new, state.path))) for state in below]
@@ -276,7 +276,7 @@ def scan(
 ) -> tuple[dict[str, FileState], bool]:
     """Return all regular files below `root` by path, and whether the result is complete.
 
-    With `folders`, these too, each with a slash at the end of its path.
+    With `folders`, folders too, each with a slash at the end of its path.
 
     At most `most` entries are visited. Entries that can't be read or are too deep are left out, and the
     result is then incomplete. Files whose names are not UTF-8 are left out as well, because no request could
@@ -296,7 +296,7 @@ def scan(
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Anything in a workspace, as it is seen without following links. `mode`: as the system has it.
+    """Anything in a workspace, seen without following links. `mode`: the system's.
 
     `path`: empty for the workspace itself. `size` in bytes, `modified` in nanoseconds since 1970.
     """
@@ -318,7 +318,7 @@ class Item:
 
 
 def look(root: Path, parts: Parts) -> Item:
-    """Return what is at this path; no parts are the workspace itself. Raises NotFound, InvalidInput."""
+    """Return the item at this path; no parts mean the workspace itself. Raises NotFound, InvalidInput."""
     with _explained(parts), _folder(root, parts[:-1]) as folder:
         found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False) if parts else os.fstat(folder)
     return _item("/".join(parts), found)
@@ -329,10 +329,10 @@ def _item(path: str, found: os.stat_result) -> Item:
 
 
 def look_into(root: Path, parts: Parts, depth: int) -> list[Item]:
-    """Return what is in a folder and, as far as `depth` says, in those in it, by path.
+    """Return the items in a folder and, down to `depth`, in its subfolders, by path.
 
-    Raises NotFound, InvalidInput for what is no folder, and Conflict if there is too much in it. What no
-    request could name is left out.
+    Raises NotFound, InvalidInput for other items than folders, and Conflict for too many. Items that no
+    request could name are left out.
     """
     found: list[Item] = []
     deepest = min(depth, MAX_DEPTH - len(parts))
@@ -350,7 +350,7 @@ def look_into(root: Path, parts: Parts, depth: int) -> list[Item]:
 
 @contextmanager
 def _below(root: Path, parts: Parts, deepest: int, most: int) -> Iterator[trees.Walk]:
-    """Return a walk through this folder alone: the files beside it neither count nor hinder."""
+    """Return a walk through this folder alone: the files beside it do not count."""
     with _explained(parts), _folder(root, parts) as folder:
         # The walk would just leave out a folder that can't be read.
         os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder))
@@ -358,9 +358,9 @@ def _below(root: Path, parts: Parts, deepest: int, most: int) -> Iterator[trees.
 
 
 def remove_all(root: Path, parts: Parts) -> list[str]:
-    """Remove what is at this path with all that is in it; returns the paths of files that are gone.
+    """Remove the item at this path with everything in it; return the paths of removed files.
 
-    Raises NotFound, and Conflict if there is too much in a folder; then nothing is removed.
+    Raises NotFound, and Conflict if a folder has too many items; then nothing is removed.
     """
     there = look(root, parts)
     below: list[Item] = []
@@ -374,9 +374,9 @@ def remove_all(root: Path, parts: Parts) -> list[str]:
                 " none in folders that can't be read; remove these by a cell"
             )
     gone = []
-    # What is in a folder comes after it in this order, so it goes first.
+    # A folder's items come after it in this order, so they go first.
     for item in sorted(below, key=lambda item: item.path, reverse=True):
-        # Code may remove things at the same time.
+        # Code may remove items at the same time.
         with suppress(NotFound):
             remove(root, tuple(item.path.split("/")))
         if stat.S_ISREG(item.mode) and is_text(item.path):
@@ -390,7 +390,7 @@ def remove_all(root: Path, parts: Parts) -> list[str]:
 def is_text(path: str) -> bool:
     """Return whether a request can name this path, because it is UTF-8."""
     if path.isascii():
-        # As nearly all are, so they cost little.
+        # Nearly all are, so they cost little.
         return True
     try:
         path.encode()

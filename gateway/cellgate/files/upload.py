@@ -31,7 +31,7 @@ Piece = bytes | memoryview
 class Upload:
     """One file. `write` it, `finish` it, and always `discard` it: a placed file has left the staging folder.
 
-    `reservation`: where its space comes from. `reserve`: bytes to keep free on the disk of `staging`.
+    `reservation`: its space. `reserve`: bytes to keep free on the disk of `staging`.
     """
 
     def __init__(self, staging: Path, reservation: UploadReservation, reserve: int, lane: Lane) -> None:

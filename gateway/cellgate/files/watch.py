@@ -1,4 +1,4 @@
-"""Detects what a cell did to the workspace's files by comparing their states before and after it.
+"""Detects a cell's changes of the workspace's files by comparing their states before and after it.
 
 States are compared, not contents: size, times and inode number (`FileState.identity`). A few files are
 scanned directly, because a thread would cost a cell more than the scan; many files in a thread; an empty
@@ -35,7 +35,7 @@ class WorkspaceWatch:
         self._known = _identities(found)
 
     def begin_with(self, files: Mapping[str, FileIdentity]) -> None:
-        """Start from files that somebody has looked at, by path."""
+        """Start from these files, known from another look, by path."""
         self._known = dict(files)
 
     def know(self, path: str, state: FileState | None) -> None:

@@ -6,13 +6,13 @@ no session of a record restored from a backup, can have the same. When the sessi
 entries are renamed into that kernel's folder. User code wrote these folders, so only
 ``cellgate_kernels.base.trees`` touches them, and only after the kernel that could race with it is gone.
 
-Sessions that share a workspace for good have one kept folder, and the kernels of those that have one share a
-folder too; `Home` says which. Who gets a kernel first brings its folder, and who leaves last takes the files
-back.
+Sessions that share a workspace for good have one kept folder, and their kernels share a folder too; `Home`
+has its path. The first of them to get a kernel brings that kernel's folder, and the last to leave takes the
+files back.
 
-Branches are the exception. A branch's folder can be written by other kernels of its sandbox even when its
-own is gone, and a kernel's folder may be used by several sessions; ``folder_users`` counts them, and those
-that are not the last to leave it get a copy, by ``copying``.
+Branches are the exception. Other kernels of a branch's sandbox can write to its folder even when its own
+kernel is gone, and several sessions may use a kernel's folder; ``folder_users`` counts them, and all but the
+last to leave get a copy, by ``copying``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ORPHANS = "orphans"
 COPY = ".copy"
 """Suffix of a copy that is not complete."""
 GROWTH = 64 * 1024 * 1024
-"""Bytes by which shared files may grow, beyond what they were twice over, while they are copied."""
+"""Bytes by which shared files may grow, beyond twice their size, while they are copied."""
 SNAPSHOTS = ".snapshots"
 """Suffix of the folder with the files of a session's checkpoints."""
 LATER = ".later"
@@ -74,7 +74,7 @@ def folder_of(row: SessionRow) -> str:
 
 
 def snapshots_of(row: SessionRow) -> str:
-    """Return the name of a session's snapshots: its own, also where several sessions have one kept folder."""
+    """Return the name of a session's snapshots: its own, even if several sessions have one kept folder."""
     return f"{folder_of(row)}.{row.id}"
 
 
@@ -84,13 +84,13 @@ def folder_name(folder: str) -> str:
 
 
 class CopyPatience:
-    """How long copies may take: as long as they need, until the gateway shuts down."""
+    """The time that copies may take: unlimited, until the gateway shuts down."""
 
     def __init__(self) -> None:
         self._until = math.inf
 
     def end_in(self, seconds: float) -> None:
-        """Give up all copies that are not complete by then."""
+        """Give up all copies that are not complete in so many seconds."""
         self._until = time.monotonic() + seconds
 
     def is_over(self) -> bool:
@@ -100,10 +100,10 @@ class CopyPatience:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Home:
-    """Where the files of a kept folder are while kernels use them.
+    """The place of a kept folder's files while kernels use them.
 
-    `folder`: that of the first of these kernels, which all of them have; `users`: how many there are. `turn`:
-    held while the files move into that folder, or out of it. `everybody`: who uses which kernel's folder.
+    `folder`: the first kernel's, which all of them use; `users`: their number. `turn`: held while the files
+    move into that folder, or out of it. `everybody`: the users of all kernels' folders.
     """
 
     everybody: FolderUsers
@@ -114,10 +114,10 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFiles:
-    """What a session's next kernel got.
+    """The files that a session's next kernel got.
 
-    `found`: whether there were any files. `alone`: whether those that were still owed to the session were in
-    a folder of its alone.
+    `found`: whether there were any. `alone`: whether files that were still owed to the session were in a
+    folder that it alone used.
     """
 
     found: bool
@@ -125,7 +125,7 @@ class RestoredFiles:
 
 
 class KeptFolder:
-    """Where one session's files are while it has no kernel. Methods raise StorageError."""
+    """The place of one session's files while it has no kernel. Methods raise StorageError."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class KeptFolder:
 
     @property
     def place(self) -> Path:
-        """The folder of the files now, which may not exist."""
+        """The present folder of the files, which may not exist."""
         return self._home.folder or self.path
 
     def is_used(self, folder: Path) -> bool:
@@ -157,9 +157,9 @@ class KeptFolder:
         return self._home.folder == folder
 
     async def enter(self) -> Path | None:
-        """Use the folder of a kernel in which the files are; None if no kernel has them.
+        """Use the kernel's folder that has the files; None if no kernel has them.
 
-        Then the caller `settle`s in a new kernel's folder or `forgo`es that, and others who enter wait.
+        Then the caller `settle`s in a new kernel's folder or `forgo`es it; other callers wait until then.
         """
         home = self._home
         await home.turn.acquire()
@@ -175,11 +175,11 @@ class KeptFolder:
         self._home.turn.release()
 
     def forgo(self) -> None:
-        """Let the next one have its turn: there will be no kernel."""
+        """Let the next caller have its turn, because there will be no kernel."""
         self._home.turn.release()
 
     def arrive(self, folder: Path) -> None:
-        """Assign a kernel that has the files already, in this folder, to the session."""
+        """Assign a kernel whose folder already has the files to the session."""
         self._arrive(folder)
 
     def _arrive(self, folder: Path) -> None:
@@ -196,7 +196,7 @@ class KeptFolder:
         """
         home = self._home
         if home.folder != folder:
-            # A kernel that was not given to the session in the end, or one that ended in an earlier life.
+            # The kernel was not given to the session in the end, or ended in an earlier life.
             async with self._users.leaving(folder) as last:
                 yield last, True
             return
@@ -212,13 +212,13 @@ class KeptFolder:
     async def keep(self, source: Path) -> bool:
         """Keep an ended kernel's folder for the session's next kernel, unless it is empty.
 
-        Returns whether it was the session's alone; if others still use it, a copy is kept, unless they are
-        sessions with the same kept folder: then the files stay where they are. If no more files
-        can be opened, it is kept under another name, and still given to the next kernel. A folder that can't
-        be kept for another reason is set aside, so that it is not removed with the kernel's folder, and
-        StorageError is raised. If even that fails, or a copy, the files are still in the kernel's folder, and
-        owed to the session: nobody who leaves the folder later takes or removes them, and the next `restore`
-        or start of a gateway tries again.
+        Returns whether it was the session's alone. If others still use it, a copy is kept, unless they are
+        sessions with the same kept folder: then the files stay in place. If no more files can be opened, it
+        is kept under another name, and still given to the next kernel. A folder that can't be kept for
+        another reason is set aside, so that it is not removed with the kernel's folder, and StorageError is
+        raised. If even that fails, or a copy, the files stay in the kernel's folder, and are owed to the
+        session: no later user of the folder takes or removes them, and the next `restore` or start of a
+        gateway tries again.
         """
         return await self._tasks.complete(self._leave_with_files(source), self.path.name)
 
@@ -259,21 +259,21 @@ class KeptFolder:
 
     @asynccontextmanager
     async def alone(self, folder: Path) -> AsyncGenerator[bool, None]:
-        """Yield whether no other session uses a kernel's folder; those that would `enter` it wait until the
-        exit. Nobody can leave the folder in between.
+        """Yield whether no other session uses a kernel's folder; sessions that would `enter` it wait until
+        the exit, and none can leave it meanwhile.
         """
         async with self._home.turn:
             yield not self.is_shared(folder)
 
     async def has_any(self, folder: Path) -> bool:
-        """Return whether there is anything in this folder of a kernel."""
+        """Return whether this folder of a kernel has any entries."""
         with storage("The session's files can't be looked at"):
             return bool(await self._work(trees.names_in, folder))
 
     async def restore(self, target: Path) -> RestoredFiles:
-        """Move what `keep` kept into a new kernel's folder, all or nothing.
+        """Move the kept files into a new kernel's folder, all or nothing.
 
-        Also what is still owed to the session, which then raises as `keep` does.
+        This includes files that are still owed to the session; for them it raises as `keep` does.
         """
         owed, found = await self._restore(target)
         if owed is None:
@@ -288,12 +288,12 @@ class KeptFolder:
             return await self._work(_restore_unless_owed, self._owed, self.path, self._later, target)
 
     async def copy(self, source: Path, target: Path, most_bytes: int) -> None:
-        """Copy what is in a kernel's folder into another, empty one; see `copy_tree`."""
+        """Copy a kernel's folder into another, empty one; see `copy_tree`."""
         with storage("The session's files can't be copied"):
             await self._work(copy_tree, source, target, most_bytes, stop=self._patience.is_over)
 
     async def remove(self, source: Path | None = None) -> None:
-        """Remove what `keep` kept and, if given, an ended kernel's folder; failures are retried later.
+        """Remove the kept files and, if given, an ended kernel's folder; failures are retried later.
 
         If other sessions still use that folder, it stays.
         """
@@ -306,7 +306,7 @@ class KeptFolder:
                 await self._leftovers.remove(self.path, self._later, *([source] if last else []))
 
     async def _waive(self) -> None:
-        """Do without what is owed to the session, if there is anything."""
+        """Give up files that are owed to the session, if any."""
         folder = await asyncio.to_thread(owed_folder, self._owed)
         if folder is None:
             return
@@ -340,7 +340,7 @@ class WorkspaceStore:
         reserve: int = 0,
     ) -> None:
         self.users = FolderUsers() if users is None else users
-        """Who else uses the folders of kernels."""
+        """The users of kernels' folders."""
         self._root = root
         self._leftovers = Leftovers() if leftovers is None else leftovers
         self._reserve = reserve
@@ -369,13 +369,13 @@ class WorkspaceStore:
     async def tidy(
         self, known: Collection[str], left: Mapping[str, Sequence[str]], living: Collection[str]
     ) -> None:
-        """At startup: keep what ended kernels left, and set aside what belongs to no recorded session.
+        """At startup: keep the files of ended kernels, and set aside folders of no recorded session.
 
         `known`: the recorded sessions' folders; `left` maps kernels, whose folders have their names, to the
         folders of the sessions that lost them; `living`: kernels whose folders are in use. Folders set aside
-        are never removed and never given to anybody: the record may be older than the files, restored from a
-        backup. A folder that can't be processed is logged and stays: user code made it, and nobody else's
-        files may wait for it, nor the start.
+        are never removed or given to a session: the record may be older than the files, restored from a
+        backup. A folder that can't be processed is logged and stays: user code made it, and neither others'
+        files nor the start may wait for it.
         """
         with storage("The sessions' folders can't be looked through"):
             names = await asyncio.to_thread(os.listdir, self._root)
@@ -396,10 +396,10 @@ class WorkspaceStore:
                 await self._complete_rollback(name.removesuffix(SNAPSHOTS), known)
 
     async def _complete_rollback(self, name: str, known: Collection[str]) -> None:
-        """Bring back the files that a rollback had not yet, when its gateway ended. `name`: see `snapshots`;
-        older gateways named them as the kept folder alone.
+        """Bring back files whose rollback was interrupted by its gateway's end. `name`: see `snapshots`;
+        older gateways used the kept folder's alone.
 
-        The snapshots are of no use then. They stay until that works.
+        The snapshots are useless afterwards. They stay until that works.
         """
         folder = self._root / f"{name}{SNAPSHOTS}"
         kept = name if name in known else name.rpartition(".")[0]
@@ -434,8 +434,7 @@ class WorkspaceStore:
         self, folder: Path, left: Mapping[str, Sequence[str]], living: Collection[str]
     ) -> bool:
         """Keep the workspaces of branches in one sandbox, or of kernels in a shared container with their
-        branches. Returns whether that is done, and the folder is nobody's now: a living kernel of another
-        sandbox may work in one of them.
+        branches. Returns whether that is done and no living kernel of another sandbox works there.
         """
         all_kept = True
         with storage("The folder of branches can't be looked through"):
@@ -467,7 +466,7 @@ class WorkspaceStore:
 def _keep(source: Path, kept: Path) -> None:
     if _remove_empty(source):
         return
-    # No file that a kernel left may be a set-id program, neither here nor where it is exported to.
+    # A kernel must leave no set-id program, neither here nor in an export.
     clear_set_ids(source)
     try:
         trees.rename(source, kept)
@@ -481,17 +480,17 @@ def _keep(source: Path, kept: Path) -> None:
 def _keep_copy(source: Path, draft: Path, kept: Path, stop: Stop) -> None:
     if not trees.is_folder(source):
         return
-    # What a gateway left there that ended while it copied.
+    # Remains of a gateway that ended while it copied.
     trees.remove(draft)
     draft.mkdir(mode=0o700)
     try:
-        # Others still use the folder: however they exchange its files, the copy is not much larger than they.
+        # Others still use the folder: however they exchange its files, the copy stays about as small.
         most_bytes = 2 * data_bytes(source, deepest=DEEPEST, most=MOST, stop=stop) + GROWTH
         copy_tree(source, draft, most_bytes, deepest=DEEPEST, most=MOST, stop=stop)
         if not trees.is_folder(kept):
             _keep(draft, kept)
             return
-        # A gateway that ended just then had made the copy, or the session got newer files in between.
+        # A gateway that ended just then had made the copy, or the session got newer files meanwhile.
         for entry in draft.iterdir():
             if not os.path.lexists(kept / entry.name):
                 trees.rename(entry, kept / entry.name)
@@ -506,7 +505,7 @@ def _united(left: Mapping[str, Sequence[str]], owed: Mapping[str, Sequence[str]]
 
 
 def _keep_for_later(source: Path, later: Path) -> bool:
-    """Move a folder to an unused name without looking inside; returns whether it did. Opens no file."""
+    """Move a folder to an unused name without looking inside; return whether it did. Opens no file."""
     if later.exists():
         return False
     trees.rename(source, later)
@@ -514,7 +513,7 @@ def _keep_for_later(source: Path, later: Path) -> bool:
 
 
 def _remove_empty(folder: Path) -> bool:
-    """Remove an empty folder; returns whether nothing is there now. Opens no file.
+    """Remove an empty folder; return whether the path is free now. Opens no file.
 
     Code without isolation may have replaced its folder by a link, which is removed too.
     """
@@ -530,7 +529,7 @@ def _remove_empty(folder: Path) -> bool:
 
 
 def _restore_unless_owed(owed: Path, kept: Path, later: Path, target: Path) -> tuple[Path | None, bool]:
-    """Return the folder with files that are owed, if there is one; else whether there were any to restore.
+    """Return the folder with owed files, if there is one; else whether there were files to restore.
 
     Both in one thread, because every session that starts waits for it.
     """

@@ -1,8 +1,8 @@
-"""Access: where a request's token is, and which Hosts and Origins are allowed.
+"""Access: finds a request's token, and checks which Hosts and Origins are allowed.
 
-Pure checks of header values; ``base`` runs them first in every request. ``principals`` knows whose a token
-is; tokens are never logged. The Host check prevents DNS rebinding, the Origin check requests from foreign web
-pages.
+Pure checks of header values; ``base`` runs them first in every request. ``principals`` maps tokens to
+principals; tokens are never logged. The Host check prevents DNS rebinding, the Origin check requests from
+foreign web pages.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from cellgate_kernels.base.errors import CellgateError, InvalidInput
 SCHEMES = ("bearer ", "token ")
 _OTHER_HEADERS = ("X-API-Key", "Api-Key", "X-Auth-Token", "X-Access-Token", "Proxy-Authorization")
 _OTHER_PARAMETERS = frozenset({"access_token", "api_key", "apikey", "auth", "key"})
-"""Where other services have tokens."""
+"""Names of parameters in which other services have tokens."""
 _NAME = re.compile(r"[a-z0-9_-]++(?:\.[a-z0-9_-]++)*")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _PORTS = MappingProxyType({"http": "80", "https": "443"})
-"""Those that no browser names in an origin."""
+"""Default ports, which no browser names in an origin."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Who has access, from where. `any_address`: a Host may be any IP address, as in probes."""
+    """The rules of access. `any_address`: a Host may be any IP address, as in probes."""
 
     authentication: Authentication
     allowed_hosts: frozenset[str] = frozenset()
@@ -47,13 +47,13 @@ class AccessPolicy:
         return self.authentication.login(token_of(authorization, query_token))
 
     def is_token(self, word: str) -> bool:
-        """Return whether a word is a token that this gateway has given out; nobody else is asked."""
+        """Return whether a word is a token that this gateway has issued, without asking other services."""
         return self.authentication.directory.knows(digest(word))
 
     def may_know(self, word: str) -> bool:
         """Return whether a word is a token that lets somebody in, or the Authorization field with one.
 
-        Also one that somebody else would have to be asked about: whoever must not get tokens does not get it.
+        True also for a word that another service would have to check, so that it is withheld like a token.
         """
         if self.authentication.directory.is_open:
             return False
@@ -88,7 +88,7 @@ class AccessPolicy:
 
 
 def check_hosts(given: Iterable[str]) -> frozenset[str]:
-    """Return the names of `--allow-host` as requests are compared with them. Raises InvalidInput."""
+    """Return the names of `--allow-host` in the form in which requests are compared. Raises InvalidInput."""
     names = set()
     for text in map(str.strip, given):
         name = text.strip("[]").rstrip(".").lower()
@@ -101,9 +101,9 @@ def check_hosts(given: Iterable[str]) -> frozenset[str]:
 
 
 def check_origins(given: Iterable[str]) -> frozenset[str]:
-    """Return the origins of `--allow-origin`. Raises InvalidInput for what no browser sends as one."""
+    """Return the origins of `--allow-origin`. Raises InvalidInput for texts that no browser sends as one."""
     origins = frozenset(map(str.strip, given))
-    # The last is what pages of Electron's have.
+    # The last one is the origin of Electron's pages.
     for text in sorted(origins - {"*", "null", "file://"}):
         meant = _as_sent(text)
         if meant == "null":
@@ -119,7 +119,7 @@ def check_origins(given: Iterable[str]) -> frozenset[str]:
 
 
 def _as_sent(text: str) -> str:
-    """Return the origin as a browser sends it which was probably meant."""
+    """Return the origin that was probably meant, as a browser sends it."""
     scheme, _, rest = text.rpartition("://")
     scheme = scheme.lower() or "https"
     if text.lower() == "null" or text.lower().startswith("file:"):
@@ -136,12 +136,12 @@ def _as_sent(text: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether a host can be called so: no sign in it stands for others, as in ``*.example.org``."""
+    """Return whether this can be a host's name, without wildcards as in ``*.example.org``."""
     return bool(_NAME.fullmatch(text)) or _is_address(text)
 
 
 def _in_ascii(name: str) -> str:
-    """Return a name as it is in requests: in Punycode, if it has other letters."""
+    """Return a name in the form of requests: in Punycode, if it has other letters."""
     try:
         return name if name.isascii() else name.encode("idna").decode()
     except UnicodeError:
@@ -149,12 +149,12 @@ def _in_ascii(name: str) -> str:
 
 
 def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bool:
-    """Return whether a browser says that a page of the very origin that it asks has made this request.
+    """Return whether a page of the very origin that it requests has made this request, by the browser's word.
 
-    Only then does a cookie count: browsers send it with requests by pages of the host's other ports, too, and
-    these may be programs' pages. `Sec-Fetch-Site` says so; it is missing where there is no TLS, except on the
-    browser's own machine. Then `Origin` does or, for a request that only `reads`, `Referer`. `protocol`: that
-    of the request; a page without TLS, which anybody on the way may have made, is none of ours by TLS.
+    Only then does a cookie count: browsers also send it with requests by pages of the host's other ports,
+    which may be programs' pages. `Sec-Fetch-Site` names the page's site; without TLS it is missing, except on
+    the browser's own machine. Then `Origin` counts or, for a request that only `reads`, `Referer`.
+    `protocol`: the request's; under TLS, a page without TLS, which others may have made, is never ours.
     """
     host = headers.get("Host", "").lower()
     origin = headers.get("Origin")
@@ -171,7 +171,7 @@ def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bo
 
 
 def token_of(authorization: str, query_token: str | None) -> str:
-    """Return the token of a request: of its Authorization header or its query, "" without one."""
+    """Return a request's token from its Authorization header or its query, "" without one."""
     scheme = authorization.lower()
     for known in SCHEMES:
         if scheme.startswith(known):
@@ -182,7 +182,7 @@ def token_of(authorization: str, query_token: str | None) -> str:
 
 
 def misplaced(headers: Mapping[str, str], query: Iterable[str]) -> str:
-    """Explain where a request has a token that is not looked for; empty if it has none anywhere."""
+    """Explain a token in a wrong place of a request; empty if there is none."""
     given = headers.get("Authorization", "").strip()
     if given:
         scheme = given.partition(" ")[0].lower()

@@ -1,7 +1,7 @@
-"""The base of every handler: who may ask for what. Five checks come before each method.
+"""The base of every handler: five checks of access before each method.
 
-It holds no state beyond the request's. ``message`` reads requests and writes answers, ``sender`` knows where
-one comes from; the handlers of the resources decide what it means.
+It holds no state beyond the request's. ``message`` reads requests and writes answers, ``sender`` identifies
+the sender; the handlers of the resources do the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cellgate_kernels.base.threads import work_for
 MOST_DIGITS = 19
 FORBIDDEN = 403
 FOR_PAGE = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""The policy of answers to a browser that is signed in: whatever they hold, none is a page of our origin."""
+"""The policy of answers to a browser that is signed in: none of them is a page of our origin."""
 READ_BY_PAGES = f"Accept-Ranges, {OWNER}, Content-Disposition, Content-Range, ETag, Location, Retry-After"
 """Headers of answers that scripts of an allowed foreign origin may read, besides CORS's own short list."""
 SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")
@@ -37,7 +37,7 @@ _SHOWN_OWNER = 64
 
 
 class BaseHandler(MessageHandler):
-    """A handler whose methods are called only for who may ask. `sender`: where the request comes from."""
+    """A handler whose methods run only after the access checks. `sender`: where the request comes from."""
 
     owner: str
     """The principal whose sessions the request is about."""
@@ -55,8 +55,8 @@ class BaseHandler(MessageHandler):
     def prepare(self) -> Awaitable[None] | None:
         """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained.
 
-        It must be awaited where a command has just changed who may do what, for a token that somebody else
-        has to be asked about, and for a refusal that is held back.
+        Await it where a command has just changed permissions, for a token that another service must check,
+        and for a refusal that is held back.
         """
         directory = self.services.people.access.authentication.directory
         return self._prepare_after(directory.catch_up()) if directory.is_behind() else self._prepare()
@@ -83,7 +83,7 @@ class BaseHandler(MessageHandler):
         return None
 
     def _let_in(self, login: Login) -> None:
-        """Check the login's share and permissions, and what it asks for."""
+        """Check the login's share and permissions, and the request's content."""
         self.login = login
         self._check_share(login)
         self._check_permissions()
@@ -108,9 +108,9 @@ class BaseHandler(MessageHandler):
                 await held
 
     def _refuse_request(self, error: CellgateError) -> Awaitable[None] | None:
-        """Refuse the request once its body has been drained, and after the wait that is returned, if any.
+        """Refuse the request once its body has been drained; await the returned wait, if any.
 
-        Raises the error at once if the body would be too much to drain.
+        Raises the error at once if draining the body would take too much.
         """
         self._refused = error = self.sender.counted(error)
         length = self.request.headers.get("Content-Length", "0")
@@ -120,7 +120,7 @@ class BaseHandler(MessageHandler):
         return self.services.people.attempts.hold() if isinstance(error, errors.TooManyAttempts) else None
 
     def _check_sender(self) -> None:
-        """Check where the request comes from. Raises Forbidden."""
+        """Check the request's origin and host. Raises Forbidden."""
         self.sender.check_place()
         self._allow_origin()
 
@@ -131,13 +131,13 @@ class BaseHandler(MessageHandler):
         self._count_request()
 
     def _check_request(self) -> None:
-        """Check what the request asks for: its parameters, whose sessions it is about, and its body."""
+        """Check the request's parameters, the owner of its sessions, and its body."""
         self._read_query()
         self._find_owner()
         self._check_body()
 
     def _count_for(self, login: Login) -> None:
-        """Count the connection and its work for its principal from now on. Raises TooManyConnections."""
+        """Count the connection and its work towards its principal from now on. Raises TooManyConnections."""
         work_for(login.principal.name)
         stream = self._stream()
         if stream is None:
@@ -147,13 +147,13 @@ class BaseHandler(MessageHandler):
         stream.passed = partial(self.services.people.usage.pass_bytes, login.principal.name)
 
     def _count_request(self) -> None:
-        """Raise PrincipalQuotaExceeded if the principal may send no more now, or not so much."""
+        """Raise PrincipalQuotaExceeded if the principal may send no more requests, or bytes, now."""
         length = self.request.headers.get("Content-Length", "0")
         known = int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0
         self.services.people.usage.account(self.principal.name).begin_request(known)
 
     def _trace(self) -> None:
-        """Begin the request's span; strangers and probes have none, so they can't choose what is traced."""
+        """Begin the request's span; strangers and probes get none, so they can't choose what is traced."""
         self._span = self.services.front.tracer.request(self.request, self.principal.name, self.is_token)
 
     def on_finish(self) -> None:
@@ -166,7 +166,7 @@ class BaseHandler(MessageHandler):
             self._span = None
 
     def _check_permissions(self) -> None:
-        """Check the login for what the method needs. Raises Forbidden, OwnedElsewhere."""
+        """Check that the login has the method's permissions. Raises Forbidden, OwnedElsewhere."""
         method = self.request.method or ""
         needed = needs_of(self, method)
         if needed is not None:
@@ -236,7 +236,7 @@ class BaseHandler(MessageHandler):
     def _allow_origin(self) -> None:
         """Let the pages of an allowed foreign origin read the answer.
 
-        Nothing allows credentials: cookies count for our own page alone, others send the token themselves.
+        Credentials are never allowed: cookies count for our own page alone, other pages send the token.
         """
         if self.services.people.access.allowed_origins:
             self.set_header("Vary", "Origin")
@@ -266,14 +266,14 @@ class BaseHandler(MessageHandler):
 
 
 class UntaggedHandler(BaseHandler):
-    """A handler whose bodies tornado does not hash: it sets an ETag of what they are made from, or none."""
+    """A handler without tornado's hash of the body: its ETag comes from the body's source, or is missing."""
 
     def compute_etag(self) -> None:
         """Return no tag of the body."""
 
 
 class BaseUrlHandler(BaseHandler):
-    """The base URL without its last slash: relative links of a page there would lead out of it."""
+    """The base URL without its last slash, where relative links of a page would lead outside."""
 
     public = True
 
@@ -285,7 +285,7 @@ class BaseUrlHandler(BaseHandler):
 
 
 class NotFoundHandler(BaseHandler):
-    """Every path without a resource. `known`: those with one, which may have been meant."""
+    """Every path without a resource. `known`: the existing paths, one of which may have been meant."""
 
     def initialize(self, services: Services, known: tuple[str, ...] = ()) -> None:
         super().initialize(services)

@@ -1,8 +1,8 @@
 """/ and /console: the page of the console, its files, and how a browser signs in and out.
 
-The page and its files are the same for everybody and hold no secret; what it shows, it asks of `/v1` like any
-other client, with the cookie of its sign-in. ``console`` has the files, the cookie and the sign-ins, ``base``
-lets requests with the cookie in.
+The page and its files are the same for everybody and hold no secret; the page requests its content from `/v1`
+like any other client, with the cookie of its sign-in. ``console`` has the files, the cookie and the sign-ins,
+``base`` accepts requests with the cookie.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from cellgate_kernels.base.errors import CellgateError, InvalidInput
 MOST_BODY: Final = 32 * 1024
 MOST_FIELDS: Final = 2
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?")
-"""A host as policies can name it; addresses of IPv6 they can't."""
+"""A host as policies can name it; they can't name IPv6 addresses."""
 _SEPARATORS: Final = str.maketrans({";": "%3B", ",": "%2C"})
 _HTML: Final = frozenset({"text/html", "text/*", "*/*", "application/xhtml+xml"})
 _LOOKING_AHEAD: Final = ("Sec-Purpose", "Purpose", "X-Moz")
 
 
 def page_policy(files: str) -> str:
-    """Return the policy of the page. `files`: where its files are.
+    """Return the policy of the page. `files`: the URL of its files.
 
-    Not `'self'`: outputs of sessions are of the same origin, and none of them must be a script of the page.
+    Not `'self'`: outputs of sessions have the same origin, and none of them may be a script of the page.
     """
     return (
         f"default-src 'none'; script-src {files}; style-src {files}; img-src 'self' blob: data:;"
@@ -59,21 +59,21 @@ def frame_policy(files: str) -> str:
 
 
 def frame_connections(files: str) -> str:
-    """Return the connections allowed to an output where policies do not rule: WebRTC, early lookups of names.
+    """Return the connections that an output may make beyond policies: WebRTC, early lookups of names.
 
-    Chromium 152 and later know this field. No browser has `webrtc` of policies.
+    Chromium 152 and later support this field. No browser supports `webrtc` in policies.
     """
     allowed = "response-origin" if files == "'self'" else f'"{files}*"'
     return f"({allowed}); webrtc=block"
 
 
 class AssetHandler(UntaggedHandler):
-    """A handler that sends files of the console. Whoever asks need not be signed in."""
+    """A handler that sends files of the console; no sign-in is needed."""
 
     public = True
 
     async def send(self, asset: Asset) -> None:
-        """Send the file, or that the browser has it."""
+        """Send the file, or the status that the browser has it."""
         self.set_header("Etag", asset.tag)
         by_origin = ["Origin"] if self.services.people.access.allowed_origins else []
         by_kind = ["Accept"] if asset.name == PAGE else []
@@ -126,7 +126,7 @@ class ConsoleFileHandler(AssetHandler):
     """The page's files."""
 
     def _check_sender(self) -> None:
-        """Check the sender as of any request, but allow the Origin "null", which frames of outputs have.
+        """Check the sender as for any request, but allow the Origin "null", which frames of outputs have.
 
         That lets nobody read a file: for what pages of other origins may load there is the resource policy.
         """
@@ -159,14 +159,14 @@ class Entrance(BaseHandler):
         return await found(self.sender.origin)
 
     async def refuse(self, error: NotAuthenticated) -> CellgateError:
-        """Return the refusal of a wrong token or ticket; it may have to wait, as anywhere else."""
+        """Return the refusal of a wrong token or ticket, delayed after too many, as anywhere else."""
         refusal = self.sender.counted(error)
         if isinstance(refusal, TooManyAttempts):
             await self.services.people.attempts.hold()
         return refusal
 
     def check_other(self, login: Login) -> None:
-        """Check that nobody else is signed in: what they do now would happen as `login`. Raises Forbidden."""
+        """Check that nobody else is signed in, whose acts would now be by `login`. Raises Forbidden."""
         found = self.services.people.sign_ins.find(self.sender.secrets())
         name = None if found is None else found[1].principal.name
         if name not in {None, login.principal.name} and self.services.people.access.authentication.is_shared:
@@ -184,7 +184,7 @@ class Entrance(BaseHandler):
         self.set_header("Set-Cookie", self.sender.cookie_place.field(secret))
 
     def form(self, most: int) -> Mapping[str, str]:
-        """Return the fields of the form that is the body, `most` at the most. Raises InvalidInput."""
+        """Return at most `most` fields of the form in the body. Raises InvalidInput."""
         try:
             given = parse_qs(self.raw_body().decode(errors="replace"), max_num_fields=most)
         except ValueError:
@@ -203,7 +203,7 @@ class _VisitHandler(Entrance):
         return any(part.partition(";")[0].strip().lower() in _HTML for part in accepted.split(","))
 
     def lead(self, location: str) -> None:
-        """Send the browser on, so that nobody learns of the address that it was at."""
+        """Redirect the browser, so that its history does not keep the address."""
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Location", location)
         self.set_status(HTTPStatus.SEE_OTHER)
@@ -214,21 +214,21 @@ class _VisitHandler(Entrance):
         return f"{self.services.front.base_url}/"
 
     def check_visit(self) -> None:
-        """Check that somebody opens this address. Raises Forbidden."""
+        """Check that a user opens this address. Raises Forbidden."""
         headers = self.request.headers
         ahead = any("prefetch" in headers.get(name, "").lower() for name in _LOOKING_AHEAD)
         if ahead or headers.get("Sec-Fetch-Dest", "document") != "document":
             raise Forbidden("This address signs in whoever opens it, and nobody does", cause="sign_in")
 
     def check_link(self, *allowed: str) -> None:
-        """Check where a link to here comes from, as far as the browser says. Raises Forbidden.
+        """Check the site of the link to here, if the browser names it. Raises Forbidden.
 
-        `allowed`: values of `Sec-Fetch-Site`. Nobody else can be meant on a gateway that is not shared.
+        `allowed`: values of `Sec-Fetch-Site`. An unshared gateway has no other user to deceive.
         """
         site = self.request.headers.get("Sec-Fetch-Site")
         if site is None or site in allowed or not self.services.people.access.authentication.is_shared:
             return
-        # Somebody could have made the link to sign another in as themselves, and see what they do.
+        # An attacker could have made the link to sign a user in as the attacker, and watch.
         raise Forbidden(
             "A link on a page has led here. If you want to sign in with this address, paste it into the"
             " address bar.",
@@ -248,7 +248,7 @@ class _VisitHandler(Entrance):
 
 
 class ConsoleHandler(AssetHandler, _VisitHandler):
-    """The page. A client that takes no HTML finds nothing here, as at any other path without a resource."""
+    """The page. A client that accepts no HTML gets 404, as at any other path without a resource."""
 
     max_body = MOST_BODY
     reads_body = True
@@ -275,7 +275,7 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
 
     @requires()
     async def post(self) -> None:
-        """Sign in: somebody has seen whom the address signs in, and agreed."""
+        """Sign in: the user has seen which login the address has, and agreed."""
         if not is_own_page(self.request.headers, self.request.protocol, reads=False):
             raise Forbidden("Only the gateway's own page may ask for this", cause="origin")
         given = self.form(MOST_FIELDS)
@@ -305,12 +305,12 @@ class ConsoleHandler(AssetHandler, _VisitHandler):
 
     @property
     def _could_be_led(self) -> bool:
-        """Whether a link may have led here and the browser does not say so, as without TLS."""
+        """Whether a link may have led here although the browser does not say so, as without TLS."""
         authentication = self.services.people.access.authentication
         return "Sec-Fetch-Site" not in self.request.headers and authentication.is_shared
 
     def _ask(self, login: Login, fields: dict[str, str]) -> None:
-        """Ask whoever sees the page whether they want to be signed in."""
+        """Ask the page's user to confirm the sign-in."""
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"{POLICY}; form-action 'self'; base-uri 'none'")
         self.set_header("Referrer-Policy", "same-origin")
@@ -361,14 +361,14 @@ class ProviderHandler(_VisitHandler):
         return Begun.new()
 
     def begun(self) -> Begun | None:
-        """Return the browser's side of the sign-in that it has begun; None if there is none."""
+        """Return the browser's side of the sign-in in progress; None if there is none."""
         asked = self.asking_place.secrets(self.request.headers.get_list("Cookie"))
-        # With more than one, a neighbour's page may have added its own.
+        # With several cookies, a neighbour's page may have added its own.
         return Begun.read(asked[0]) if len(asked) == 1 else None
 
     @requires()
     async def get(self) -> None:
-        """Ask the provider, and give the browser what it will have to show with the answer."""
+        """Redirect to the provider, and give the browser a secret to show with the answer."""
         self.check_visit()
         self.check_link("none", "same-origin")
         begun = self.begin()
@@ -382,7 +382,7 @@ class ProviderAnswerHandler(ProviderHandler):
 
     @requires()
     async def get(self) -> None:
-        """Sign in the user whom the provider names, if this browser has asked for that."""
+        """Sign in the user named by the provider, if this browser has begun the sign-in."""
         self.check_visit()
         try:
             login = await self._login()
@@ -431,7 +431,7 @@ class HubHandler(ProviderHandler):
         return self.provider.back
 
     def begin(self) -> Begun:
-        """Return what the browser has begun already, if it has: a tab beside this one may be on its way."""
+        """Return the browser's sign-in in progress, if any: a tab beside this one may have begun it."""
         return self.begun() or super().begin()
 
 
@@ -468,7 +468,7 @@ class SignInHandler(_FormHandler):
 
     @requires()
     async def get(self) -> None:
-        """Answer the ways to sign in, for the page before anybody has, and where else to sign out."""
+        """Return the ways to sign in, for the page before a sign-in, and the places to sign out."""
         people = self.services.people
         out = "" if people.hub is None else people.hub.out
         self.answer({"provider": people.provider is not None, "hub": people.hub is not None, "out": out})
@@ -492,7 +492,7 @@ class SignOutHandler(_FormHandler):
 
     @requires()
     async def post(self) -> None:
-        """End the browser's sign-in, and whatever connections it has opened. 204 in any case."""
+        """End the browser's sign-in, and all connections that it has opened. 204 in any case."""
         self.set_header("Set-Cookie", self.sender.cookie_place.field(""))
         self.set_status(HTTPStatus.NO_CONTENT)
         await self.finish()

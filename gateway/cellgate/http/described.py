@@ -1,7 +1,7 @@
-"""How logs and traces name a request: by what tells nobody's secrets, and not at any length.
+"""Names requests in logs and traces, without secrets and with limited length.
 
-A token may be in a path because a client can send it nowhere else (LibreChat), or by mistake. Whatever looks
-like one of ours is masked in any path, and so is what the gateway knows as one.
+A token may be in a path because a client can send it nowhere else (LibreChat), or by mistake. In any path,
+words that look like our tokens are masked, and so are words that the gateway knows as one.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from tornado.httputil import HTTPServerRequest
 LONGEST_METHOD = 16
 LONGEST_PATH = 256
 _MOST_READ = 4096
-"""Of a path that is longer only the beginning is read."""
+"""Of a longer path only the beginning is read."""
 _MASKED = "..."
 _DOOR = "librechat"
 _FURTHEST = 8
-"""Names of the address of the gateway's own, before the door's."""
+"""Most path segments of the gateway's own address, before the door's."""
 _KEY = "key"
 _CALLED = re.compile(
     r"(?:exec|exec/programmatic|upload|upload/batch|download/[^/]++/[^/]++|sessions/[^/]++/objects/[^/]++"
     r"|files/[^/]++)/?",
     re.IGNORECASE,
 )
-"""What clients of that door ask for; what stands before it is meant as a token, which may have slashes."""
+"""Operations of that door; the text before them is meant as a token, which may have slashes."""
 _MOST_CALLED = 5
-"""Words of it."""
+"""Most words of such an operation."""
 _LOOKS = re.compile(
     r"cg_[0-9a-f]{6,64}+_|cgticket-|(?<![\w-])eyJ[A-Za-z0-9_-]{8,}+\.|\b[0-9a-f]{32}\.[0-9a-f]{64}\b",
     re.IGNORECASE,
 )
-"""How tokens of users begin, tickets, signed tokens (JWT), and tokens for one thing."""
+"""The beginnings of users' tokens, tickets, signed tokens (JWT), and tokens for one thing."""
 _SHORTEST = 4
-"""Characters of a word that may be a token."""
+"""Least characters of a word that may be a token."""
 _TIMES = 3
-"""How often a word may have been quoted."""
+"""Most levels of quoting of a word."""
 
 IsToken = Callable[[str], bool]
 
 
 def nothing_known(_: str) -> bool:
-    """Take no word for a token that does not look like one."""
+    """Return False: only words that look like a token are masked."""
     return False
 
 
@@ -68,7 +68,7 @@ def path_of(request: HTTPServerRequest, is_token: IsToken = nothing_known) -> st
 
 
 def _without_key(words: list[str]) -> list[str]:
-    """Return words of a path without what a client of LibreChat's door has put before what it asks for."""
+    """Return words of a path without the token that a LibreChat client has put before the operation."""
     doors = (at for at, word in enumerate(words[:_FURTHEST]) if _unquoted(word).lower() == _DOOR)
     if (door := next(doors, None)) is None:
         return words
@@ -81,7 +81,7 @@ def _without_key(words: list[str]) -> list[str]:
 
 
 def masked(word: str, is_token: IsToken) -> str:
-    """Return a word of a path, or what stands in place of one that is a token."""
+    """Return a word of a path, or a mask if it is a token."""
     text = _unquoted(word)
     return _MASKED if len(text) >= _SHORTEST and (_LOOKS.search(text) or is_token(text)) else word
 

@@ -1,7 +1,6 @@
-"""What is wrong with a body that is no JSON, for people and models that wrote it by hand: ``base`` asks.
+"""Explains why a body is not JSON, for people and models that wrote it by hand. Called by ``base``.
 
-The decoder says where it stopped; what stands there mostly tells what was meant. Pure, and linear in the
-body.
+The decoder returns where it stopped; the text there mostly shows the mistake. Pure, and linear in the body.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ _HERE: Final = (
     (re.compile(rb"\xe2\x80[\x98-\x9f]"), "JSON has straight double quotes"),
     (re.compile(rb"\\"), "a backslash may only be within a text"),
 )
-"""What may stand where the decoder stopped, and what is said of it."""
+"""Texts at which the decoder may have stopped, and their explanations."""
 _BREAK: Final = re.compile(rb"[\r\n\t]")
 _FORM: Final = re.compile(rb"[\w.-]{1,100}=")
 _MULTIPART: Final = b"--"
 _NOT_TEXT: Final = "Invalid UTF-8"
-"""The beginning of what msgspec says since 0.23, where it raised UnicodeDecodeError before."""
+"""The beginning of msgspec's message since 0.23; before it raised UnicodeDecodeError."""
 _CUT: Final = "Input data was truncated"
 _OBJECT: Final = 'a body is a JSON object, such as {"code": "..."}'
 
 
 def malformed(body: bytes, told: str) -> str:
-    """Return why a body is no JSON, and what to do. `told`: the words of the decoder that refused it."""
+    """Return why a body is not JSON, and the remedy. `told`: the message of the decoder that refused it."""
     for beginning, why in _BEGINNINGS:
         if body.startswith(beginning):
             return why
@@ -53,7 +52,7 @@ def malformed(body: bytes, told: str) -> str:
 
 
 def not_text(body: bytes) -> str:
-    """Return what is said of a body that is no UTF-8."""
+    """Return the message for a body that is not UTF-8."""
     for beginning, why in _BEGINNINGS:
         if body.startswith(beginning):
             return why
@@ -67,7 +66,7 @@ def not_text(body: bytes) -> str:
 def _hint(body: bytes, at: int) -> str:
     if _BREAK.match(body, at):
         return "a line break or a tab within a text is written \\n or \\t"
-    # Of what stands behind the value the decoder has read the first letter.
+    # The decoder has read the first letter of the text behind a value.
     places = (at, max(0, at - 1))
     told = next((told for place in places for pattern, told in _HERE if pattern.match(body, place)), "")
     return told or ("" if at else _OBJECT)

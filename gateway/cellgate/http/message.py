@@ -1,7 +1,6 @@
 """The messages of HTTP, as any handler reads and writes them: queries, bodies, answers, problem+json errors.
 
-It knows nothing of who may ask for what: that is ``base``. Streaming answers are in ``streaming``. Errors
-follow RFC 9457.
+It does not check access: ``base`` does. Streaming answers are in ``streaming``. Errors follow RFC 9457.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ RETRY_AFTER = "Retry-After"
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
 _MOST_OF_NOTHING = 64
-"""Bytes of a body that may turn out to say nothing."""
+"""Most bytes of a body that may turn out to be an empty value."""
 _CODINGS = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress"})
-"""What changes a body. What else clients name in `Content-Encoding`, such as utf-8, leaves it as it is."""
+"""Codings that change a body. Other values in `Content-Encoding`, such as utf-8, leave it unchanged."""
 _UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -67,7 +66,7 @@ def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """`body` as `kind`; an empty body is an empty object. Raises InvalidInput that names the field."""
+    """Return `body` as `kind`; an empty body is an empty object. Raises InvalidInput that names the field."""
     try:
         decoded: T = _decoder(kind).decode(body or b"{}")  # type: ignore[arg-type]  # a class is hashable
         return decoded
@@ -109,7 +108,7 @@ class MessageHandler(RequestHandler):
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
     public: ClassVar[bool] = False
     reads_body: ClassVar[bool] = False
-    """Of a public handler: whether it reads its requests' bodies."""
+    """Whether a public handler reads its requests' bodies."""
     max_body: ClassVar[int] = MAX_JSON_BODY
     body_types: ClassVar[frozenset[str]] = frozenset(
         {"application/json", "application/x-www-form-urlencoded"}
@@ -117,12 +116,12 @@ class MessageHandler(RequestHandler):
 
     services: Services
     login: Login
-    """What the request's token or sign-in gives; only of handlers that are not `public`."""
+    """The login of the request's token or sign-in; only for handlers that are not `public`."""
     disconnected = False
     refusal: str | None = None
     """The reason of the error that was answered, if any."""
     is_expected = False
-    """Whether an answer of 500 or above is no failure: it comes with a start or an end."""
+    """Whether an answer of 500 or above is no failure: the gateway is starting or ending."""
     _refused: CellgateError | None = None
 
     def initialize(self, services: Services) -> None:
@@ -142,7 +141,7 @@ class MessageHandler(RequestHandler):
 
     @property
     def client_address(self) -> str:
-        """The IP address of the client: what a trusted proxy says of it, otherwise the connection's."""
+        """The client's IP address: by a trusted proxy's word, otherwise the connection's."""
         return self.request.remote_ip or ""
 
     @property
@@ -152,12 +151,12 @@ class MessageHandler(RequestHandler):
         return known
 
     def described(self) -> str:
-        """Return the request, as logs name it: without a token that is in its path."""
+        """Return the request's name for logs: without a token in its path."""
         return described(self.request, self.is_token)
 
     @classmethod
     def methods(cls) -> tuple[str, ...]:
-        """Return the methods that the resource has, without OPTIONS, which every one has."""
+        """Return the methods of the resource, without OPTIONS, which every resource has."""
         unimplemented = RequestHandler._unimplemented_method
         names = [name for name in cls.SUPPORTED_METHODS if name != "OPTIONS"]
         return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
@@ -172,7 +171,7 @@ class MessageHandler(RequestHandler):
 
     @property
     def _under_v1(self) -> bool:
-        """Whether this is our own interface, in which the first part of a path that varies is a session."""
+        """Whether this is our own interface, in which the first variable part of a path is a session."""
         return self.request.path.startswith(f"{self.services.front.base_url}/v1/")
 
     # The request
@@ -223,7 +222,7 @@ class MessageHandler(RequestHandler):
             )
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep the piece, unless the request has been refused already or its body says nothing."""
+        """Keep the piece, unless the request has been refused already or its body is an empty value."""
         self._body_size += len(chunk)
         if self._refused is None and self._body_size > self.max_body:
             self._refused = too_large(self.max_body)
@@ -238,7 +237,7 @@ class MessageHandler(RequestHandler):
                 self.request.connection.stream.close()  # type: ignore[attr-defined]
 
     def count_body(self, size: int) -> None:
-        """Count bytes of the body, and refuse the request when there are more than its principal may send."""
+        """Count bytes of the body, and refuse the request above its principal's limit."""
         if self._refused is None and self._needs_token:
             try:
                 self.services.people.usage.account(self.login.principal.name).receive(size)
@@ -266,13 +265,13 @@ class MessageHandler(RequestHandler):
         if not isinstance(declared, Operation) or declared.body or not self._under_v1:
             return
         if not says_nothing(self.raw_body()):
-            # What somebody writes there is meant to have an effect.
+            # A client that sends a body expects it to have an effect.
             raise InvalidInput("This request takes no body, so nothing in it would count; leave it out")
 
     # The answer
 
     def on_connection_close(self) -> None:
-        """Remember that the client has gone, and stop waiting for the rest of its body."""
+        """Note that the client has gone, and stop waiting for the rest of its body."""
         super().on_connection_close()
         self.disconnected = True
 
@@ -289,7 +288,7 @@ class MessageHandler(RequestHandler):
         self.finish(body + b"\n" if len(body) < KIND_SIZE else body)
 
     async def answer_large(self, model: Any, size: int, status: int = 200) -> None:
-        """Answer a model with `size` characters of text as JSON; much is encoded in a thread."""
+        """Answer a model with `size` characters of text as JSON; a large one is encoded in a thread."""
         if size > INLINE_BYTES:
             texts = self.services.storage.lanes.texts
             await self.answer_parts(await texts.run(encode_in_steps, model), status)
@@ -330,9 +329,9 @@ class MessageHandler(RequestHandler):
                 await self.flush()
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """Answer a failure; in the middle of an answer only resetting the connection can report it.
+        """Answer a failure; within an answer, which only a reset of the connection can report.
 
-        Tornado would end the body in an orderly way, and half an answer would look like a whole one.
+        Tornado would end the body in an orderly way, and half an answer would look complete.
         """
         if not self._headers_written:
             super().send_error(status_code, **kwargs)
@@ -366,7 +365,7 @@ class MessageHandler(RequestHandler):
         self.finish(body)
 
     def refuses(self, error: CellgateError) -> None:
-        """Take note of an error that is about to be answered; headers may still be set."""
+        """Note an error that is about to be answered; headers may still be set."""
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         """Return the media type and the body of a refusal."""

@@ -5,9 +5,8 @@ Where things are counted, the things are the unit (``cellgate_kernels``, ``cellg
 Labels have few values, all of them known here and made at the start, so that a rate exists before the first
 event: never a session, a principal or a kernel. An unknown value counts as ``other``.
 
-States are read at the moment of a scrape from the parts that own them (`watch`). Events are counted as they
-happen: the rooms below report them through Protocols of their own, which ``server.observing`` connects to
-the methods here.
+States are read at each scrape from their owners (`watch`). Events are counted as they happen: the rooms below
+report them through Protocols of their own, which ``server.observing`` connects to the methods here.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NO_CAUSE = "none"
 
 
 class KernelState(StrEnum):
-    """Of kernels in the pool."""
+    """The states of kernels in the pool."""
 
     WARM = "warm"
     STARTING = "starting"
@@ -50,12 +49,12 @@ KERNEL_DEATHS = (
     *("kernel_exit", "out_of_memory", "disk_full", "cell_timeout", "engine_lost", "internal_error"),
     OTHER,
 )
-"""Why a kernel ended that nobody had asked to end."""
+"""Causes of kernels' ends that nobody had requested."""
 SESSION_ENDS = (
     *("deleted", "idle_timeout", "lifetime", "gateway_shutdown", "one_shot", "user_disabled", "user_removed"),
     *("shutdown_request", "internal_error"),
 )
-"""Why sessions end."""
+"""Causes of sessions' ends."""
 CLOSED = (
     *("evicted", "refused", "no_open_files", "unfinished", "unanswered", "unread", "login_ended"),
     *("tls_handshake", OTHER),
@@ -64,7 +63,7 @@ CLOSED = (
 
 
 class Problem(StrEnum):
-    """What `/readyz` names as missing."""
+    """The missing parts that `/readyz` names."""
 
     SHUTTING_DOWN = "shutting_down"
     STORAGE = "storage"
@@ -73,7 +72,7 @@ class Problem(StrEnum):
 
 
 PASSING = frozenset({Problem.SHUTTING_DOWN, Problem.NO_KERNEL_YET})
-"""What is missing while a gateway starts or ends. A kernel that can't be started is told by the pool."""
+"""Parts that are missing while a gateway starts or ends. The pool reports kernels that can't start."""
 
 EXECUTION_CAUSES: Mapping[Status, tuple[str, ...]] = {
     Status.OK: (NO_CAUSE,),
@@ -102,7 +101,7 @@ ANSWERED = (101, 200, 201, 202, 204, 206, 304)
 """The statuses of answers that are no refusals."""
 
 CELL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-"""From a trivial cell to one of half an hour."""
+"""From a trivial cell to a cell of half an hour."""
 WAIT_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 COMMIT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -110,7 +109,7 @@ LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A metric that is read at each scrape. `rises`: it is a counter. Without a `label` it is one number."""
+    """A metric read at each scrape. `rises`: whether it is a counter. Without a `label` it is one value."""
 
     name: str
     help: str
@@ -140,7 +139,7 @@ READ = (
 
 
 class _Scrape(Collector):
-    """The metrics of `READ`, from whoever offered to read them; 0 until somebody does."""
+    """The metrics of `READ`, from their registered readers; 0 until there is one."""
 
     def __init__(self) -> None:
         self.readers: list[Readings] = []

@@ -29,11 +29,11 @@ Piece = tuple[int, str, bytes]
 class MultipartReader:
     """Reads one form. Fields without a filename are ignored.
 
-    `mislabelled`: a header of another type is no error; the form's first line has the boundary, too.
+    `mislabelled`: a header of another type is accepted; the form's first line has the boundary, too.
     """
 
     def __init__(self, content_type: str, *, mislabelled: bool = False) -> None:
-        # Nothing is read of what is too long: the parser takes its time for each character.
+        # Longer values are not parsed: the parser takes its time for each character.
         fits = len(content_type) <= MOST_LABEL
         kind, options = parse_options_header(content_type) if fits else (b"", {})
         boundary = options.get(b"boundary")
@@ -67,7 +67,7 @@ class MultipartReader:
             raise InvalidInput(f"The form's boundary can't be used: {error}") from error
 
     def feed(self, chunk: bytes) -> list[Piece]:
-        """Return the files' pieces in a chunk. Raises InvalidInput, or UnsupportedMedia if it is no form."""
+        """Return the files' pieces in a chunk. Raises InvalidInput, or UnsupportedMedia for another type."""
         self._pieces = []
         if self._parser is None:
             self._begun += chunk

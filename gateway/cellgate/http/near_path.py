@@ -1,4 +1,4 @@
-"""The path that was probably meant by one that there is nothing at: ``base`` names it. Pure."""
+"""Finds the known path that an unknown one probably meant; ``base`` names it. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from cellgate_kernels.base.errors import nearest
 
 _LONGEST: Final = 300
-"""Characters of a path that is looked at."""
+"""Most characters of a path that is looked at."""
 _MOST_WORDS: Final = 10
 _ALIKE: Final = 0.8
 _VERSION: Final = "v1"
 
 
 def near_path(asked: str, known: Iterable[str]) -> str | None:
-    """Return the path, or None if no known one is near. `known` has names in braces for what varies.
+    """Return the near known path, or None. `known` has names in braces for variable parts.
 
-    Slashes too many, a version that is missing or stands twice, and misspelt words are what may be wrong.
+    Possible mistakes: too many slashes, a version that is missing or doubled, and misspelt words.
     """
     words = [word for word in asked.split("/") if word]
     if len(asked) > _LONGEST or len(words) > _MOST_WORDS or "." in words or ".." in words:
@@ -34,7 +34,7 @@ def near_path(asked: str, known: Iterable[str]) -> str | None:
 
 
 def _forms(words: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the words, and what they may be with another beginning: each with how much that changes."""
+    """Yield the words, and variants with other beginnings, each with the size of the change."""
     yield 0, words
     rest = words[1:] if words[:1] == ["api"] else words
     while rest[:1] == [_VERSION]:
@@ -44,7 +44,7 @@ def _forms(words: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _matched(words: list[str], parts: list[str]) -> list[str] | None:
-    """Return the words as the parts have them, or None if they are others."""
+    """Return the words spelt as the parts have them, or None if they differ."""
     if len(words) != len(parts):
         return None
     meant = []

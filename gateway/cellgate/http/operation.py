@@ -1,7 +1,7 @@
-"""The decorator `operation`, which declares what a handler's method takes and answers.
+"""The decorator `operation`, which declares a handler's method: its request and its answers.
 
 The declarations are not only documentation, from which ``openapi`` generates `/openapi.json`: `BaseHandler`
-refuses query parameters that they do not name.
+refuses query parameters that are not declared.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Format(StrEnum):
 
 
 ALWAYS: Errors = (InvalidInput, errors.Forbidden, errors.TooLarge, errors.UnsupportedMedia, GatewayFault)
-"""Errors of any request, whatever it asks for."""
+"""Errors of any request, whatever its purpose."""
 OF_A_PRINCIPAL: Errors = (
     errors.NotAuthenticated,
     errors.TooManyAttempts,
@@ -71,7 +71,7 @@ PACKAGES: Errors = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A JSON object that another standard than ours describes; the document gives it a `name`."""
+    """A JSON object that another standard describes; the document gives it a `name`."""
 
     name: str
     description: str
@@ -79,10 +79,9 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One way a method answers. `content`: a type for each media type, None for texts and bytes.
+    """One answer of a method. `content`: a type for each media type, None for texts and bytes.
 
-    The media type that is answered if the request names none is the first: generated clients that know one
-    per status take that one.
+    The first media type is the default if the request names none: generated clients use the first.
     """
 
     status: int
@@ -95,9 +94,9 @@ class Answer:
 class Operation:
     """A method. `body`: the type of the request's body, by media type. `headers`: the request's, described.
 
-    `name`: a verb and what it acts on, such as `run_cell`. Generated clients have a function of this name, so
-    it must never change. `query`: its parameters, by default those of any request about a session. `needs`:
-    the permissions that its sender must have. `errors`: besides those of every operation. `public`: needs no
+    `name`: a verb and its object, such as `run_cell`. Generated clients have a function of this name, so it
+    must never change. `query`: its parameters, by default the common ones of requests about a session.
+    `needs`: the permissions that its sender must have. `errors`: besides the common ones. `public`: needs no
     token.
     """
 
@@ -114,7 +113,7 @@ class Operation:
 
     @property
     def all_errors(self) -> Errors:
-        """All errors that it may answer with."""
+        """All errors with which the operation may answer."""
         return (*ALWAYS, *(() if self.public else OF_A_PRINCIPAL), *self.errors)
 
 
@@ -133,9 +132,9 @@ def operation(
 
 
 def requires(*permissions: Permission) -> Callable[[F], F]:
-    """Declare which permissions a handler's method needs; a method without this is refused to everybody.
+    """Declare a method's required permissions; without a declaration everybody is refused.
 
-    It is called only if nothing of the request has been refused: its handler's `check` raises what was.
+    The method is called only if the request was not refused; else its handler's `check` raises the refusal.
     """
 
     def attach(method: F) -> F:

@@ -33,7 +33,7 @@ class Form:
 def plain_page(
     title: str, text: str, *, refresh: str = "", link: tuple[str, str] | None = None, form: Form | None = None
 ) -> bytes:
-    """Return a page. `refresh`: as HTML's http-equiv has it. `link`: an address and its text."""
+    """Return a page. `refresh`: HTML's http-equiv value. `link`: an address and its text."""
     again = f'<meta http-equiv="refresh" content="{html.escape(refresh)}">' if refresh else ""
     way = f'<p><a href="{html.escape(link[0])}">{html.escape(link[1])}</a></p>' if link else ""
     button = "" if form is None else form.html

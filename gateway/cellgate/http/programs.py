@@ -1,8 +1,8 @@
 """Requests to programs inside sessions, on a listener and at an origin of their own.
 
-Nothing of the gateway's own interfaces is here, and nothing of this there. A request is let in by a cookie
-that came from a ticket, or by a token; then its head and body go to the program, and the answer comes back,
-as they come. ``ports`` has what may pass and how it is parsed; here is the way between the two connections.
+The gateway's own interfaces are not served here, nor programs there. A request is let in by a cookie that
+came from a ticket, or by a token; then its head and body go to the program, and the answer comes back, both
+as they arrive. ``ports`` has the rules and the parser; this module connects the two sides.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from cellgate_kernels.base.errors import CellgateError, InvalidInput, PortUnansw
 from cellgate_kernels.base.tasks import Supervisor
 
 OWN_PAGES = frozenset({"same-origin", "none"})
-"""What a browser says of a request that a page of this origin, or its user, has made."""
+"""The browser's values for requests that a page of this origin, or its user, has made."""
 IDLE_SECONDS = 3600.0
-"""A WebSocket without a byte either way is closed after this."""
+"""Seconds after which a WebSocket without a byte either way is closed."""
 BROKEN = (OSError, StreamClosedError)
 PROGRAM_FAILURES = (CellgateError, *BROKEN)
-"""How a program's answer may fail; whoever waits for it is told."""
+"""Failures of a program's answer, which are reported to the waiting client."""
 AGAIN_SECONDS = "2"
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The port that a request is about. `path`: as the program gets it."""
+    """The port of a request. `path`: the program's own."""
 
     ports: SessionPorts
     port: int
@@ -61,9 +61,9 @@ class _Target:
 
 
 def _check_page(headers: HTTPHeaders) -> None:
-    """Raise Forbidden for a request by a page of any other origin: a browser says where it is from.
+    """Raise Forbidden for a request by a page of any other origin, by the browser's headers.
 
-    Cookies alone would not tell: they are the same for all ports of a host.
+    Cookies are no proof: they are the same for all ports of a host.
     """
     site = headers.get("Sec-Fetch-Site", "none")
     if site not in OWN_PAGES:
@@ -81,7 +81,7 @@ class ProgramHandler(BaseHandler):
     """One request, whatever its path."""
 
     _own: bytes | None = None
-    """The body of an answer of ours, for when the request is read."""
+    """The body of our own answer, sent once the request is read."""
     _exchange: Exchange | None = None
     _connection: PortConnection | None = None
     _answering: asyncio.Task[None] | None = None
@@ -94,7 +94,7 @@ class ProgramHandler(BaseHandler):
         self._upgrade = False
 
     async def _prepare(self) -> None:
-        """Let the request in, and pass its head on."""
+        """Let the request in, and pass its head on to the program."""
         try:
             self._check_name()
             if self._redirect() or self._redeem():
@@ -111,7 +111,7 @@ class ProgramHandler(BaseHandler):
     # Who is let in
 
     def _check_name(self) -> None:
-        """Check the Host, as on the main listener. Raises Forbidden, and InvalidInput for what is no path."""
+        """Check the Host, as on the main listener. Raises Forbidden, and InvalidInput for an invalid path."""
         name = host_name(self.request.headers.get("Host", ""))
         if not self._served.origin.is_name(name):
             self.services.people.access.check_host(self.request.headers.get("Host", ""))
@@ -123,7 +123,7 @@ class ProgramHandler(BaseHandler):
         return self.request.uri or ""
 
     def _redirect(self) -> bool:
-        """Answer a port's path without the slash that relative links need; return whether it was one."""
+        """Redirect a port's path without the slash that relative links need; return whether it was one."""
         if self._at_own_name:
             return False
         path = parse_path(self._uri)
@@ -144,7 +144,7 @@ class ProgramHandler(BaseHandler):
         return host_name(self.request.headers.get("Host", ""))
 
     def _is_here(self, place: PortPlace) -> bool:
-        """Return whether the request came to this place, so that what was permitted for it holds."""
+        """Return whether the request came to this place, for which the permission was given."""
         if place.host is not None:
             return self._name == place.host
         return not self._at_own_name and self._uri.startswith(f"{place.prefix}/")
@@ -173,19 +173,19 @@ class ProgramHandler(BaseHandler):
             self.set_status(HTTPStatus.SEE_OTHER)
             self._own = b""
         else:
-            # After a link on another site a browser keeps a strict cookie back, redirected or not; after
-            # this page it does not.
+            # After a link on another site a browser does not send a strict cookie, redirected or not; after
+            # this page it does.
             self._own = self._page("Opening", "", f"0; url={location}")
         return True
 
     def _page(self, title: str, text: str, refresh: str = "") -> bytes:
-        """Return a page of ours. `refresh`: when to go where, as HTML has it."""
+        """Return our own page. `refresh`: delay and target, in HTML's form."""
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", POLICY)
         return plain_page(title, text, refresh=refresh)
 
     async def _find_target(self) -> _Target:
-        """Find out who asks for what. Raises NotAuthenticated, Forbidden and NotFound."""
+        """Find the request's login and port. Raises NotAuthenticated, Forbidden and NotFound."""
         for secret in secrets_in(self.request.headers.get_list("Cookie")):
             grant = self._served.tickets.find(secret)
             if grant is not None and self._is_here(grant.place):
@@ -193,7 +193,7 @@ class ProgramHandler(BaseHandler):
         return await self._by_token()
 
     def _by_cookie(self, grant: PortGrant) -> _Target:
-        """Return a browser: only for what its user does, and the pages of this origin. Raises Forbidden."""
+        """Return a browser's target: only for its user's acts and this origin's pages. Raises Forbidden."""
         _check_page(self.request.headers)
         self._enter(grant.login, grant.signed_in)
         ports = grant.open_ports
@@ -202,7 +202,7 @@ class ProgramHandler(BaseHandler):
         return _Target(ports, grant.port, grant.place.prefix, self._path_below(grant.place.prefix))
 
     async def _by_token(self) -> _Target:
-        """Return a program: its token is in the Authorization field, and the session in the path."""
+        """Return a program's target: its token is in the Authorization field, the session in the path."""
         _check_page(self.request.headers)
         given = self.request.headers.get("Authorization", "")
         try:
@@ -244,7 +244,7 @@ class ProgramHandler(BaseHandler):
         return f"{path}?{query}" if query else path
 
     def _is_our_token(self, word: str) -> bool:
-        """Return whether a word, or the Authorization field that it is, lets somebody in here, or might."""
+        """Return whether a word, or the Authorization field with one, lets somebody in here, or might."""
         return self.services.people.access.may_know(word)
 
     # The request
@@ -254,7 +254,7 @@ class ProgramHandler(BaseHandler):
         headers = self.request.headers
         self._upgrade = headers.get("Upgrade", "").lower() == "websocket" and self.request.method == "GET"
         if self._upgrade and ("Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0"):
-            # After the switch both its rest and the program's words would be read from one connection.
+            # After the switch both the body's rest and the client's words would come over one connection.
             raise InvalidInput("A request for a WebSocket can't have a body")
         self._passing = Passing(
             scheme=self.request.protocol,
@@ -285,9 +285,9 @@ class ProgramHandler(BaseHandler):
         )
 
     def _ask_for_body(self) -> None:
-        """Tell a client that waits for it to send the body, as long as no answer can have begun.
+        """Ask a waiting client to send the body, unless an answer may have begun.
 
-        Tornado would do it later, and write into the program's answer.
+        Tornado would do so later, and write into the program's answer.
         """
         expected = self.request.headers.pop("Expect", "").lower() == "100-continue"
         stream = self._stream()
@@ -296,7 +296,7 @@ class ProgramHandler(BaseHandler):
                 stream.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:  # type: ignore[override]
-        """Pass a piece of the body on; what a refused request brings is drained."""
+        """Pass a piece of the body on; a refused request's body is drained."""
         if self._own is not None:
             return None
         if self._exchange is None or self._answering is None:
@@ -319,7 +319,7 @@ class ProgramHandler(BaseHandler):
             sending.cancel()
 
     async def _handle(self, *_: str) -> None:
-        """Tornado calls this with the end of the body."""
+        """Handle the end of the body, with which tornado calls this."""
         try:
             self.check()
             if self._own is not None:
@@ -332,7 +332,7 @@ class ProgramHandler(BaseHandler):
             await self._leave()
 
     async def _answered(self, answering: asyncio.Task[None]) -> None:
-        """Return when the answer is sent. Raises why it can't be, if there is still somebody to tell."""
+        """Return when the answer is sent. Raises the reason why it can't be, if the client still listens."""
         await asyncio.wait({answering})
         error = answering.exception()
         if error is not None and not self.disconnected and not isinstance(error, BROKEN):
@@ -367,7 +367,7 @@ class ProgramHandler(BaseHandler):
         await self._relay(exchange)
 
     async def _pass_back(self, exchange: Exchange) -> None:
-        """Send the head and, as it comes, the body."""
+        """Send the head and, as it arrives, the body."""
         await self.flush()
         async for data in exchange.body():
             self.write(data)

@@ -1,7 +1,7 @@
 """Query parameters as values: the only place that parses the part of a URL after `?`.
 
-An operation declares its parameters as a struct of ``wire.queries``. Other names are refused, as unknown
-fields of a body are, because a misspelt `?puge=true` must not look obeyed. Pure.
+An operation declares its parameters as a struct of ``wire.queries``. Other names are refused, like unknown
+fields of a body: a misspelt `?puge=true` must not look obeyed. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Reader = Callable[[str], Any]
 
 
 def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
-    """Return the parameters; of a name given twice the last counts. Raises InvalidInput that names it."""
+    """Return the parameters; the last value of a repeated name counts. Raises InvalidInput that names it."""
     readers = _readers(kind)
     values = {}
     for name, texts in given.items():

@@ -125,11 +125,11 @@ CONSOLE: tuple[tuple[str, type[BaseHandler]], ...] = (
 """The paths of the page for people: for its browser alone, so they may change with it."""
 
 _NAMED = re.compile(r"\{(\w+)\}")
-# A key or an id is anything but a slash here; the handlers check it, so that a bad one gets a 400 that says
-# why, not a 404.
+# A key or an id is anything but a slash here; the handlers check it, so that a bad one gets a 400 with the
+# reason, not a 404.
 _ONE, _REST = "([^/]*)", "(.*)"
 _ASSET = r"([^?]*\.[A-Za-z0-9]{1,8})"
-"""The name of a file, which ends in a dot and a few letters; what is no file does not.
+"""The name of a file, which ends in a dot and a few letters; other names do not match.
 
 A pattern that could also match without its last part would look at a long path again for each of its dots.
 """

@@ -1,6 +1,6 @@
 """The sender of a request: its address, its token or its browser's sign-in, and its wrong attempts.
 
-``base`` asks it in each request, ``access`` has the policy and ``identity`` knows whose a token is.
+``base`` uses it in each request, ``access`` has the policy and ``identity`` maps tokens to logins.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ RUN_BY_BROWSERS = frozenset(
     {"script", "style", "worker", "sharedworker", "serviceworker", "audioworklet", "paintworklet", "xslt"}
     | {"iframe", "frame", "fencedframe", "object", "embed"}
 )
-"""What `Sec-Fetch-Dest` says of things that would run, or be shown as pages, with our origin."""
+"""Values of `Sec-Fetch-Dest` for content that would run, or be shown as a page, with our origin."""
 
 
 class Sender:
-    """Who sends a request.
+    """The sender of a request.
 
-    `signed_in`: whether the sign-in still holds by whose cookie it was let in; None for any other request.
-    `allowed_origin`: the foreign origin whose page sent it and may read the answer, if there is one.
+    `signed_in`: whether the sign-in of the request's cookie still holds; None without one. `allowed_origin`:
+    the foreign origin of the page that sent it and may read the answer, if any.
     """
 
     def __init__(self, request: HTTPServerRequest, services: Services) -> None:
@@ -83,7 +83,7 @@ class Sender:
     def _sign_in(self) -> Login | None:
         """Return the login of the browser's sign-in, if it counts: for requests of our own page alone.
 
-        Not for what the page would run or show as a page: outputs of sessions are among what can be asked.
+        Not for content that the page would run or show as a page: outputs can be requested, too.
         """
         request = self._request
         if not is_own_page(request.headers, request.protocol, reads=request.method in READING):
@@ -98,17 +98,17 @@ class Sender:
         return login
 
     def counted(self, error: CellgateError) -> CellgateError:
-        """Return the error or, for one wrong token too many of the same address, a refusal that says so."""
+        """Return the error or, after one wrong token too many of the same address, a refusal."""
         if not isinstance(error, NotAuthenticated) or not error.is_attempt:
             return error
         wait = self._services.people.attempts.failed(self.origin)
         return error if wait is None else _too_many(wait, error)
 
     def check_attempts(self, ask: Ask | None = None) -> None:
-        """Check this before somebody else is asked about a token. Raises TooManyAttempts.
+        """Check the attempts before another service is asked about a token. Raises TooManyAttempts.
 
-        Who sent too many wrong ones does not make us ask about the next one. `ask`: the question; one about a
-        token that was good lately is asked in any case, as others may come from the same address.
+        After too many wrong tokens, we don't ask about the next one. `ask`: the question; a recently valid
+        token is always checked, as others may share the address.
         """
         if ask is not None and ask.known:
             return

@@ -1,6 +1,6 @@
-"""What handlers may use: the parts of a running gateway in five groups, which ``server.assembly`` opens.
+"""The parts of a running gateway for handlers, in five groups, which ``server.assembly`` opens.
 
-A handler names the group of what it needs, as in ``services.people.usage``. The groups have no behaviour.
+A handler names the group of the part that it needs, as in ``services.people.usage``. Groups do nothing.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What kernels can be had, and where they come from.
+    """The available kernels, and their sources.
 
     `open_network`: whether they have a network in any case, by the operator's choice of backend. `ways`: how
-    each kernelspec's kernels start. `containers`: what is said of containers that several sessions share.
+    each kernelspec's kernels start. `containers`: the notice about containers that several sessions share.
     """
 
     backend: str
@@ -71,10 +71,10 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Who may come in, by what, and how much each may use.
+    """The users, their ways to sign in, and their quotas.
 
-    `sign_ins`: those of browsers at the console. `provider`: where browsers sign in at an identity provider,
-    if they can; `hub`: the same at a JupyterHub.
+    `sign_ins`: browsers' at the console. `provider`: the identity provider where browsers sign in, if any;
+    `hub`: the JupyterHub.
     """
 
     access: AccessPolicy
@@ -88,7 +88,7 @@ class People:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The sessions, and what is done with them and their records."""
+    """The sessions, and the operations on them and their records."""
 
     manager: SessionRegistry
     terms: SessionTerms
@@ -103,7 +103,7 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """How the gateway presents itself. `keep_alive`: seconds between keep-alives on a quiet stream.
+    """The gateway's own presentation. `keep_alive`: seconds between keep-alives on a quiet stream.
 
     `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root. `owner`:
     the id of this gateway, which its answers name. `assets`: the console's. `doors`: the names of those for

@@ -37,7 +37,7 @@ _WRITERS: dict[Format, Callable[[EventRow], tuple[bytes, ...]]] = {
 
 
 def _seen(flushed: asyncio.Future[None]) -> None:
-    """Take note of a failed write, so that it is not reported as unnoticed."""
+    """Retrieve a failed write's error, so that it is not reported as unretrieved."""
     if not flushed.cancelled():
         flushed.exception()
 
@@ -49,7 +49,7 @@ async def _next(batches: Batches) -> list[EventRow] | None:
 def event_position(handler: BaseHandler) -> int:
     """Return the seq after which to send events: `after` or Last-Event-ID, or 0. Raises InvalidInput.
 
-    The later of both: a browser's EventSource that connects again sends the address of the first time.
+    The later of both: when a browser's EventSource reconnects, it repeats its first address.
     """
     after = handler.query(EventsQuery).after or 0
     last = handler.request.headers.get("Last-Event-ID")
@@ -66,7 +66,7 @@ class StreamingHandler(BaseHandler):
     def initialize(self, services: Services) -> None:
         super().initialize(services)
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Sends keep-alives once a position in line was told.
+        # Sends keep-alives once a position in line was sent.
         self._heart: asyncio.Task[None] | None = None
 
     def on_connection_close(self) -> None:
@@ -81,9 +81,9 @@ class StreamingHandler(BaseHandler):
 
     @asynccontextmanager
     async def waiting(self, form: Format) -> AsyncIterator[Callable[[int], None] | None]:
-        """Within it, a session may be made, whose position in line a client that streams is to know.
+        """Within it, a session may be opened; a streaming client learns its position in line.
 
-        What it yields tells that position; the first one begins the answer. From then on there are
+        It yields a function that sends the position; the first call begins the answer. From then on there are
         keep-alives, and a refusal is the answer's last line. In all other cases nothing has been answered.
         """
         try:
@@ -101,7 +101,7 @@ class StreamingHandler(BaseHandler):
                 await asyncio.wait([self._heart])
 
     def answer_last(self, model: Any, form: Format, status: int) -> None:
-        """Answer with JSON; in an answer that has begun, or that is to be lines, it is the last line."""
+        """Answer with JSON, as the last line if the answer has begun or consists of lines."""
         if form is Format.JSON:
             self.answer(model, status)
             return
@@ -123,7 +123,7 @@ class StreamingHandler(BaseHandler):
             self._write_aside(KEEP_ALIVE[form])
 
     def _write_aside(self, line: bytes) -> None:
-        """Write a line that nobody waits for: there are few, as long as a claim waits."""
+        """Write a line without waiting: there are few while a claim waits."""
         if not self.disconnected:
             self.write(line)
             self.flush().add_done_callback(_seen)
@@ -156,12 +156,12 @@ class StreamingHandler(BaseHandler):
             await self.write_parts(await self.encoded(rows, form))
 
     async def encoded(self, rows: list[EventRow], form: Format) -> list[bytes]:
-        """Return what is written of these events."""
+        """Return the bytes to write for these events."""
         write = _WRITERS[form]
         return [part for row in rows for part in write(row)]
 
     def sign_of_life(self, form: Format) -> bytes:
-        """Return what is written when it has been quiet for a while."""
+        """Return the bytes to write after a quiet while."""
         return KEEP_ALIVE[form]
 
     async def _await_batch(

@@ -1,7 +1,7 @@
-"""Traces, as the gateway sees them: reports of requests, claims and cells, and of the request behind each.
+"""The gateway's view of traces: reports of requests, claims and cells, and of the request behind each.
 
-A `Tracer` makes no spans: it is used unless an operator switches traces on, and costs a call. The one that
-makes spans is ``server.tracing``. Reports have ids and causes, never code, output, queries or tokens.
+A `Tracer` makes no spans: it is used unless an operator switches traces on, and costs one call.
+``server.tracing`` makes spans. Reports have ids and causes, never code, output, queries or tokens.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Tracer:
     def request(
         self, request: HTTPServerRequest, principal: str, is_token: IsToken = nothing_known
     ) -> RequestSpan | None:
-        """Begin a request, for which the calling task works from now on; return its span, if it has one."""
+        """Begin a request, for which the calling task works from now on; return its span, if any."""
         return None
 
     def origin(self) -> object:
-        """Return what the calling task works for, to be given to `within` later."""
+        """Return the work that the calling task is for, to be given to `within` later."""
         return None
 
     def within(self, origin: object) -> AbstractContextManager[object]:

@@ -23,7 +23,7 @@ from cellgate.http.listener.streams import ClientStream
 from cellgate_kernels.base.threads import Lane
 
 WIDE = 512 * 1024
-"""Size from which a body is worth it, in bytes."""
+"""Bytes above which a body is sent this way."""
 
 _TURN = 8 * 1024 * 1024  # bytes a thread sends in one turn at most: others need the threads too
 _PATIENCE = 5  # milliseconds for which a thread waits for a full socket; then the loop waits
@@ -57,8 +57,8 @@ def can_send(connection: object) -> bool:
 async def send_file(connection: HTTP1Connection, descriptor: int, start: int, end: int, lane: Lane) -> bool:
     """Send a file's bytes from `start` to `end` as the whole body, after the headers have been flushed.
 
-    Threads send what the socket takes, and wait for it no longer than `_PATIENCE`: a fast client need not
-    wait for the loop, and a slow one occupies no thread. Returns False if the file has become shorter.
+    Threads send as much as the socket accepts, and wait for it no longer than `_PATIENCE`: a fast client need
+    not wait for the loop, and a slow one occupies no thread. Returns False if the file has become shorter.
     Raises StreamClosedError when the client leaves.
     """
     stream = connection.stream

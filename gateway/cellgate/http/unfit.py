@@ -1,9 +1,9 @@
-"""Why a body does not fit, in the words of JSON: what ``base`` says of a body that a decoder has refused.
+"""Explains in the words of JSON why a body does not fit, after a decoder has refused it. For ``base``.
 
-The decoder's own words are Python's ("Expected `float | null`, got `str` - at `$.timeout`"), and it names an
-unknown field but not the known ones, one of which was meant. Unknown query parameters are told in the same
-words. Texts in here may be a client's, as long as a body: they are cut before they are shown or compared, and
-each is read once. Pure.
+The decoder's message is in Python's words ("Expected `float | null`, got `str` - at `$.timeout`"), and it
+names an unknown field but not the known ones, one of which was meant. Messages about unknown query parameters
+have the same form. Texts in here may be a client's, as long as a body: they are cut before they are shown or
+compared, and each is read once. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import inspect
 from cellgate_kernels.base.errors import nearest
 
 MOST_SHOWN: Final = 60
-"""Characters of a client's name that are repeated."""
+"""Most characters of a client's name that are repeated."""
 _MOST_PATH: Final = 200
 _EXPECTED: Final = {
     "str": "a string",
@@ -46,14 +46,14 @@ _OUT_OF_RANGE: Final = "umber out of range"
 
 
 def unfit(told: str, kind: type[Any]) -> str:
-    """Why a body is no `kind`, for the client. `told`: the decoder's words."""
+    """Return why a body is not a `kind`, for the client. `told`: the decoder's message."""
     problem, path = _parted(told)
     described = _described(kind)  # type: ignore[arg-type]  # a class is hashable
     return f"The request body does not fit: {_why(problem, path, _at(described, path))}"
 
 
 def _why(problem: str, path: str, described: inspect.Type | None) -> str:
-    """Return the problem of the value at the path, which should be as it is `described`."""
+    """Return the problem of the value at the path, whose type is `described`."""
     subject = _subject(path)
     if problem.startswith(_UNKNOWN):
         name = problem[len(_UNKNOWN) :].removesuffix("`")
@@ -74,9 +74,9 @@ def _why(problem: str, path: str, described: inspect.Type | None) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], *, within: str = "") -> str:
-    """Return the message for an unknown name: the one that was probably meant, and all that there are.
+    """Return the message for an unknown name: the one that was probably meant, and all known ones.
 
-    `what` is named: a field, a parameter. `within`: the path of the object that has it.
+    `what`: its kind, such as a field or a parameter. `within`: the path of its object.
     """
     names = list(known)
     near = nearest(name, names)
@@ -86,7 +86,7 @@ def unknown(what: str, name: str, known: Iterable[str], *, within: str = "") -> 
 
 
 def shown(text: str) -> str:
-    """Return a client's text as it may be repeated: cut, and without control characters."""
+    """Return a client's text fit to be repeated: cut, and without control characters."""
     cut = text[:MOST_SHOWN]
     if not cut.isprintable():
         cut = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in cut)
@@ -94,10 +94,10 @@ def shown(text: str) -> str:
 
 
 def _parted(told: str) -> tuple[str, str]:
-    """Return the fault and the value's path, such as ``cells[3].code``; an empty one for the whole body.
+    """Return the fault and the value's path, such as ``cells[3].code``; an empty path for the whole body.
 
-    A field of the body itself may be named like the end of such a text. Then its client reads of a field that
-    is not there, and nobody else does.
+    A field of the body itself may be named like the end of such a text. Then its own client alone reads of a
+    field that does not exist.
     """
     problem, at, place = told.rpartition(_AT)
     if at and problem and len(place) <= _MOST_PATH:
@@ -125,7 +125,7 @@ def _described(kind: type[Any]) -> inspect.Type:
 
 
 def _at(described: inspect.Type | None, path: str) -> inspect.Type | None:
-    """Return the type of the value at a path; None if it is not the same for all that may be there."""
+    """Return the type of the value at a path; None if different types may be there."""
     for step in _STEP.finditer(f".{path}" if path else ""):
         described = _bare(described)
         if isinstance(described, inspect.StructType):
@@ -141,7 +141,7 @@ def _at(described: inspect.Type | None, path: str) -> inspect.Type | None:
 
 
 def _bare(described: inspect.Type | None) -> inspect.Type | None:
-    """Return a type without what is said about it, and without None beside it."""
+    """Return a type without its annotations, and without None beside it."""
     while isinstance(described, inspect.Metadata | inspect.UnionType):
         if isinstance(described, inspect.Metadata):
             described = described.type
@@ -154,14 +154,14 @@ def _bare(described: inspect.Type | None) -> inspect.Type | None:
 
 
 def _choices(described: inspect.Type | None) -> str:
-    """Return the values that there are, if they are few."""
+    """Return the possible values, if they are few."""
     if not isinstance(described, inspect.LiteralType):
         return ""
     return _either([msgspec.json.encode(value).decode() for value in described.values])
 
 
 def _types(expected: str) -> str:
-    """JSON's words for the decoder's types; that a field may be null too is told of one that must be."""
+    """Return JSON's words for the decoder's types; null is named only for a field that must be null."""
     names = expected.split(" | ")
     return _either([_EXPECTED.get(name, name) for name in names if name != "null"] or [_EXPECTED["null"]])
 

@@ -23,9 +23,9 @@ _NEEDED = ("nbconvert", "nh3", "tinycss2")
 _STYLE = re.compile(r"<style[^<>]*+>([^<]*+)</style>")
 _BODY = '<body class="jp-Notebook" data-jp-theme-light="true" data-jp-theme-name="JupyterLab Light"><main>'
 _SHOWN = (".jp-OutputArea-output", ".jp-MarkdownOutput")
-"""What cells show in nbconvert's page: an output, and a cell of Markdown."""
+"""The parts of nbconvert's page that cells control: an output, and a cell of Markdown."""
 _KEPT_IN_PLACE = ".jp-Cell, .jp-Cell-outputWrapper, .jp-OutputArea-child { contain: layout paint !important }"
-"""What a cell shows stays in its place, however it is positioned: it covers no code and no other cell."""
+"""Keeps a cell's output in its place, however it is positioned: it covers no code and no other cell."""
 _TICKS = re.compile("`+")
 _EXTENSION = re.compile(r"\.\w{1,10}", re.ASCII)
 
@@ -86,7 +86,7 @@ def convert(notebook: str, form: str) -> str:
 
 
 def _show_undone(node: Any) -> None:
-    """Let a reader see what the cells were that a rollback undid; a script is without them."""
+    """Show a reader which cells a rollback undid; a script is without them."""
     for cell in node.cells:
         known = cell.metadata.get("cellgate")
         if cell.cell_type == "raw" and isinstance(known, Mapping) and known.get("undone"):
@@ -96,7 +96,7 @@ def _show_undone(node: Any) -> None:
 
 
 def _make_still(node: Any, form: str, typeset: Callable[[str], str | None] = lambda _: None) -> None:
-    """Leave of each output what the form shows; nbconvert passes over types that it does not know."""
+    """Reduce each output to the type that the form shows; nbconvert ignores types that it does not know."""
     import nbformat  # noqa: PLC0415
 
     from cellgate.record.export.stills import still  # noqa: PLC0415
@@ -135,7 +135,7 @@ def _html(node: Any) -> str:
     body = formulas.filled(sanitise.markup(_text(cells, node)))
     # The styles of an empty page are nbconvert's own; those of the outputs follow, as in the original page.
     empty = _text(exporter(), v4.new_notebook())  # type: ignore[no-untyped-call]
-    # They are for what cells show alone: else they could hide what is around it, or undo what keeps it there.
+    # Limited to outputs of cells: otherwise they could hide other parts of the page, or undo that limit.
     limited = (sanitise.rules(css, _SHOWN) for css in found)
     styles = [*_STYLE.findall(empty), _KEPT_IN_PLACE, *limited]
     return document(_title(node.metadata), "\n".join(styles), f"{_BODY}{body}</main></body>")

@@ -1,8 +1,8 @@
-"""LaTeX in pages as MathML, which browsers draw without a script; what is no formula stays as its source.
+"""LaTeX in pages as MathML, which browsers draw without a script; other text stays as its source.
 
-latex2mathml (the extra ``html``) reads the formulas. What it makes is taken apart and written again here,
-with listed elements, attributes and values only, so that it can hold nothing but a formula. ``sanitise``
-removes all MathML of outputs; so ours gets into the page after that, at places that nobody can guess.
+latex2mathml (the extra ``html``) reads the formulas. Its result is taken apart and written again here, with
+listed elements, attributes and values only, so that it can hold nothing but a formula. ``sanitise`` removes
+all MathML of outputs; so ours gets into the page afterwards, at unguessable places.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from importlib.util import find_spec
 from typing import Any
 
 LONGEST = 4000
-"""Characters of a formula that is typeset; a longer one is shown as its source."""
+"""Most characters of a formula that is typeset; a longer one is shown as its source."""
 MOST = 100_000
-"""Characters of all formulas of a page that are typeset; the markup has some fifty times as many."""
+"""Most characters of all formulas of a page that are typeset; the markup has some fifty times as many."""
 DEEPEST = 40
-"""Levels of braces and the like in LaTeX."""
+"""Most levels of braces and the like in LaTeX."""
 DEEPEST_MARKUP = 200
-"""Levels of elements; fractions and roots nest without a brace."""
+"""Most levels of elements; fractions and roots nest without a brace."""
 
-# Definitions could double what they are called with, again and again.
+# A definition could double its arguments, again and again.
 _DEFINES = re.compile(
     r"\\(?:(?:re)?new(?:command|environment)|providecommand|DeclareMathOperator|[egx]?def|let)(?![a-zA-Z])"
 )
@@ -39,7 +39,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _FRAMES = _words("equation equation* displaymath math multline multline* gather gather*")
-"""Environments that are there for the place of a formula, and are none of its parts."""
+"""Environments that only place a formula and are not a part of it."""
 _OF_FORMULAS = _words("""
     align align* aligned array bmatrix Bmatrix cases matrix pmatrix smallmatrix split vmatrix Vmatrix
 """)
@@ -47,7 +47,7 @@ ELEMENTS = _words("""
     math menclose mfrac mi mmultiscripts mn mo mover mpadded mphantom mprescripts mroot mrow ms mspace msqrt
     mstyle msub msubsup msup mtable mtd mtext mtr munder munderover none
 """)
-"""What a formula is made of."""
+"""All elements of formulas."""
 _ATTRIBUTES = _words("""
     accent accentunder columnalign columnlines columnspacing depth display displaystyle fence form height
     largeop linethickness lspace mathbackground mathcolor mathsize mathvariant maxsize minsize movablelimits
@@ -57,7 +57,7 @@ _VALUE = re.compile(r"[A-Za-z0-9 #%.+-]{1,200}")
 
 
 class Formulas:
-    """The formulas of one page: `place` gives what stands for one until `filled` puts it in."""
+    """The formulas of one page: `place` returns a placeholder, which `filled` replaces."""
 
     def __init__(self) -> None:
         self._mark = secrets.token_hex(16)
@@ -65,7 +65,7 @@ class Formulas:
         self._left = MOST if find_spec("latex2mathml") is not None else 0
 
     def place(self, latex: str, *, block: bool) -> str | None:
-        """Return what stands for a formula without delimiters; None for what is shown as its source."""
+        """Return the placeholder of a formula without delimiters; None if it is shown as its source."""
         if len(latex) > min(LONGEST, self._left):
             return None
         self._left -= len(latex)
@@ -73,13 +73,13 @@ class Formulas:
         if made is None:
             return None
         self._made.append(made)
-        # An element: with its quotation marks it can't stand in an attribute, where no MathML may get.
+        # An element: because of its quotation marks it can't be in an attribute, where MathML must not get.
         return f'<b id="formula-{self._mark}-{len(self._made) - 1}"></b>'
 
     def of_output(self, text: str) -> str | None:
         """Return markup for the LaTeX of an output, if the whole of it is a formula."""
         found = only_formula(text)
-        # With one sign it stands in a line, at the left as other outputs do.
+        # With one sign it is in a line, at the left like other outputs.
         in_line = re.match(r"\s*\$(?!\$)", text) is not None
         place = None if found is None else self.place(found, block=not in_line)
         return None if place is None else f'<div class="math">{place}</div>'
@@ -112,7 +112,7 @@ def environment(text: str) -> str | None:
 
 
 def mathml(latex: str, *, block: bool) -> str | None:
-    """Return a formula as MathML; None for what is no formula, or would take too much."""
+    """Return a formula as MathML; None if it is not one, or would take too much."""
     if not latex.strip() or len(latex) > LONGEST or _DEFINES.search(latex) or _depth(latex) > DEEPEST:
         return None
     from latex2mathml.converter import Converter  # noqa: PLC0415 - an extra, and slow to load
@@ -137,7 +137,7 @@ def _depth(latex: str) -> int:
 
 
 def _written(element: Any, depth: int = 0) -> Iterator[str]:
-    """Yield the element as markup. Raises ValueError for what is no formula, such as an unknown command."""
+    """Yield the element as markup. Raises ValueError if it is no formula, such as an unknown command."""
     told = element.text or ""
     if element.tag not in ELEMENTS or depth > DEEPEST_MARKUP or told.startswith("\\"):
         raise ValueError(element.tag)

@@ -1,9 +1,9 @@
 """Input and output of jobs in unnamed files, on disk rather than in memory.
 
 A session's notebook can be as large as all its outputs together, and so can the result of a job. Files are
-written and read in threads, and disappear when closed. They may be asked to give way to others before that
-(``spill_ledger``), as long as they wait for a turn or for a client just as while they are used. This module
-knows no jobs; ``jobs`` runs them.
+written and read in threads, and disappear when closed. Before that they may have to give way to others
+(``spill_ledger``), while they wait for a turn or for a client as well as in use. This module knows no jobs;
+``jobs`` runs them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ GIVEN_WAY = "Others got the room on the gateway's disk that this had; try again 
 class JobFile:
     """A job's stdin, which is written in order, or its stdout, which the job writes.
 
-    A context manager that closes the `file`. `open_space`: for what it takes on the disk, which is its
-    principal's. `ends`: closes it; the threads there read and write it, too.
+    A context manager that closes the `file`. `open_space`: opens its principal's space on the disk. `ends`:
+    closes the file; its threads read and write the file, too.
     """
 
     def __init__(self, folder: Path, open_space: Opener, ends: SpillEnds) -> None:
@@ -59,9 +59,9 @@ class JobFile:
         return read if read is not None and time.monotonic() - read >= STALLED else None
 
     def give_way(self, *, to_own: bool) -> bool:
-        """Be empty from now on, to make room for others; not for the same principal, unless nobody reads it.
+        """Empty the file for good, to make room for others; for the same principal only if nobody reads it.
 
-        Whoever uses it then fails, whatever a job has made of it in the meantime.
+        Its users then fail, whatever a job has written meanwhile.
         """
         if self._gave_way or not self._space.held or (to_own and self.stalled_since() is None):
             return False
@@ -70,7 +70,7 @@ class JobFile:
         return True
 
     def check(self) -> None:
-        """Raise StorageFull if it gave way."""
+        """Raise StorageFull if the file gave way."""
         if self._gave_way:
             raise StorageFull(GIVEN_WAY)
 
@@ -100,7 +100,7 @@ class JobFile:
         self.file.write([part])
 
     async def count(self) -> None:
-        """Count what a job has written. Raises StorageError."""
+        """Count a job's written bytes. Raises StorageError."""
         self.check()
         try:
             await self._lane.run(self._space.take, max(0, self.size - self._space.held))
@@ -108,7 +108,7 @@ class JobFile:
             raise self.explained(error) from error
 
     async def take(self, parts: AsyncGenerator[bytes, None]) -> None:
-        """Append all parts as they are generated. Raises StorageError, and what generating them raises."""
+        """Append all parts as they are generated. Raises StorageError, and the errors of the generator."""
         async with aclosing(parts):
             async for part in parts:
                 await self.write(part)
@@ -133,7 +133,7 @@ class JobFile:
         except OSError as error:
             self.check()
             raise StorageError(f"A copy of this session can't be read: {in_brief(error)}") from error
-        # It may have been emptied after that.
+        # The file may have been emptied during the read.
         self.check()
         return part
 

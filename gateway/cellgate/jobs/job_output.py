@@ -1,6 +1,6 @@
-"""Writes the result of a job from inside its process; imports nothing that a job does not need anyway.
+"""Writes the result of a job from inside its process; imports only what every job needs.
 
-``jobs`` starts the process and knows what its exit code means.
+``jobs`` starts the process and interprets its exit code.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ DEADLINE = 300.0
 MEMORY = 4 * GIB
 NICE = 10
 MOST_SAID = 2000
-"""Bytes of the end of what a job says that the log shows."""
+"""Most bytes of the end of a job's messages in the log."""
 
 
 class Jobs:
@@ -50,7 +50,7 @@ class Jobs:
         self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, deadline, refusal)
 
     def file(self, principal: str) -> JobFile:
-        """Return a new file, for a job of this principal's to read or to write. Raises StorageError."""
+        """Return a new file for a job of this principal. Raises StorageError."""
         return JobFile(self._folder, partial(self._ledger.open, principal), self._ends)
 
     async def finished(self) -> None:
@@ -89,7 +89,7 @@ class Jobs:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        # What it read, or wrote, may have gone meanwhile.
+        # Its input, or output, may have given way meanwhile.
         given.check()
         made.check()
         if process.returncode == os.EX_IOERR or (process.returncode and made.size >= room):
@@ -123,7 +123,7 @@ class Jobs:
 
 
 async def _end_of(stream: asyncio.StreamReader) -> bytes:
-    """Return the end of what comes, however much that is: hostile outputs may make a job say anything."""
+    """Return the end of a stream, however long: hostile outputs may make a job print anything."""
     said = b""
     while part := await stream.read(PART):
         said = (said + part)[-MOST_SAID:]

@@ -16,7 +16,7 @@ from cellgate.jobs.formulas import Formulas, environment
 
 
 class _Renderer(IPythonRenderer):
-    """nbconvert's renderer, which leaves formulas to scripts; here those that can be are typeset."""
+    """nbconvert's renderer leaves formulas to scripts; this one typesets them where possible."""
 
     def __init__(self, formulas: Formulas, attachments: Any) -> None:
         super().__init__(escape=False, attachments=attachments)

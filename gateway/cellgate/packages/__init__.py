@@ -1,1 +1,1 @@
-"""Packages of sessions: what may be installed, how wheels are fetched, cached and given to kernels."""
+"""Packages of sessions: the operator's policy, and how wheels are fetched, cached and given to kernels."""

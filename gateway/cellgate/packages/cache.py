@@ -1,9 +1,9 @@
 """A cache of unpacked, compiled wheels, shared by all sessions, and of locks that save running the resolver.
 
-Content-addressed: an entry is named by the SHA-256 of its wheel and the Python it is compiled for; it is
-compiled some time after it is added. Kernels get read-only hard links to its files, so evicting an entry
-takes nothing away from them. When the cache is too large, the least recently used entries are evicted. Only
-one gateway uses it. All methods block and belong in a thread.
+Content-addressed: an entry is named by the SHA-256 of its wheel and the Python that it is compiled for; it is
+compiled some time after it is added. Kernels get read-only hard links to its files, so they keep the files of
+an evicted entry. When the cache is too large, the least recently used entries are evicted. Only one gateway
+uses it. All methods block and belong in a thread.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ TREE = "tree"
 META = "meta.json"
 CACHED = "__pycache__"
 MOST_LOCKS = 10_000
-"""Locks that are kept; above that those that were made first are dropped."""
+"""Most locks that are kept; beyond, the oldest are dropped."""
 LOOK_AFTER = 500
-"""Locks that are made between two looks at how many there are."""
+"""Number of new locks after which all are counted again."""
 _KEY = re.compile(r"[0-9a-f]{64}-[0-9]{2,5}", re.ASCII)
 _COPY_INSTEAD = {errno.EXDEV, errno.EMLINK, errno.EPERM}
 
@@ -90,7 +90,7 @@ class WheelCache:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def get(self, key: str) -> Wheel | None:
-        """Return the wheel of this entry, which is marked as just used."""
+        """Return the wheel of this entry, and mark it as just used."""
         meta = self._wheels / key / META
         try:
             wheel = msgspec.json.decode(meta.read_bytes(), type=Wheel)
@@ -100,7 +100,7 @@ class WheelCache:
         return wheel
 
     def adopt(self, entries: Iterable[CacheEntry]) -> list[Wheel]:
-        """Take over finished folders; entries that exist already are left as they are."""
+        """Take over finished folders; existing entries are left alone."""
         wheels = []
         for entry in entries:
             wheel = Wheel(entry.name, entry.version, entry.sha256, entry.key, folder_bytes(entry.tree))
@@ -123,7 +123,7 @@ class WheelCache:
         """Add a wheel's bytecode, which is laid out below `compiled` as the sources are below its tree."""
         entry = self._wheels / wheel.key
         if _meta(entry) is None:
-            return  # it was evicted
+            return  # the entry was evicted
         for name in _files(compiled):
             source = compiled / name
             target = entry / TREE / Path(name).parent / CACHED / source.name
@@ -177,13 +177,13 @@ class WheelCache:
         return known if len(known) == len(wheels) else None
 
     def keep_lock(self, digest: str, wheels: Sequence[Wheel]) -> None:
-        """Remember which wheels a list of requirements needs."""
+        """Store the wheels that a list of requirements needs."""
         draft = self._locks / f"{digest}.new"
         draft.write_bytes(msgspec.json.encode(PackageLock(list(wheels))))
         draft.replace(self._locks / digest)
         self._unlooked += 1
         if self._unlooked >= LOOK_AFTER:
-            # Requirements for wheels that are all there are written in any number of ways, and evict nothing.
+            # Variants of requirements for cached wheels make new locks without evicting anything.
             self._drop_old_locks()
 
     def link(self, wheel: Wheel, site: Path, but: Collection[str] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""Packages that a cell asks for: by lines that run pip or, if the request says so, by its imports.
+"""Packages that a cell requests: by lines that run pip or, if its request allows, by its imports.
 
 It acts before the cell is sent and after it has ended; the cell itself is sent unchanged. A line such as
 ``%pip install`` then runs the kernel's own pip, which finds the packages already installed and says so. An
@@ -32,8 +32,8 @@ TEMPORARY = "temporary"
 
 
 class CellPackages:
-    """A hook for a session's cells, one at a time: installs what each asks for, and afterwards removes what
-    was for that cell only. A refusal or a failure ends the cell.
+    """A hook for a session's cells, one at a time: installs the packages that each requests, and afterwards
+    removes the temporary ones. A refusal or a failure ends the cell.
     """
 
     def __init__(self, host: PackagesHost) -> None:
@@ -41,18 +41,18 @@ class CellPackages:
         self._temporary: tuple[str, ...] = ()
 
     async def before(self, run: ExecutionRun) -> None:
-        """Install what the cell asks for."""
+        """Install the cell's packages."""
         self._temporary = ()
         self._temporary = await _install_for(run, self._host)
 
     async def after(self, run: ExecutionRun) -> None:
-        """Remove the packages that were for this cell only."""
+        """Remove the packages that were for this cell alone."""
         if self._temporary and not self._host.packages.closed:
             await self._host.packages.change(self._host, Change(uninstall=self._temporary), run.record.emit)
 
 
 async def _install_for(run: ExecutionRun, host: PackagesHost) -> tuple[str, ...]:
-    """Install what the cell asks for; returns the names to uninstall after it.
+    """Install the cell's packages; return the names to uninstall after it.
 
     A refusal or a failure ends the execution with an error that says why, and the cell does not run.
     """

@@ -1,9 +1,9 @@
 """Runs a child program to its end: uv, or a compilation.
 
-It gets its own process group, exactly the given environment, a deadline, and a limit on what it writes below
-a folder. The end of its output is kept, to be searched and logged; no client sees it. Its stdout may go into
-a file in that folder instead. When waiting for it is cancelled, its whole group is killed; when this process
-dies, the kernel of the operating system kills it.
+It gets its own process group, exactly the given environment, a deadline, and a limit on its files below a
+folder. The end of its output is kept, to be searched and logged; no client sees it. Its stdout may go into a
+file in that folder instead. When the waiting task is cancelled, the child's whole group is killed; when this
+process dies, the operating system kills the child.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MOST_ENTRIES = 1_000_000
 FAR_TOO_MUCH = 1 << 62
 MEMORY = 4 * GIB
 LOOK = 0.25
-"""Seconds between two checks of how much was written, at least."""
+"""Least seconds between two checks of the folder's size."""
 PAUSE = 4
-"""The pause after a check, as a multiple of how long it took."""
+"""The pause after a check, as a multiple of its duration."""
 LOW_PRIORITY = 10
 
 

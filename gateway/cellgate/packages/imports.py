@@ -1,8 +1,8 @@
 """The modules that a cell may import, and the distributions that provide them.
 
 Pure, in linear time. Modules and distributions mostly have the same name; the table lists well-known
-exceptions. Which names are imported, and which of them are missing, is not decided here: the kernel is asked,
-because parsing what a client sends may take seconds.
+exceptions. The kernel decides which names are imported, and which of them are missing, because parsing a
+client's code may take seconds.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def python_of(code: str) -> str:
 def names_at_imports(code: str) -> frozenset[str]:
     """Return all names on lines of Python code that may be imports: modules and others.
 
-    As Python knows them, in the form NFKC. Without those that are too long for a package's name: the time
-    of normalising one grows with the square of its length.
+    In Python's form, NFKC. Names too long for a package's are left out: the time of normalising one grows
+    with the square of its length.
     """
     lines = _LINE_END.split(code.replace("\\\r\n", " ").replace("\\\n", " "))
     names = {name for line in lines if "import" in line for name in _NAME.findall(line)}

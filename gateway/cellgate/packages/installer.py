@@ -1,4 +1,4 @@
-"""Turns requirements into wheels in the cache, using uv for what is not cached; shared by all sessions.
+"""Turns requirements into wheels in the cache, using uv for missing ones; shared by all sessions.
 
 It applies the operator's policy, limits the number of concurrent installs, and lets identical requests wait
 for one another. It knows kernels only as ``uv.Target``; ``session`` puts packages into kernels. Wheels are
@@ -41,7 +41,7 @@ from cellgate_kernels.specs.catalog import KernelspecCatalog
 MOST_AT_ONCE = 2
 MOST_WAITING = 16
 PATIENCE = 600.0
-"""Seconds that each of these waits at most."""
+"""Most seconds that a request waits for its turn."""
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -76,14 +76,14 @@ class Installer:
         self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, PATIENCE, refusal, retry_after=10)
         self._compiling = asyncio.Semaphore(1)
         self._same: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """Of each principal's identical requests, of which one at most waits for a turn."""
+        """Each principal's identical requests, of which at most one waits for a turn."""
         self._installing: dict[str, asyncio.Event] = {}
-        """Requests that have their turn, whoever's they are, and when they are over."""
+        """Requests in their turn, of all principals, with a future for the end of each."""
         self._changing = asyncio.Lock()
         self._tasks = Supervisor()
 
     def target(self, kernel: Kernel) -> UvTarget:
-        """Return the kernel's Python, which wheels must fit. Raises InvalidInput if it can have none."""
+        """Return the kernel's Python, which wheels must fit. Raises InvalidInput without packages for it."""
         environment = kernel.environment
         if environment is None:
             raise InvalidInput(
@@ -101,7 +101,7 @@ class Installer:
     ) -> list[Wheel]:
         """Return the wheels that `change` adds to those of kernel and session, after caching them.
 
-        `principal`: whose session it is.
+        `principal`: the session's owner.
 
         `installed`: the session's versions by canonical name. Raises PackagesNotAllowed, PackageError and its
         subclasses, QuotaExceeded, QueueFull, StorageError.
@@ -115,7 +115,7 @@ class Installer:
         digest = self._digest(wanted, kept, target)
         async with self._same.setdefault((principal, digest), asyncio.Lock()):
             while True:
-                # Only one that has its turn is waited for: another principal's may not get one for long.
+                # Only a request in its turn is waited for: another principal's may not get one for long.
                 if (running := self._installing.get(digest)) is not None:
                     await running.wait()
                 wheels = await self._cached(change, digest)
@@ -135,12 +135,12 @@ class Installer:
                         return wheels
 
     async def _cached(self, change: Change, digest: str) -> list[Wheel] | None:
-        """Return the wheels of a request that was resolved lately; an upgrade is resolved each time."""
+        """Return the wheels of a recently resolved request; an upgrade is resolved each time."""
         return None if change.upgrade else await asyncio.to_thread(self.cache.lock, digest)
 
     @contextmanager
     def _telling(self, digest: str) -> Iterator[None]:
-        """Let identical requests know that this one has its turn, until it is over."""
+        """Show identical requests that this one has its turn, until it is over."""
         over = self._installing[digest] = asyncio.Event()
         try:
             yield
@@ -149,7 +149,7 @@ class Installer:
             over.set()
 
     def _digest(self, wanted: Change, kept: Mapping[str, str], target: UvTarget) -> str:
-        """Return a hash of all that a lock depends on: an equal request can reuse the lock."""
+        """Return a hash of everything that a lock depends on: an equal request can reuse the lock."""
         known = (
             sorted(each.line for each in wanted.install),
             sorted(wanted.constraints),
@@ -198,7 +198,7 @@ class Installer:
         return wheels
 
     async def compile(self, wheels: Sequence[Wheel], target: UvTarget) -> list[Wheel]:
-        """Compile the wheels that are not compiled yet; returns all that are now. The rest are used as is.
+        """Compile the wheels that are not compiled yet; return all that are now. The rest stay as they were.
 
         Only an interpreter of the kernel's own version can compile them.
         """
@@ -225,7 +225,7 @@ class Installer:
                 command = [target.interpreter, "-I", "-S", "-X", f"pycache_prefix={prefix}"]
                 command += ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(tree)]
                 limits = ChildLimits(self.settings.timeout, work, 2 * self.settings.disk, nice=True)
-                # The exit code says nothing: some files of a package are for other versions of Python.
+                # The exit code proves nothing: some files of a package are for other versions of Python.
                 await run(command, {}, limits)
                 compiled = prefix.joinpath(*tree.parts[1:])
                 compiled.mkdir(parents=True, exist_ok=True)
@@ -243,7 +243,7 @@ class Installer:
         return await self._locked(self.cache.link, wheel, site, but)
 
     async def tidy(self, kernels: Collection[str], sessions: Collection[int]) -> None:
-        """At startup: remove what a previous gateway left, except for these kernels and sessions."""
+        """At startup: remove a previous gateway's files, except for these kernels and sessions."""
         await self.leftovers.sweep(self.root)
         await self.leftovers.empty(self.sites, kernels)
         await self.leftovers.empty(self.states, {f"{session}.json" for session in sessions})

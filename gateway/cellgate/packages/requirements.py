@@ -1,4 +1,4 @@
-"""Parses and checks requirements as callers and cells write them.
+"""Parses and checks requirements from callers and cells.
 
 Pure. A requirement here is a name with versions, extras and markers: no options, addresses or paths, and
 nothing that can't be written as one line for an installer (``record.requirement_lines``). Lines of a cell
@@ -26,11 +26,11 @@ MOST_CONSTRAINTS = 1000
 MAX_REQUIREMENT = 500
 MOST_PARENTHESES = 20
 MAX_TEXT = 128 * 1024
-"""Characters of all texts of one request: the worst ones take half a second to parse."""
+"""Most characters of all texts of one request: the worst ones take half a second to parse."""
 MOST_PIP_LINES = 500
-"""Lines of one cell that run pip."""
+"""Most lines of one cell that run pip."""
 MAX_PIP_TEXT = 64 * 1024
-"""Characters of these lines together."""
+"""Most characters of these lines together."""
 
 _PIP = (
     r"(?:python3?(?:\.\d+)?\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip3?\s+"

@@ -1,8 +1,8 @@
 """The packages of one session: installed into its kernel's package folder, moved with it, and removed.
 
-`PackagesHost` is what holds the session's kernel; wheels come from ``installer``. Changes are made one at a
-time, in tasks that end with the session. The list of installed packages is also written to a file, for a
-gateway that adopts the kernel. A kernel with any isolation can only read its folder.
+`PackagesHost` holds the session's kernel; wheels come from ``installer``. Changes are made one at a time, in
+tasks that end with the session. The list of installed packages is also written to a file, for a gateway that
+adopts the kernel. A kernel with any isolation can only read its folder.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Record = Callable[[str, Mapping[str, Any]], object]
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A package that the session has. `files`: relative to its package folder; `size` in bytes.
+    """An installed package of the session. `files`: relative to its package folder; `size` in bytes.
 
-    `requested`: it was requested by name, not only needed by another package.
+    `requested`: by name, not only needed by another package.
     """
 
     name: str
@@ -49,20 +49,20 @@ class Installed(msgspec.Struct, frozen=True):
     requested: bool = False
 
     def to_wire(self) -> Package:
-        """Return the package as the wire shows it."""
+        """Return the package as the wire has it."""
         return Package(name=self.name, version=self.version, sha256=self.sha256, requested=self.requested)
 
 
 @dataclass(frozen=True, slots=True)
 class PackagesChange:
-    """What a change did."""
+    """The result of a change."""
 
     installed: tuple[Installed, ...] = ()
     removed: tuple[Installed, ...] = ()
 
 
 class PackagesHost(Protocol):
-    """What holds a session's kernel, as far as packages are concerned."""
+    """The holder of a session's kernel, as far as packages are concerned."""
 
     @property
     def current(self) -> Kernel | None:
@@ -79,7 +79,7 @@ class PackagesHost(Protocol):
 
 @dataclass(slots=True)
 class _Folder:
-    """What is in a folder of packages, which sessions share after a branch; changed one at a time."""
+    """The content of a folder of packages, which sessions share after a branch; changed one at a time."""
 
     installed: dict[str, Installed] = field(default_factory=dict)
     one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)

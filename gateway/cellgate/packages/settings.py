@@ -24,7 +24,7 @@ OUT_OF_SCOPE = "This token's scopes do not include packages"
 class PackageSettings:
     """The policy. Sizes in bytes, durations in seconds.
 
-    `allowed`: their dependencies are allowed, too. `lock_life`: how long a list of requirements is not
+    `allowed`: with all their dependencies. `lock_life`: seconds for which a list of requirements is not
     resolved again. `environment`: variables for the installer, such as proxies.
     """
 

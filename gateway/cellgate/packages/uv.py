@@ -6,8 +6,8 @@ Sources are never built, so no code of a package runs here. uv is configured onl
 built here, not by files or other variables. ``record.requirement_lines`` writes every line it reads.
 
 Results are read from machine-readable files (a plan as JSON, a ``pylock.toml`` of PEP 751) and validated.
-Errors are identified by uv's exit code and by the wheel that was requested. Its messages go to the log; only
-the derivation of why there is no solution is repeated to the client.
+Errors are identified by uv's exit code and by the requested wheel. Its messages go to the log; the client
+gets only the derivation of why there is no solution.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ NO_SOLUTION, FAILED = 1, 2
 
 LOCK = "pylock.toml"
 MOST_TAGS = 500
-"""Of a wheel: how many platforms its name may stand for."""
+"""Most platforms that a wheel's name may stand for."""
 MOST_ANSWER = 4 * MIB
-"""Bytes of one result file that uv writes."""
+"""Most bytes of one result file from uv."""
 
 _GLIBC = (17, 28, *range(31, 41))
 """The minor versions of glibc 2 that uv supports as platforms; an image's version is rounded down to one."""
@@ -69,7 +69,7 @@ _CERTIFICATES = "PIP_CERT"
 class UvTarget:
     """A kernel's Python and its packages.
 
-    `interpreter`: a Python on this machine that uv runs for. `foreign`: it is not the kernel's own, so the
+    `interpreter`: a Python on this machine for which uv runs. `foreign`: it is not the kernel's own, so the
     environment's `python`, `machine` and `libc` tell uv which wheels fit.
     """
 
@@ -197,7 +197,7 @@ class Uv:
     async def resolve(
         self, change: Change, installed: Mapping[str, str], target: UvTarget, work: Path
     ) -> list[FoundWheel]:
-        """Return the wheels needed for the change, including dependencies, while `installed` stays as it is.
+        """Return the wheels that the change needs, with dependencies, while `installed` stays unchanged.
 
         Raises PackageNotFound, PackageConflict, PackageIndexUnavailable, PackageError and StorageFull.
         """
@@ -237,9 +237,9 @@ class Uv:
     async def _lock(
         self, lines: Iterable[Line], target: UvTarget, work: Path, *, probe: bool = False
     ) -> tuple[int, str]:
-        """Find out which files exist for these requirements, without their dependencies.
+        """Find the existing files for these requirements, without their dependencies.
 
-        The result is in the file LOCK. For a `probe`, finding none is not logged as a failure.
+        The result is in the file LOCK. For a `probe`, an empty result is not logged as a failure.
         """
         wanted = work / "alone.txt"
         lock = work / LOCK
@@ -253,8 +253,8 @@ class Uv:
     ) -> None:
         """Download these wheels and unpack each into its own folder. Raises as `resolve`, and QuotaExceeded.
 
-        One call downloads all of them into a scratch folder, because uv then downloads in parallel; another
-        call for each wheel needs no network. If the first fails, the others show which wheel is to blame.
+        One call downloads all of them into a scratch folder, because uv then downloads in parallel; a call
+        for each wheel then needs no network. If the first fails, the others show the faulty wheel.
         """
         code, _ = await self._install(found, target, work, work / "all")
         for each, tree in zip(found, trees, strict=True):
@@ -309,7 +309,7 @@ class Uv:
         *,
         probe: bool = False,
     ) -> tuple[int, str]:
-        """uv's exit code and the end of its output, which is logged if it failed."""
+        """Return uv's exit code and the end of its output, which is logged if it failed."""
         command, environment = await self._command([*words, *target.options()], work)
         limits = ChildLimits(self._settings.timeout, work, 6 * self._settings.disk)
         code, said = await run(command, environment, limits, output)
@@ -344,13 +344,13 @@ class Uv:
         return uv_command([*words, "--no-build", "--quiet", "--color", "never"], {**own, **told}, configured)
 
     async def _of_pip(self, work: Path) -> Mapping[str, str]:
-        """pip's configuration on this machine, read once."""
+        """Return pip's configuration on this machine, read once."""
         if self._configured is None:
             environment = {"PATH": os.defpath, "HOME": str(work), **self._settings.environment}
             try:
                 self._configured = await asyncio.to_thread(pip_settings, environment=environment)
             except UnreadableSettings as error:
-                # Without them uv would ask the public index, also for names that only a private one has.
+                # Without these settings uv would ask the public index even for private names.
                 log_output("pip's configuration can't be read", str(error), self._secrets)
                 raise PackageError(
                     "pip's configuration on the gateway's machine can't be read; the gateway's log says why"

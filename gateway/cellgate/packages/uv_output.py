@@ -1,9 +1,9 @@
-"""The installer's output: the little that is read from it, and the parts that logs and clients get.
+"""The installer's output: what is read from it, and the parts for logs and for clients.
 
-uv's output repeats content of indexes, files and requirements. Exit codes and files say what happened
-(``uv``); the output is only searched for an error number of the operating system. The log gets one line of
-ASCII without passwords; a client gets uv's derivation alone, in which neither an index's own text nor the
-operator's addresses stand.
+uv's output repeats content of indexes, files and requirements. Exit codes and files decide (``uv``); the
+output is only searched for an error number of the operating system. The log gets one line of ASCII without
+passwords; a client gets uv's derivation alone, which has neither an index's own text nor the operator's
+addresses.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def one_line(said: str, secrets: Iterable[str]) -> str:
 def derivation(said: str) -> str:
     """Return why uv found no solution: names and versions of packages, joined by uv's words; "" if unknown.
 
-    Hints after the derivation and reasons why a release was yanked repeat text of the index as it is.
+    Left out are hints after the derivation and reasons for yanked releases, which repeat text of the index.
     """
     before, begin, rest = said.partition("Because ")
     if "No solution found" not in before:

@@ -1,9 +1,9 @@
-"""Prepares a wheel that uv unpacked for sharing: checks it, and removes what is specific to this machine.
+"""Prepares a wheel that uv unpacked for sharing: checks it, and removes traces of this machine.
 
-uv never writes outside the folder that it is given, whatever a wheel contains: it skips members whose names
-lead elsewhere, and turns links into files. The result is checked anyway. Scripts use the first ``python`` on
-the kernel's path, because kernels of several environments share them. No code of a package runs. All
-functions block.
+uv never writes outside its target folder, whatever a wheel contains: it skips members whose names lead
+elsewhere, and turns links into files. The result is checked anyway. Scripts use the first ``python`` on the
+kernel's path, because kernels of several environments share them. No code of a package runs. All functions
+block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHEBANG = b"#!/usr/bin/env python\n"
 
 _OF_UV = (".lock",)
 _OF_THIS_INSTALL = ("direct_url.json", "uv_cache.json")
-"""These say where a wheel came from; a URL may contain a password."""
+"""Files with a wheel's source; a URL may contain a password."""
 
 
 class UnsoundWheel(Exception):
@@ -27,9 +27,9 @@ class UnsoundWheel(Exception):
 
 
 def tidy(tree: Path, interpreter: str) -> int:
-    """Prepare the folder for sharing; returns the size of its files in bytes.
+    """Prepare the folder for sharing; return the size of its files in bytes.
 
-    `interpreter`: the one that uv ran for. Raises UnsoundWheel, and OSError from the file system.
+    `interpreter`: uv's. Raises UnsoundWheel, and OSError from the file system.
     """
     for name in _OF_UV:
         (tree / name).unlink(missing_ok=True)
@@ -54,7 +54,7 @@ def tidy(tree: Path, interpreter: str) -> int:
 
 
 def _check_metadata(tree: Path) -> None:
-    """Check that there is exactly one package, and drop the files that say where it came from."""
+    """Check that there is exactly one package, and drop the files that name its source."""
     found = list(tree.glob("*.dist-info"))
     if len(found) != 1:
         raise UnsoundWheel(f"it has metadata of {len(found)} packages")

@@ -1,1 +1,1 @@
-"""Ports that programs listen on inside sessions: connections, who may open them, what passes."""
+"""Ports on which programs listen inside sessions: connections, permissions, and the rules for HTTP."""

@@ -1,8 +1,8 @@
 """One request to a program inside a session, and its answer, as HTTP/1.1.
 
-h11 writes and parses; what the program sends is limited here, in size and in time, before anybody believes
-it. A connection has one request: what is wrong with an answer hurts no other. After a switch to WebSocket the
-bytes are the program's and the browser's own.
+h11 writes and parses; a program's bytes are limited here, in size and in time, before they are believed. A
+connection has one request: a bad answer affects no other. After a switch to WebSocket the bytes are the
+program's and the browser's own.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from cellgate_kernels.base.errors import InvalidInput
 MOST_HEAD: Final = 64 * 1024
 MOST_FIELDS: Final = 100
 MOST_EARLY: Final = 16
-"""Interim answers (100, 103) before the one that counts."""
+"""Most interim answers (100, 103) before the final one."""
 PIECES_AT_ONCE: Final = 32
 """Pieces of a body that are parsed before others have their turn: a program may send each byte as one, and
-parsing that costs as much as parsing a large one. All answers together have few in a turn, too; see
+parsing it costs as much as parsing a large one. All answers together have a limit in a turn, too; see
 `PortCounts`.
 """
 ANSWER_SECONDS: Final = 300.0
-"""For the first byte of an answer, and between any two of its body."""
+"""Seconds to the first byte of an answer, and between any two of its body."""
 HEAD_SECONDS: Final = 30.0
-"""For a whole head, from its first byte."""
+"""Seconds for a whole head, from its first byte."""
 SWITCHING: Final = 101
 NO_CONTENT: Final = 204
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-"""The value of a field; h11 takes other control characters, too."""
+"""The value of a field; h11 accepts further control characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramAnswer:
-    """The head of an answer. `switches`: what follows is no body, but whatever the two sides agreed on."""
+    """The head of an answer. `switches`: the bytes after it are not a body, but the agreed protocol's."""
 
     status: int
     reason: str
@@ -60,7 +60,7 @@ class Exchange:
     # The request
 
     async def begin(self, method: str, target: str, fields: Fields) -> None:
-        """Send the head. Raises InvalidInput for one that is not HTTP/1.1, OSError when the program left."""
+        """Send the head. Raises InvalidInput if it is not HTTP/1.1, OSError if the program has left."""
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
         try:
             head = h11.Request(method=method, target=target.encode("latin-1"), headers=encoded)
@@ -94,9 +94,9 @@ class Exchange:
         raise BadProgramAnswer("The program sends interim answers only")
 
     async def body(self) -> AsyncGenerator[bytes]:
-        """Yield the answer's body as it comes, joining pieces that came together; one turn of the loop apart.
+        """Yield the answer's body as it arrives, with joined pieces, at most one in a turn of the loop.
 
-        Raises BadProgramAnswer when it is not whole.
+        Raises BadProgramAnswer when the body is incomplete.
         """
         event = await self._next()
         while isinstance(event, h11.Data):
@@ -114,7 +114,7 @@ class Exchange:
             raise BadProgramAnswer("The program's answer is not whole")
 
     def rest(self) -> bytes:
-        """Return the bytes received behind the head of an answer that switches protocols."""
+        """Return the bytes received after the head of an answer that switches protocols."""
         return bytes(self._http.trailing_data[0])
 
     async def _next(self) -> object:
@@ -134,7 +134,7 @@ class Exchange:
             raise BadProgramAnswer("The program closed the connection") from None
 
     def _parsed(self) -> object:
-        """Return the next event of what was read, or h11's NEED_DATA. Raises BadProgramAnswer."""
+        """Return the next event in the bytes read, or h11's NEED_DATA. Raises BadProgramAnswer."""
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
@@ -166,7 +166,7 @@ def _answer_of(event: h11.Response | h11.InformationalResponse, *, switches: boo
     if {"content-length", "transfer-encoding"} <= names:
         raise BadProgramAnswer("The program's answer has both Content-Length and Transfer-Encoding")
     if switches or event.status_code == NO_CONTENT:
-        # There is no body, so its length would be believed by those only who don't know that.
+        # There is no body, so only readers that don't know that would believe its length.
         fields = [(name, value) for name, value in fields if name.lower() != "content-length"]
     reason = event.reason.decode("latin-1")
     return ProgramAnswer(

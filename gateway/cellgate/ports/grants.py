@@ -1,6 +1,6 @@
-"""What a browser's ticket and cookie for a port are for: one port of one session.
+"""Grants of a browser's ticket and cookie for a port: one port of one session.
 
-``principals.tickets`` keeps both. No session is kept in memory because of them.
+``principals.tickets`` keeps both. They keep no session in memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from cellgate.ports.table import SessionPorts
 
 @dataclass(frozen=True, slots=True)
 class PortGrant:
-    """What was permitted: `login` may reach `port` of a session at `place`, as long as its ports are open.
+    """A permission: `login` may reach `port` of a session at `place`, while its ports are open.
 
-    `ports` gives these, or None once the session is gone: a weak reference, as a grant outlives its session.
-    `signed_in`: whether the sign-in still holds by which a browser asked for it; None if a token did.
+    `ports` returns these, or None once the session is gone: a weak reference, as a grant outlives its
+    session. `signed_in`: whether the sign-in of the asking browser still holds; None if a token asked.
     """
 
     login: Login
@@ -38,7 +38,7 @@ class PortGrant:
 
     @property
     def is_open(self) -> bool:
-        """Whether the session is not over, and nobody has signed out."""
+        """Whether the session is not over, and its user has not signed out."""
         return self.open_ports is not None and (self.signed_in is None or self.signed_in())
 
 

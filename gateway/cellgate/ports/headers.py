@@ -1,8 +1,8 @@
-"""What of a request's head reaches a program, and what of an answer's head reaches a browser. Pure.
+"""Filters the heads of requests for programs, and of answers for browsers. Pure.
 
-Nothing that lets somebody in reaches the program: our cookies, and a token where it is ours. What proxies say
-of clients is said by us alone. A program can neither set a cookie of ours, nor one for other sessions'
-programs at the same origin, nor anything that holds for a whole host.
+No credential of the gateway reaches the program: neither our cookies nor our tokens. Only we write the fields
+in which proxies describe clients. A program can set neither a cookie of ours, nor one for other sessions'
+programs at the same origin, nor a field that holds for a whole host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Fields = list[tuple[str, str]]
 
 COOKIE: Final = "cellgate-port"
 _OURS: Final = re.compile(r"(__host-|__secure-)?cellgate", re.IGNORECASE)
-"""How the names of all of our cookies begin, at any origin of the same host."""
+"""The beginning of all our cookies' names, at any origin of the same host."""
 _HOP: Final = OF_THE_CONNECTION | {"expect"}
 _BY_PROXIES: Final = frozenset({"forwarded", "x-real-ip", "x-scheme", "x-script-name", "x-original-url"})
 _FOR_A_HOST: Final = frozenset(
@@ -44,7 +44,7 @@ class Passing:
 
 
 def secrets_in(cookies: Iterable[str]) -> list[str]:
-    """Return the values of our cookie in a request's Cookie fields; a page can add some of the same name."""
+    """Return the values of our cookie in a request's Cookie fields; a page can add some of its name."""
     found = []
     for pair in _pairs(cookies):
         name, _, value = pair.partition("=")
@@ -73,7 +73,7 @@ def ticket_in(query: str) -> str | None:
 
 
 def without_our_parameters(query: str, is_ours: Callable[[str], bool]) -> str:
-    """Return the query without tickets and tokens of ours; everything else as it is, letter by letter."""
+    """Return the query without our tickets and tokens, but otherwise unchanged."""
     return "&".join(part for part in query.split("&") if not _is_our_parameter(part, is_ours))
 
 
@@ -85,7 +85,7 @@ def _is_our_parameter(part: str, is_ours: Callable[[str], bool]) -> bool:
 
 
 def request_fields(given: Iterable[tuple[str, str]], passing: Passing) -> Fields:
-    """Return the fields of a request as the program gets them, without those that frame its body."""
+    """Return a request's fields for the program, without those that frame its body."""
     given = list(given)
     dropped = _HOP | _named_by_connection(given)
     fields: Fields = [("Host", passing.host)]
@@ -112,7 +112,7 @@ def request_fields(given: Iterable[tuple[str, str]], passing: Passing) -> Fields
 
 
 def answer_fields(given: Iterable[tuple[str, str]], passing: Passing, *, switches: bool = False) -> Fields:
-    """Return the fields of an answer as the browser gets them; `switches`: it agrees to a WebSocket."""
+    """Return an answer's fields for the browser; `switches`: it agrees to a WebSocket."""
     given = list(given)
     dropped = _HOP | _FOR_A_HOST | _named_by_connection(given)
     fields: Fields = []
@@ -134,13 +134,13 @@ def answer_fields(given: Iterable[tuple[str, str]], passing: Passing, *, switche
 
 
 def _named_by_connection(given: Fields) -> frozenset[str]:
-    """Return the fields that the sender means for the next hop only."""
+    """Return the fields that are for the next hop only."""
     named = (value.split(",") for name, value in given if name.lower() == "connection")
     return frozenset(word.strip().lower() for words in named for word in words)
 
 
 def _own_cookie(field: str, prefix: str) -> str | None:
-    """Return a program's cookie, for itself alone; None for one that could be read as ours."""
+    """Return a program's cookie, limited to the program; None if it could be read as ours."""
     pair, *attributes = [part.strip() for part in field.split(";")]
     name, equals, _ = pair.partition("=")
     # Browsers send a cookie without a name as its value, which may look like any other.
@@ -175,5 +175,5 @@ def _location(value: str, passing: Passing) -> str:
 
 
 def _below(prefix: str, path: str) -> str:
-    """Return the path below the prefix, where a program that knows its prefix has put it already."""
+    """Return the path below the prefix, unless a program that knows its prefix has put it there already."""
     return path if path == prefix or path.startswith(f"{prefix}/") else f"{prefix}{path}"

@@ -1,8 +1,8 @@
-"""Where browsers find the port of a session: at a path of one origin, or at an origin of its own. Pure.
+"""The places of sessions' ports for browsers: at a path of one origin, or at an origin of its own. Pure.
 
 With an origin of its own (`*.` in the URL of the settings) no program's page can reach another's. The name
-has the port, the session's key as far as a name can have it, and a digest that no two sessions share, whoever
-owns them.
+has the port, the session's key in the letters of host names, and a digest that is different for all sessions
+of all owners.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WILD = "*."
 
 @dataclass(frozen=True, slots=True)
 class PortPlace:
-    """Where a port is found. `prefix`: the path before the program's own, such as ``/work/8000``.
+    """The place of a port. `prefix`: the path before the program's own, such as ``/work/8000``.
 
     Either `host` is for this port alone and there is no prefix, or it is None: any host of the gateway.
     """
@@ -36,7 +36,7 @@ class PortPlace:
 
 @dataclass(frozen=True, slots=True)
 class PortPath:
-    """A path in parts. `complete`: there is a slash behind the port, as relative links need it."""
+    """A path in parts. `complete`: the port is followed by a slash, which relative links need."""
 
     session: str
     port: int
@@ -46,7 +46,7 @@ class PortPath:
 
 @dataclass(frozen=True, slots=True)
 class PortsOrigin:
-    """`scheme`, `name` and `port` of the URL, as browsers have it; `name` None: that of the request.
+    """`scheme`, `name` and `port` of the URL, in browsers' form; `name` None: the request's own.
 
     `wild`: each port of a session has a name of its own, below `name`.
     """
@@ -76,13 +76,13 @@ class PortsOrigin:
         return f"{self.scheme}://{host}{port}{place.prefix}/"
 
     def is_name(self, name: str) -> bool:
-        """Return whether a request's host name is one that the settings name."""
+        """Return whether the settings name a request's host."""
         if self.name is None:
             return False
         return name == self.name or (self.wild and self.is_wild(name))
 
     def is_wild(self, name: str) -> bool:
-        """Return whether it is the name of a single port."""
+        """Return whether a name is a single port's."""
         return self.wild and name.endswith(f".{self.name}")
 
 
@@ -125,7 +125,7 @@ def check_port(text: str) -> int:
 
 
 def parse_path(path: str) -> PortPath | None:
-    """Return the session and port that a path names, None if it names none. Raises InvalidInput."""
+    """Return the session and port in a path, None if there are none. Raises InvalidInput."""
     match = _PATH.match(path)
     if match is None:
         return None

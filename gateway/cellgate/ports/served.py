@@ -1,4 +1,4 @@
-"""What the two listeners share about ports: where they are found, and who was let in."""
+"""The two listeners' common parts for ports: their places, and the permissions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cellgate.ports.origin import PortsOrigin
 
 @dataclass(frozen=True, slots=True)
 class ServedPorts:
-    """The gateway serves ports: at `origin`, to those that `tickets` knows, and to whoever has a token.
+    """The gateway serves ports: at `origin`, to holders of tickets in `tickets` or of a token.
 
-    `listens_on`: the port of this machine, which is that of `origin` unless a proxy is in between.
+    `listens_on`: the port on this machine, which is that of `origin` unless there is a proxy.
     """
 
     origin: PortsOrigin

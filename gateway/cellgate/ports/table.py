@@ -1,7 +1,7 @@
-"""The ports of one session that somebody has opened: connections to them, how many at once, and their record.
+"""The open ports of one session: connections to them, their limits, and their record.
 
 Each connection goes through the keeper of the session's current kernel, and ends with that kernel, with the
-session, or when whoever opened it closes it. A port is in the session's record once, with sums at its end.
+session, or when its client closes it. A port is in the session's record once, with sums at its end.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cellgate_kernels.keeper.ports import BUFFER, PortStreams
 from cellgate_kernels.kernel.kernel import Kernel
 
 MOST_OF_SESSION: Final = 48
-"""Connections to programs of one session at once; its keeper takes a few more."""
+"""Most connections to programs of one session; its keeper allows a few more."""
 MOST_OF_PRINCIPAL: Final = 192
 MOST_PORTS: Final = 64
-"""Different ports of one kernel, each of which has two rows in the record."""
+"""Most different ports of one kernel, each of which has two rows in the record."""
 RETRY_AFTER: Final = 2.0
 PIECES_A_TURN: Final = 64
 """Pieces of answers, of all programs together, that are handled in one turn of the loop."""
@@ -37,7 +37,7 @@ class PortCounts:
         self._open: Counter[str] = Counter()
 
     def enter(self, principal: str) -> None:
-        """Count one more. Raises QueueFull when there are too many."""
+        """Count one connection more. Raises QueueFull when there are too many."""
         if self._open[principal] >= MOST_OF_PRINCIPAL:
             raise QueueFull(
                 f"{MOST_OF_PRINCIPAL} connections to programs of {principal} are open already",
@@ -74,9 +74,9 @@ class _Sums:
 
 
 class PortConnection:
-    """A connection to a program. `close` it; after that, or when the kernel ends, reads find the end.
+    """A connection to a program. `close` it; after that, or when the kernel ends, reads return the end.
 
-    `places`: where to take one before each piece of what was read is handled.
+    `places`: take one before each piece of the read bytes is handled.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PortConnection:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send it, and return when more may be sent. Raises OSError."""
+        """Send bytes, and return when more may be sent. Raises OSError."""
         self._sums.sent += len(data)
         self._writer.write(data)
         await self._writer.drain()
@@ -113,7 +113,7 @@ class SessionPorts:
 
     def __init__(self, host: PortsHost, counts: PortCounts, principal: str) -> None:
         self.closed = False
-        """Whether the session is over, and whatever was permitted for it."""
+        """Whether the session, and with it all permissions, is over."""
         self._host = host
         self._counts = counts
         self._principal = principal
@@ -123,7 +123,7 @@ class SessionPorts:
 
     @property
     def busy(self) -> bool:
-        """Whether anybody is connected, or about to be."""
+        """Whether there are connections, or some being opened."""
         return bool(self._opening or self._open)
 
     async def connect(self, port: int) -> PortConnection:
@@ -188,7 +188,7 @@ class SessionPorts:
                 "sent": sums.sent,
                 "received": sums.received,
             }
-            with suppress(StorageError):  # whoever waits for the session's end learns of it
+            with suppress(StorageError):  # a caller that waits for the session's end learns of it
                 self._host.log.append("port_closed", None, fields)
         self._ports.clear()
 

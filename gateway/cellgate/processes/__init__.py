@@ -1,1 +1,1 @@
-"""Programs beside a session's kernel: requests, what they write, and how they end."""
+"""Programs beside a session's kernel: requests, outputs, and ends."""

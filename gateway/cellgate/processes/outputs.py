@@ -1,6 +1,6 @@
-"""What a program wrote, as text: decoded, without secrets, and under a cap. Pure.
+"""A program's output as text: decoded, without secrets, and under a cap. Pure.
 
-All of it goes into the record, up to the cap. Here stay the beginning and the end of each stream.
+All of it goes into the record, up to the cap. The beginning and the end of each stream stay in memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cellgate_kernels.protocol.outputs import LEAST_COST
 HALF = 50_000
 """Characters of the beginning, and of the end, of a stream that are kept."""
 MOST_OF_PROGRAM = 4 * HALF
-"""Characters that are kept of one program."""
+"""Most characters that are kept of one program."""
 MOST_PIECES = 256
-"""Pieces that the end of a stream is kept in; a program that writes byte by byte has no more."""
+"""Most pieces of a stream's kept end, even if a program writes byte by byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class KeptOutput:
         return len(self._head) + self._in_tail
 
     def forget(self) -> None:
-        """Keep nothing of it but its length."""
+        """Keep only the text's length."""
         self._head = ""
         self._tail.clear()
         self._in_tail = 0
@@ -68,7 +68,7 @@ class KeptOutput:
                 self.pack()
 
     def pack(self) -> None:
-        """Keep no more than what is shown, in one piece."""
+        """Keep only the parts that are shown, in one piece."""
         tail = "".join(self._tail)[-HALF:]
         self._tail = deque([tail])
         self._in_tail = len(tail)
@@ -100,7 +100,7 @@ class ProcessOutputs:
         """Whether some output was left out."""
 
     def more(self, name: StreamName, data: bytes) -> Iterator[Text]:
-        """Yield the text to record of this output; none if all of it has to be held back."""
+        """Yield the text to record of this output; none if all of it must be held back."""
         if self.truncated:
             return
         stream = self._streams[name]
@@ -134,7 +134,7 @@ class ProcessOutputs:
         return sum(stream.kept.size for stream in self._streams.values())
 
     def forget(self) -> None:
-        """Keep none of them: answers say how many there were, and where they are."""
+        """Keep no text of either stream: answers give its length, and its place in the record."""
         for stream in self._streams.values():
             stream.kept.forget()
 

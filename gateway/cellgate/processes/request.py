@@ -1,4 +1,4 @@
-"""Checks of requests about programs: what to run, what to send it. Pure."""
+"""Checks requests about programs: commands and inputs. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cellgate_kernels.keeper.programs import ProgramSpec
 MOST_ARGUMENTS = 1024
 MOST_ARGUMENT_BYTES = 64 * 1024
 MOST_INPUT = 512 * 1024
-"""Bytes of one request's input."""
+"""Most bytes of one request's input."""
 
 SIGNALS = frozenset(
     (
@@ -41,7 +41,7 @@ SIGNALS = frozenset(
 class ProcessRequest:
     """A checked request. `timeout` in seconds, None if it names none.
 
-    `waits`: its sender waits for the end. Then the session's `cell_timeout` limits it, else only the session.
+    `waits`: the sender waits for the end. Then the session's `cell_timeout` limits it, else only the session.
     """
 
     argv: tuple[str, ...]

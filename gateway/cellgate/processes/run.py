@@ -1,7 +1,7 @@
-"""One program of a session: follows it to its end, records what it does, and keeps its deadline.
+"""One program of a session: follows it to its end, records its events, and enforces its deadline.
 
-``outputs`` decides what is recorded of its output, ``table`` has the session's programs, and the program
-itself is ``cellgate_kernels.keeper.programs``.
+``outputs`` decides which output is recorded, ``table`` has the session's programs, and the program itself is
+``cellgate_kernels.keeper.programs``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ TIMEOUT: Final = "timeout"
 PATIENCE: Final = 10.0
 """Seconds after a request to end that the kernel's keeper gets to report the end."""
 FATE_SECONDS: Final = 5.0
-"""In which the end of a kernel is known after its programs are lost."""
+"""Seconds within which a kernel's end is known after its programs are lost."""
 
 SHORT: Final = 1000
-"""Characters of long arguments that stay when the rest is forgotten."""
+"""Characters of long arguments that stay when the rest is dropped."""
 
 EVENTS: Final = frozenset(("process_started", "process_output", "process_exited"))
 
@@ -55,7 +55,7 @@ class ProcessHost(Protocol):
         """Return the secrets that the session's programs may know; None without any."""
 
     async def room(self) -> None:
-        """Return when more can be recorded."""
+        """Return when the record accepts more."""
 
     def used(self) -> None:
         """Note a program's end: the session's idle time begins now, if nothing else runs."""
@@ -72,18 +72,18 @@ class _End:
 
 
 class ProcessRun:
-    """A program that was started. `follow` must run until it returns; `ended` is done then."""
+    """A started program. `follow` must run until it returns; `ended` is done then."""
 
     def __init__(self, host: ProcessHost, kernel: Kernel, program: Program, request: ProcessRequest) -> None:
         self.id = f"p-{uuid.uuid4().hex[:12]}"
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when its end is recorded, or can't be."""
+        """Done when the program's end is recorded, or can't be."""
         self._host = host
         self._kernel = kernel
         self._program = program
         self._masker = host.masker()
         mask = (lambda text: text) if self._masker is None else self._masker.text
-        # The values of its variables are kept nowhere.
+        # The values of its variables are never kept.
         unnamed = tuple((name, "") for name, _ in request.env)
         self._request = replace(request, argv=(), cwd=mask(request.cwd), env=unnamed)
         self._argv = [mask(word) for word in request.argv]
@@ -101,7 +101,7 @@ class ProcessRun:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the program has not ended."""
         return self._end is None
 
     @property
@@ -116,7 +116,7 @@ class ProcessRun:
 
     @property
     def folder(self) -> tuple[str, ...]:
-        """The names of the folder that it runs in, below the workspace."""
+        """The names of its working folder, below the workspace."""
         return tuple(self._request.cwd.split("/")) if self._request.cwd else ()
 
     @property
@@ -177,7 +177,7 @@ class ProcessRun:
         return self._host.log.append(event_type, None, {"process": self.id, **fields})
 
     async def follow(self) -> None:
-        """Record what it does until it has ended."""
+        """Record the program's events until it has ended."""
         found: ProgramExit | None = None
         try:
             while not isinstance(told := await self._program.next(), ProgramExit):
@@ -254,29 +254,29 @@ class ProcessRun:
     # What clients ask for
 
     async def wait(self) -> None:
-        """Return when it has ended and that is recorded. Raises StorageError when it can't be recorded."""
+        """Return when the program's end is recorded. Raises StorageError if it can't be recorded."""
         await asyncio.shield(self.ended)
         if self._failure is not None:
             raise self._failure
 
     async def recorded(self) -> None:
-        """Return when all that `model` has shown of it is durable. Raises StorageError."""
+        """Return when all that `model` has shown of the program is durable. Raises StorageError."""
         await self._host.log.commit()
 
     def terminate(self, cause: str = TERMINATED) -> None:
-        """End it: by SIGTERM, a few seconds later by SIGKILL. Does nothing when it has ended."""
+        """End the program by SIGTERM, a few seconds later by SIGKILL. Does nothing when it has ended."""
         if self.running and self._cause is None:
             self._cause = cause
             self._program.terminate()
             self._later(PATIENCE, self.lose, cause)
 
     def signal(self, number: Signals) -> None:
-        """Send a signal to its process group. Raises Conflict when it has ended."""
+        """Send a signal to the program's process group. Raises Conflict when it has ended."""
         self._check_running()
         self._program.signal(number)
 
     def give_input(self, data: bytes, *, close: bool) -> None:
-        """Send it input, and the end of it. Raises Conflict when it takes none, InvalidInput for too much."""
+        """Send input, and its end if `close`. Raises Conflict if none is accepted, InvalidInput if long."""
         self._check_running()
         if not self._request.stdin:
             raise Conflict("This process was started without input; start it with stdin: true")

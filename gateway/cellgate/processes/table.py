@@ -1,6 +1,6 @@
-"""The programs of one session: how many at once, which there are, and their end with the kernel or session.
+"""The programs of one session: their limit, their list, and their end with the kernel or session.
 
-``run`` follows each. The programs of a kernel end with it; the session tells why.
+``run`` follows each. The programs of a kernel end with it, with a cause from the session.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from cellgate_kernels.base.tasks import Supervisor
 from cellgate_kernels.kernel.kernel import Kernel
 
 MOST_OF_SESSION: Final = 16
-"""Programs of one session that run at once."""
+"""Most programs of one session that run at once."""
 MOST_OF_PRINCIPAL: Final = 64
 MOST_ENDED: Final = 64
-"""Ended ones that are still listed; the record has all."""
+"""Most ended programs that are still listed; the record has all."""
 MOST_KEPT: Final = MOST_OF_SESSION * MOST_OF_PROGRAM
-"""Characters of their output that are still in memory.
+"""Most characters of their output that are still in memory.
 
-All that run at once may end at once, and each is still to be shown to whoever waits for it.
+All running programs may end at once, and waiting clients must still get each.
 """
 MOST_ARGUMENTS: Final = MOST_KEPT
-"""Characters of their arguments that are, beside those of their output."""
+"""Most characters of their arguments in memory, beside those of their output."""
 RETRY_AFTER: Final = 5.0
 KILLED_WITHIN: Final = 2.0
-"""Seconds in which the keeper tells of the end of a program that was killed."""
+"""Seconds within which the keeper reports the end of a killed program."""
 
 
 class ProcessCounts:
-    """How many programs of each principal run, in all of its sessions."""
+    """The number of each principal's running programs, in all of its sessions."""
 
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
 
     def enter(self, principal: str) -> None:
-        """Count one more. Raises QueueFull when there are too many."""
+        """Count one program more. Raises QueueFull when there are too many."""
         if self._running[principal] >= MOST_OF_PRINCIPAL:
             raise QueueFull(
                 f"{MOST_OF_PRINCIPAL} processes of {principal} are running already; end one first",
@@ -58,7 +58,7 @@ class ProcessCounts:
 
 
 class SessionProcesses:
-    """All programs of a session that run, and the last that ended."""
+    """All running programs of a session, and the last ended ones."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SessionProcesses:
         self._principal = principal
         self._starting = 0
         self._runs: dict[str, ProcessRun] = {}
-        # Those of them that have ended, in the order of their ends.
+        # The ended ones, in the order of their ends.
         self._ended: deque[ProcessRun] = deque()
         self._tasks = Supervisor(ids)
 
@@ -83,7 +83,7 @@ class SessionProcesses:
 
     @property
     def busy(self) -> bool:
-        """Whether any runs or is being started."""
+        """Whether any program runs or is being started."""
         return bool(self._starting or self.running)
 
     @property
@@ -92,7 +92,7 @@ class SessionProcesses:
         return list(self._runs.values())
 
     def find(self, process: str) -> ProcessRun:
-        """Return the one with this id. Raises NotFound."""
+        """Return the program with this id. Raises NotFound."""
         run = self._runs.get(process)
         if run is None:
             raise NotFound(f"No process {process[:40]!r} in this session")
@@ -101,7 +101,7 @@ class SessionProcesses:
     async def start(self, kernel: Kernel, request: ProcessRequest) -> ProcessRun:
         """Start a program beside the kernel.
 
-        Raises QueueFull when too many run, InvalidInput for one that can't be started, KernelDied and
+        Raises QueueFull when too many run, InvalidInput if the program can't be started, KernelDied and
         StorageError; then there is none.
         """
         if len(self.running) + self._starting >= MOST_OF_SESSION:
@@ -131,7 +131,7 @@ class SessionProcesses:
         return run
 
     def _note_end(self, run: ProcessRun) -> None:
-        """Forget the first that ended, or at least their long texts, when there is too much of either."""
+        """Drop the oldest ended programs, or at least their long texts, above the limits."""
         self._ended.append(run)
         if len(self._ended) > MOST_ENDED:
             del self._runs[self._ended.popleft().id]
@@ -141,7 +141,7 @@ class SessionProcesses:
     def _forget(
         self, forget: Callable[[ProcessRun], None], size: Callable[[ProcessRun], int], most: int
     ) -> None:
-        """Call `forget` with those that ended first until no more than `most` characters are kept."""
+        """Call `forget` with the oldest ended programs until at most `most` characters are kept."""
         kept = sum(map(size, self._ended))
         for each in self._ended:
             if kept <= most:
@@ -156,7 +156,7 @@ class SessionProcesses:
             run.lose(cause)
 
     async def kill(self, cause: str) -> None:
-        """Like `lose`, but the programs are gone when this returns, or at least were asked to go."""
+        """End all programs like `lose`, and return when they are gone, or at least were asked to end."""
         running = self.running
         for run in running:
             run.signal(signal.SIGKILL)
@@ -165,6 +165,6 @@ class SessionProcesses:
         self.lose(cause)
 
     async def close(self, cause: str) -> None:
-        """Like `lose`, and return when nobody follows any of them any more."""
+        """End all programs like `lose`, and return when none of them is followed any more."""
         self.lose(cause)
         await self._tasks.finished()

@@ -1,1 +1,1 @@
-"""How much each user may use, and has used."""
+"""Quotas: each user's limits, and the present use."""

@@ -1,16 +1,16 @@
-"""Quotas: how much a principal may use, by role and by name, as the operator's file says. Pure.
+"""Quotas: a principal's limits, by role and by name, from the operator's file. Pure.
 
 The file is TOML, with a section for each role and for each principal that differs from its role:
 
-    [roles.user]
+[roles.user]
     sessions = 5
     max_memory = "2g"
 
-    [principals.ada]
+[principals.ada]
     sessions = 20
 
 A principal's section overrides its role's, key by key. ``quotas_file`` reads the file and watches it, and
-``usage`` compares what is used with what is allowed.
+``usage`` compares the use with the limits.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What one principal may use; None: no limit. Sizes in bytes, times in seconds.
+    """The limits of one principal; None: no limit. Sizes in bytes, times in seconds.
 
     `memory`, `cpus`, `disk`: the limits of its live sessions in sum. `record`: the size of its record.
-    `network_bytes_per_minute`: what passes between its sessions and hosts.
-    `max_*`: what one session or one cell may ask for. `weight`: its share when kernels are short. `network`:
-    what its sessions may reach, private addresses only with `allow_private`.
+    `network_bytes_per_minute`: the bytes between its sessions and hosts. `max_*`: the highest values that one
+    session or one cell may request. `weight`: its share when kernels are short. `network`: the hosts for its
+    sessions, private addresses only with `allow_private`.
     """
 
     sessions: int | None = None
@@ -74,7 +74,7 @@ UNLIMITED: Final = Quotas()
 
 
 class _Unfit(Exception):
-    """A value can't be used; the message says what is allowed."""
+    """A value can't be used; the message names the allowed ones."""
 
 
 Check = Callable[[Any], Any]
@@ -141,7 +141,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "record": _size(1),
         "requests_per_minute": _COUNT,
         "bytes_per_minute": _size(1),
-        # With less, a connection that takes its turn among many would be taken for idle.
+        # With less, a connection that waits for its turn among many would seem idle.
         "network_bytes_per_minute": _size(MIB),
         "max_memory": _size(64 * MIB),
         "max_cpus": _number(0.05, 1024),
@@ -154,7 +154,7 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "allow_private": _boolean,
     }
 )
-"""What each key of a section must be."""
+"""The check of each key's value."""
 
 assert [field.name for field in fields(Quotas)] == list(CHECKS)
 
@@ -162,7 +162,7 @@ Section = Mapping[str, Any]
 
 
 class Policy:
-    """The quotas of everybody, as a file has them. It never changes: another file is another policy."""
+    """The quotas of everybody, from one file. Immutable: another file is another policy."""
 
     def __init__(
         self, roles: Mapping[str, Section] | None = None, principals: Mapping[str, Section] | None = None
@@ -252,7 +252,7 @@ def _near(name: str, known: tuple[str, ...] | Mapping[str, object]) -> str:
 
 
 def _key(name: str) -> str:
-    """Return a key as TOML has it: in quotes unless it is plain."""
+    """Return a key in TOML's form: in quotes unless it is plain."""
     return name if _BARE_KEY.fullmatch(name) and len(name) <= SHOWN else _shown(name)
 
 

@@ -1,7 +1,7 @@
 """The file of quotas: read at the start, and again when it has changed, without a restart.
 
 A file that can't be used is an error at the start. While the gateway serves it is only logged, once for each
-change, and the former quotas stay. ``quotas`` says what the content means.
+change, and the former quotas stay. ``quotas`` interprets the content.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LARGEST_FILE = 16 * MIB
 """Ten thousand principals with ten keys each take a sixth of it."""
 LOOK_SECONDS = 1.0
 SETTLED_SECONDS = 2.0
-"""A file changed less long ago is read again: its time may not tell the next change from this one."""
+"""Seconds after a change during which the file is read again: a further change may have the same time."""
 
 State = tuple[int, ...] | str
 
 
 def read_quotas(path: Path) -> Policy:
-    """Return the policy in the file. Blocking. Raises InvalidInput that names the file and what is wrong."""
+    """Return the policy in the file. Blocking. Raises InvalidInput with the file and the fault."""
     try:
         content = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
@@ -71,7 +71,7 @@ class QuotasFile:
         await self._tasks.cancel()
 
     async def look(self) -> float:
-        """Read the file if it has changed; returns the seconds until the next look."""
+        """Read the file if it has changed; return the seconds until the next look."""
         state, found = await self._lane.run(_look, self._path, self._state)
         self._state = state
         if isinstance(found, Policy):
@@ -101,7 +101,7 @@ def _look(path: Path, known: State | None) -> tuple[State | None, Policy | str |
     except InvalidInput as error:
         found = error.message
         if isinstance(error.__cause__, OSError):
-            # Too many open files, for one: it can be read once that is over, without having changed.
+            # There may be too many open files: the file can be read afterwards, without having changed.
             return None, found
     return (state if _settled(state) else None), found
 

@@ -1,11 +1,12 @@
-"""What each principal uses now, compared with its quotas before anything is begun.
+"""Each principal's present use, compared with its quotas before work begins.
 
-Whatever has a quota is reserved in one step without waiting, so a hundred requests at once can't exceed it,
-and is released exactly once. An `Account` is one principal's; `Usage` has those of everybody who uses
-something. It knows names and amounts, no sessions and no requests, and refuses nobody who has no quota.
+Everything with a quota is reserved in one step without waiting, so a hundred requests at once can't exceed
+it, and is released exactly once. An `Account` is one principal's; `Usage` has the accounts of all principals
+that use something. It knows names and amounts, no sessions and no requests, and never refuses a principal
+without a quota.
 
 Cells above the quota `running` wait in line. Each session has at most one cell in line, so that sessions take
-turns, in the order in which their cells came to be the next.
+turns, in the order in which these cells became the next ones of their sessions.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ COUNTED: Final = (
     "bytes_per_minute",
     "network_bytes_per_minute",
 )
-"""The quotas of which something is used; the others are limits of single requests."""
+"""The quotas whose use is counted; the others are limits of single requests."""
 
 PASSED = "bytes were sent and received in the last minute"
 QUEUE_RETRY_SECONDS = 1.0
 FIRST_SWEEP = 1024
-"""Accounts above which idle ones are looked for."""
+"""Number of accounts above which idle ones are removed."""
 TINY = 1e-9
 """Processors by which sums of fractions may differ."""
 
@@ -53,17 +54,17 @@ Refused = Callable[[str], None]
 
 
 def _nobody(_: str) -> None:
-    """Ignore a refusal: nobody counts them."""
+    """Ignore a refusal, which is not counted."""
 
 
 def role_of_name(name: str) -> str:
-    """Return the role of a principal while there are no others than the one of the token."""
+    """Return the role of a principal while the token's principal is the only one."""
     return "admin" if name == "default" else "user"
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much of one quota is used. `limit` None: without limit; `used` None: nobody measures it."""
+    """The use of one quota. `limit` None: no limit; `used` None: not measured."""
 
     limit: float | None
     used: float | None
@@ -102,12 +103,12 @@ class CellPlace:
         return self._state is _State.RUNNING
 
     def leave(self) -> None:
-        """Give the ended cell's place back; does nothing the second time."""
+        """Release the ended cell's place; a repeat does nothing."""
         self._account._leave(self)
 
 
 class Account:
-    """What one principal uses: never more than its quotas, unless one was lowered, or after a restart."""
+    """One principal's use: never more than its quotas, unless one was lowered, or after a restart."""
 
     def __init__(self, name: str, quotas: Quotas, clock: Clock, refused: Refused) -> None:
         self.name = name
@@ -126,12 +127,12 @@ class Account:
         self._bytes = Minute()
         self._network = Minute()
         self._network_pace = Pace()
-        # Any of them may leave, not only the first.
+        # Any place may leave, not only the first.
         self._line: OrderedDict[CellPlace, None] = OrderedDict()
 
     @property
     def idle(self) -> bool:
-        """Whether it would be the same if it were made anew."""
+        """Whether a new account would be equal."""
         now = self._clock()
         used = self._sessions or self._running or self._queued
         lately = self._requests.used(now) or self._bytes.used(now) or self._network.used(now)
@@ -158,9 +159,9 @@ class Account:
     # Sessions
 
     def reserve_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
-        """Room for a session with these limits. Raises PrincipalQuotaExceeded, and then reserves nothing.
+        """Reserve room for a session with these limits. Raises PrincipalQuotaExceeded, reserving nothing.
 
-        `without_disk`: its disk is another session's, and reserved already.
+        `without_disk`: its disk is another session's, and already reserved.
         """
         quotas = self.quotas
         self._check_sum("sessions", self._sessions, 1, quotas.sessions, "end a session first")
@@ -180,7 +181,7 @@ class Account:
         return self.adopt_disk(count)
 
     def adopt_disk(self, count: int) -> Reservation:
-        """Count bytes of disk that are in use already, whatever the quotas are."""
+        """Count bytes of disk that are already in use, whatever the quotas are."""
         self._add_disk(count)
         return Reservation(lambda: self._add_disk(-count))
 
@@ -190,12 +191,12 @@ class Account:
     def replace_session(
         self, former: Reservation, limits: ResourceLimits, *, without_disk: bool = False
     ) -> Reservation:
-        """Room with other limits than those of `former`, which is released. Raises as `reserve_session`."""
+        """Reserve room with new limits, and release `former`. Raises as `reserve_session`."""
         former.release()
         return self.reserve_session(limits, without_disk=without_disk)
 
     def adopt_session(self, limits: ResourceLimits, *, without_disk: bool = False) -> Reservation:
-        """Count a session that exists already, whatever the quotas are."""
+        """Count an existing session, whatever the quotas are."""
         disk = 0 if without_disk else limits.disk
         self._count(limits, disk, 1)
         return Reservation(lambda: self._count(limits, disk, -1))
@@ -204,7 +205,7 @@ class Account:
         self._sessions += sign
         self._memory += sign * limits.memory
         self._disk += sign * disk
-        # Without sessions exactly nothing: sums of fractions may leave a rest.
+        # Exactly zero without sessions: sums of fractions may leave a rest.
         self._cpus = self._cpus + sign * limits.cpus if self._sessions else 0.0
 
     def _check_sum(
@@ -232,9 +233,9 @@ class Account:
     # Cells
 
     def enter(self, *, at_once: bool) -> CellPlace:
-        """Return a place for a new cell: running if it could begin `at_once` and may, or else queued.
+        """Return a place for a new cell: running if it could begin `at_once` and may, otherwise queued.
 
-        Raises PrincipalQuotaExceededForNow when it would have to wait and too many do already.
+        Raises PrincipalQuotaExceededForNow if it would have to wait and too many cells wait already.
         """
         if at_once and self._has_turn():
             self._running += 1
@@ -247,7 +248,7 @@ class Account:
         return CellPlace(self, _State.QUEUED)
 
     def adopt_cell(self) -> CellPlace:
-        """Return the place of a cell that runs already, whatever the quotas are."""
+        """Return the place of a cell that is already running, whatever the quotas are."""
         self._running += 1
         return CellPlace(self, _State.RUNNING)
 
@@ -281,7 +282,7 @@ class Account:
             self._line.pop(place, None)
 
     def give_turns(self) -> None:
-        """Let as many cells in line run as may."""
+        """Start as many cells in line as the quota allows."""
         while self._line and self._has_turn():
             place, _ = self._line.popitem(last=False)
             self._run(place)
@@ -291,10 +292,10 @@ class Account:
     # Requests and bytes
 
     def begin_request(self, length: int = 0) -> None:
-        """Count a request, which brings a body of `length` bytes, as far as that is known.
+        """Count a request with a body of `length` bytes, as far as that is known.
 
-        The bytes are counted by `pass_bytes` as they come. Raises PrincipalQuotaExceededForNow; a refused
-        request does not count.
+        `pass_bytes` counts the bytes as they come. Raises PrincipalQuotaExceededForNow; a refused request
+        does not count.
         """
         now = self._clock()
         limit = self.quotas.requests_per_minute
@@ -309,7 +310,7 @@ class Account:
         self._bytes.add(count, self._clock())
 
     def receive(self, count: int) -> None:
-        """Count bytes of a body. Raises PrincipalQuotaExceededForNow when there are more than may come."""
+        """Count bytes of a body. Raises PrincipalQuotaExceededForNow above the limit."""
         now = self._clock()
         self._bytes.add(count, now)
         limit = self.quotas.bytes_per_minute
@@ -320,12 +321,12 @@ class Account:
     # The network of sessions
 
     def take_network(self, count: int) -> float:
-        """Count bytes to pass between a session and a host; return the seconds to wait before."""
+        """Count bytes between a session and a host; return the seconds to wait before sending them."""
         limit = self.quotas.network_bytes_per_minute
         return 0.0 if limit is None else self._network_pace.take(count, limit, self._clock())
 
     def give_back_network(self, count: int) -> None:
-        """Give back bytes that will not pass after all."""
+        """Subtract bytes that will not be sent after all."""
         self._network_pace.give_back(count)
 
     def pass_network(self, count: int) -> None:
@@ -371,10 +372,10 @@ def _plain(value: float) -> str:
 
 
 class Usage:
-    """The accounts of all principals who use something now; idle ones are forgotten.
+    """The accounts of all principals that use something now; idle ones are dropped.
 
-    `role_of`: the role of a principal whose name is all that is known. `refused` is called with the quota's
-    name at each refusal.
+    `role_of`: returns the role of a principal known only by name. `refused` is called with the quota's name
+    at each refusal.
     """
 
     def __init__(
@@ -392,14 +393,14 @@ class Usage:
         self._accounts: dict[str, Account] = {}
         self._records: dict[str, int] = {}
         self.measures_records = False
-        """Whether the sizes of records are known, and are to be kept up to date by `recorded`."""
+        """Whether the sizes of records are known, and `recorded` must update them."""
         self._sweep_at = FIRST_SWEEP
 
     def __len__(self) -> int:
         return len(self._accounts)
 
     def account(self, name: str) -> Account:
-        """Return the principal's account. Keep it only as long as something is reserved in it."""
+        """Return the principal's account. Keep it only while something is reserved in it."""
         account = self._accounts.get(name)
         if account is None:
             if len(self._accounts) >= self._sweep_at:
@@ -416,7 +417,7 @@ class Usage:
         for name, account in tuple(self._accounts.items()):
             if account.idle:
                 del self._accounts[name]
-        # The next one when as many have come again: each costs a look at all of them.
+        # The next one follows when as many have been added: each looks at all accounts.
         self._sweep_at = max(FIRST_SWEEP, 2 * len(self._accounts))
 
     def page(self, after: str, limit: int) -> tuple[list[Account], bool]:
@@ -435,7 +436,7 @@ class Usage:
         return self.account(name).quotas
 
     def change(self, policy: Policy) -> None:
-        """Apply another policy. What is above a lowered quota stays; cells in line may have a turn now."""
+        """Apply another policy. Use above a lowered quota stays; cells in line may have a turn now."""
         self._policy = policy
         self.refresh()
 
@@ -454,11 +455,11 @@ class Usage:
             account.give_turns()
 
     def pass_bytes(self, name: str, count: int) -> None:
-        """Count bytes that the principal sent or was sent; its account may be forgotten in between."""
+        """Count bytes to or from the principal; its account may be dropped meanwhile."""
         self.account(name).pass_bytes(count)
 
     async def pass_network(self, name: str, count: int) -> None:
-        """Wait until bytes between a session of the principal's and a host may pass, and count them."""
+        """Wait until bytes between a principal's session and a host may be sent, and count them."""
         wait = self.account(name).take_network(count)
         if wait:
             try:
@@ -471,7 +472,7 @@ class Usage:
     # The record, whose size lasts longer than an account
 
     def load_records(self, sizes: Mapping[str, int]) -> None:
-        """Take the sizes of records that exist, by principal."""
+        """Store the sizes of existing records, by principal."""
         self._records = dict(sizes)
         self.measures_records = True
         for name, account in self._accounts.items():
@@ -481,7 +482,7 @@ class Usage:
         return self._records.get(name, 0) if self.measures_records else None
 
     def recorded(self, name: str, size: int) -> None:
-        """So many bytes were added to the principal's record, or are gone from it if negative."""
+        """Add bytes to the size of the principal's record, or subtract them if negative."""
         if not self.measures_records:
             return
         total = max(0, self._records.get(name, 0) + size)

@@ -1,1 +1,1 @@
-"""The durable record: what happened in every session, in order, chained by hashes, and its notebook."""
+"""The durable record: every session's events, in order, chained by hashes, and its notebook."""

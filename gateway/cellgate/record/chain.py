@@ -1,8 +1,8 @@
 """The hash chain that makes the record of a session verifiable.
 
-Pure: bytes in, bytes out. Each row's hash is SHA-256 over the previous hash and the row's body, so a row
-can't be changed, moved or removed without every later hash giving it away. The content of bodies does not
-matter here; ``events`` makes the links, ``verify`` and its kin check them.
+Pure: bytes in, bytes out. Each row's hash is SHA-256 over the previous hash and the row's body, so changing,
+moving or removing a row breaks every later hash. The content of bodies does not matter here; ``events`` makes
+the links, ``verify`` and its kin check them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 GENESIS = bytes(32)
-"""Takes the place of a hash before the first row."""
+"""Stands for the hash before the first row."""
 
 
 def link(previous: bytes, body: bytes) -> bytes:
@@ -26,9 +26,9 @@ def link(previous: bytes, body: bytes) -> bytes:
 class Verification:
     """The outcome of a check.
 
-    `rows`: how many rows hold, counted from the first. `head`: the hash of the last of them.
-    `first_bad`: the sequence number at which the chain breaks, or None; that row is missing, misplaced or not
-    as it was written.
+    `rows`: how many rows are valid, counted from the first. `head`: the hash of the last valid one.
+    `first_bad`: the sequence number at which the chain breaks, or None; that row is missing, misplaced or
+    changed.
     """
 
     valid: bool

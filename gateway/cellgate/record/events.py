@@ -3,13 +3,13 @@
 An event is encoded once, as the bytes that are hashed, stored and streamed. This module holds no outputs
 and knows no execution's state; it talks to a store (``store.interface.EventStore``) and to ``chain``.
 
-A follower is a cursor, not a queue: it reads forward from a sequence number, from a short memory while that
-reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and one
-that reconnects continues where it was. It sees only durable events: after a crash the numbers of lost events
-are used again, and a follower that had seen the lost ones would never see those that replaced them.
+A follower is a cursor, not a queue: it reads forward from a sequence number, from a short memory if the
+number is recent and from the store otherwise. So a slow reader costs the gateway nothing, and a reader that
+reconnects continues where it was. It sees only durable events: after a crash the numbers of lost events are
+used again, and a follower that had seen the lost events would never see their replacements.
 
-A large event is encoded and hashed in a thread. Events that arrive while that runs get their numbers at once
-and wait for their place in the chain; so do the rows that must not be stored before them (`then`).
+A large event is encoded and hashed in a thread. Events that arrive meanwhile get their numbers at once and
+wait for their place in the chain; so do the rows that must not be stored before them (`then`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from cellgate_kernels.base.threads import Lane, work_for
 from cellgate_kernels.codec.encoding import encode, encode_in_steps
 
 LARGE_EVENT = 1024 * 1024
-"""Events of more bytes are encoded in a thread: that many take about 5 ms."""
+"""Bytes above which an event is encoded in a thread: so many take about 5 ms."""
 MEMORY_EVENTS = 512
 MEMORY_BYTES = 1024 * 1024
 BATCH_EVENTS = 256
 
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
-"""What the encoder raises for values that JSON can't represent."""
+"""The encoder's errors for values that JSON can't represent."""
 
 
 def _countable(count: object) -> bool:
@@ -71,7 +71,7 @@ def _make(event: dict[str, Any], head: bytes) -> tuple[bytes, bytes]:
 class EventLog:
     """The events of one session. `append` is quick and never waits.
 
-    `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
+    `last_seq`: the last number assigned. `head_seq`, `head`: the last event in the chain and its hash.
     `lane`: threads for large events; without it they are encoded at once.
     """
 
@@ -106,15 +106,15 @@ class EventLog:
         self._failure: StorageError | None = None
         self._recorded = True
         self.epoch = FIRST_EPOCH
-        """That of the session's claim. Set it before any event."""
+        """The epoch of the session's claim. Set it before any event."""
         self.whose = ""
-        """The session's principal, for whom threads chain large events and rows wait. Set it before any
-        event; by default that is nobody in particular.
+        """The session's principal, on whose behalf threads chain large events and rows wait. Set it before
+        any event; by default there is none.
         """
         self.overfull: Callable[[], None] = lambda: None
-        """Called for each event that is appended while the store is `full_for` the principal."""
+        """Called after each event that is appended while the store is `full_for` the principal."""
         self.stored: Callable[[int], None] | None = None
-        """Called with the size of each event that the store has taken."""
+        """Called with the size of each event that the store has accepted."""
 
     @property
     def followed(self) -> bool:
@@ -130,12 +130,12 @@ class EventLog:
         withhold: bool = False,
         size: int = 0,
     ) -> dict[str, Any]:
-        """Number, chain and store an event; returns it as the wire shows it. It must not change afterwards.
+        """Number, chain and store an event; return it as the wire has it. It must not change afterwards.
 
-        With `withhold`, followers don't see it or any event after it before `release` of its seq. `size`:
-        about how many bytes it has, where that may be many. Raises StorageFull when there is no room for it.
-        Raises LogClosed after `close`: a session that gets a kernel again may continue with another log, and
-        rows of two logs can't form one chain.
+        With `withhold`, followers don't see this event or later ones before `release` of its seq. `size`: its
+        approximate bytes, if it may be large. Raises StorageFull when there is no room. Raises LogClosed
+        after `close`: a session that gets a kernel again may continue with another log, and rows of two logs
+        can't form one chain.
         """
         if self._closed:
             raise LogClosed("The session has ended; nothing more is recorded of it")
@@ -203,7 +203,7 @@ class EventLog:
         return b"{}"  # a placeholder: the store drops the rows of a refused session
 
     def _chained_to(self, row: EventRow) -> None:
-        """Make a row that the store has the chain's new head."""
+        """Set the chain's head to a row that the store has."""
         self.head_seq = row.seq
         self.head = row.hash
         if self.stored is not None:
@@ -254,7 +254,7 @@ class EventLog:
             await self._chained.wait()
 
     async def release(self, seq: int) -> None:
-        """Make the withheld event `seq` durable, then show it and what follows it.
+        """Make the withheld event `seq` durable, then show it and the later ones.
 
         Raises StorageError when it could not be made durable now; it is then shown after a later commit.
         """
@@ -297,12 +297,12 @@ class EventLog:
         self._publish()
 
     def close(self) -> None:
-        """Take no more events, and end all followers once they have read the existing ones."""
+        """Accept no more events, and end all followers once they have read the existing ones."""
         self._closed = True
         self._publish()
 
     def reopen(self) -> None:
-        """Take events again after `close`: the session has a kernel again."""
+        """Accept events again after `close`: the session has a kernel again."""
         self._closed = False
 
     async def read(self, after: int, until: int | None = None) -> list[EventRow]:
@@ -329,7 +329,7 @@ class EventLog:
         return rows
 
     def _end_at(self, last: int) -> None:
-        """End the log after this event, the store's last. Followers learn that the rest was refused.
+        """End the log after this event, the store's last. Followers get an error for the refused rest.
 
         Raises RecordGone when the whole record is gone: a follower would take an empty batch for the end.
         """

@@ -28,13 +28,14 @@ from cellgate.wire.events import (
 from cellgate_kernels.codec.decoding import json_decoder
 
 KERNELSPEC = "kernelspec"
-"""`packages_of` in an environment: these are the packages of the kernelspec."""
+"""Value of `packages_of` in an environment: the packages are the kernelspec's."""
 WITHOUT_VARIABLES = "kernelspec_without_session_variables"
 """As `KERNELSPEC`, but the session has environment variables, with which its kernel may find other packages.
-Which ones is unknown, because such a kernel is not trusted."""
+Which ones is unknown, because such a kernel is not trusted.
+"""
 
 BRANCHED = "branched"
-"""The type of the event of a session that was branched, and the cause of the first one of its branch."""
+"""The type of a session's event for a new branch, and the cause of the branch's first event."""
 BEGINNINGS = frozenset({"created", BRANCHED, "resumed"})
 _OF_SESSION = (
     *("principal", "created_at", "metadata", "limits", "isolation"),
@@ -63,7 +64,7 @@ def decode_fact(event_type: str, body: bytes) -> Event:
 
 
 def brief(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an environment for the session's row: only events have the list of packages."""
+    """Return the part of an environment for the session's row; only events have the list of packages."""
     return {name: value for name, value in environment.items() if name != "packages"}
 
 
@@ -86,10 +87,10 @@ class SessionFacts:
 
     `fields`: the fields of the session's row that events determine. `environment`: the newest, in full.
     `executions` by id. `files`: the newest size and hash of each file that was put into the workspace.
-    `packages`: those installed and not removed since the session was created or resumed, by name. `rollbacks`
-    in order; each takes the files back to what they were, and leaves the packages as they are.
+    `packages`: by name, installed and not removed since the session was created or resumed. `rollbacks` in
+    order; each one restores the files, and leaves the packages unchanged.
 
-    `files`, as an argument: those of the session that this one continues as a branch.
+    `files`, as an argument: the files of the session that this one continues as a branch.
     """
 
     def __init__(self, files: Mapping[str, dict[str, Any]] | None = None) -> None:
@@ -101,11 +102,11 @@ class SessionFacts:
         self.packages: dict[str, Package] = {}
         self.rollbacks: list[RolledBack] = []
         self._first_files = dict(self.files)
-        # What was put and deleted, to know what there was at a checkpoint.
+        # All files put and deleted, for the files at a checkpoint.
         self._file_events: list[FileChanged] = []
 
     def apply(self, event: Event) -> None:
-        """Fold one event in."""
+        """Fold in one event."""
         match event:
             case SessionChanged():
                 self._session(event)

@@ -14,10 +14,10 @@ from cellgate.record.rows import EventRow
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of checking one thing. `problem` is None when it is valid, otherwise the first one found.
+    """The outcome of one check. `problem`: the first one found, None if there is none.
 
-    `key`: the public key that signed it, if one did and the signature is valid. `sealed` is False for a file
-    without a seal: then nothing could be checked, and `problem` says so.
+    `key`: the public key of a valid signature, if there is one. `sealed` is False for a file without a seal:
+    then nothing could be checked, and `problem` says so.
     """
 
     subject: str
@@ -28,7 +28,7 @@ class Finding:
 
     @property
     def valid(self) -> bool:
-        """Whether it was checked and nothing was found."""
+        """Whether the check was made and found no problem."""
         return self.problem is None
 
 
@@ -41,7 +41,7 @@ class NoSeal(Exception):
 
 
 class RowFacts(msgspec.Struct):
-    """What the body of each row says about the row."""
+    """The part of each row's body that repeats the row's columns."""
 
     seq: int
     session: str
@@ -53,7 +53,7 @@ _told = msgspec.json.Decoder(RowFacts).decode
 
 
 def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
-    """Yield the rows one by one, each after it was checked against the rows before it. Raises Broken."""
+    """Yield the rows one by one, each checked against the rows before it. Raises Broken."""
     head = GENESIS
     for number, row in enumerate(rows, 1):
         if row.seq != number:

@@ -1,7 +1,7 @@
-"""The installation's Ed25519 key: it signs what leaves the gateway, so that others can tell who wrote it.
+"""The installation's Ed25519 key: it signs exports, so that others can tell which gateway wrote them.
 
-A key is a private file in the data folder, made on demand; without it nothing is signed. ``seal`` defines
-what is signed. `cryptography` is imported only when a key is used.
+A key is a private file in the data folder, made on demand; without it nothing is signed. ``seal`` defines the
+signed statements. `cryptography` is imported only when a key is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rows of the record as values.
 
-``schema`` stores them, ``journal`` decides when, and ``notebook`` knows what they mean together.
+``schema`` stores them, ``journal`` decides when, and ``notebook`` interprets them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cellgate.wire.events import BranchedFrom
 class SessionRow(msgspec.Struct, frozen=True):
     """A session as it is now; replaced as a whole when it changes. Times are RFC 3339 UTC with `Z`.
 
-    `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` are those of the last
-    written event; the store itself keeps them up to date. `folder` names the session's workspace and never
-    changes; it is empty for sessions older than the column, whose workspaces are named after their ids.
-    `parent`: the id of the session that a branch was made from, 0 for others, and `branched_from` where; the
-    parent may have been purged since.
+    `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` belong to the last
+    written event; the store itself updates them. `folder` names the session's workspace and never changes; it
+    is empty for sessions older than the column, whose workspaces are named after their ids. `parent`: the id
+    of a branch's parent session, 0 for others; `branched_from`: the event there. The parent may have been
+    purged since.
     """
 
     id: int
@@ -77,7 +77,7 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class ExecutionRow(msgspec.Struct, frozen=True):
-    """Where in its session's events an execution is; the events say everything else about it.
+    """The place of an execution in its session's events, which say everything else about it.
 
     `number`: its place in the order of the session's executions, from 1. `status` is None until it ends.
     """
@@ -109,7 +109,7 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 class Absence(StrEnum):
-    """Why an ancestor of a branch is not shown."""
+    """The reason why an ancestor of a branch is not shown."""
 
     PURGED = "purged"
     OUT_OF_REACH = "out_of_reach"
@@ -117,7 +117,7 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """A session, and up to which of its events a branch continues it."""
+    """A session, and its last event that a branch continues."""
 
     row: SessionRow
     until: BranchedFrom
@@ -125,9 +125,9 @@ class Ancestor:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The ancestors of a branch, the oldest first; of other sessions there are none.
+    """The ancestors of a branch, oldest first; other sessions have none.
 
-    `absence`: why the oldest of them, or the branch itself if there are none, has a parent that is not shown.
+    `absence`: why the parent of the oldest ancestor (or of the branch, if there is none) is not shown.
     """
 
     ancestors: tuple[Ancestor, ...] = ()

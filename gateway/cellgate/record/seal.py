@@ -1,8 +1,8 @@
-"""The seal by which an exported notebook shows on its own whether it was changed.
+"""The seal of an exported notebook, which shows without other files whether the notebook was changed.
 
 The seal, in ``metadata.cellgate.seal``, holds the SHA-256 of every cell's text, in order, and one digest over
-all of these and the rest of the file; if the installation has a key, also a signature of that digest.
-``verify`` reads and checks whole files.
+all of these and the rest of the file. If the installation has a key, it also holds a signature of that
+digest. ``verify`` reads and checks whole files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MANIFEST = b"cellgate bundle 1\n"
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`cells`: one digest per cell; `digest`: over them and the rest. `key` and `signature`, or neither."""
+    """`cells`: one digest per cell. `digest`: over them and the rest. `key`, `signature`: both or none."""
 
     cells: list[str]
     digest: str

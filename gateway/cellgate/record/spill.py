@@ -1,10 +1,10 @@
-"""Answers that are made but not sent yet: in memory, and above a limit in an unnamed file.
+"""Spills: answers that are made but not sent yet, in memory and above a limit in an unnamed file.
 
 A thread writes an answer at its own pace and a client reads it at its own, so a client that reads slowly, or
-not at all, occupies only disk space. How much that may be is up to ``spill_ledger``, which may have a spill
-give way: one that has not been read for long, or, if others need the room, any of who holds most. The content
-of the bytes does not matter here; ``http.listener`` decides when a client that nobody else waits for has been
-silent for too long.
+not at all, occupies only disk space. ``spill_ledger`` limits this space, and may have a spill give way: one
+that has not been read for long or, if others need the room, any of the principal with the most bytes. The
+content of the bytes does not matter here; ``http.listener`` decides when a client has been silent for too
+long, if nobody else waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GIVEN_WAY = "This answer was not read for so long that others got its room"
 
 
 class Spills:
-    """All spills of a gateway; their files are in `folder`, read by threads of `lane`, closed by `ends`."""
+    """All spills of a gateway. Files: in `folder`, read by threads of `lane`, closed by `ends`."""
 
     def __init__(self, folder: Path, ledger: SpillLedger, lane: Lane) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class Spill:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep the spill for the thread that writes, even if its reader leaves."""
+        """Keep the spill for the writing thread, even if its reader leaves."""
         with self._lock:
             self._users += 1
         try:
@@ -110,7 +110,7 @@ class Spill:
             self._size += len(part)
 
     def end(self, error: CellgateError | None = None) -> None:
-        """Note that all was written, or by `error` why not."""
+        """Note that all bytes are written, or the `error` that prevents it."""
         with self._lock:
             self._error = self._error or error
             self._ended = True
@@ -119,12 +119,12 @@ class Spill:
     # The ledger
 
     def stalled_since(self) -> float | None:
-        """Return the time of the last read if the file is whole and that is long ago; else None."""
+        """Return the time of the last read if the file is complete and the read long ago; else None."""
         stalled = self._ended and self._users == 1 and time.monotonic() - self.last_read >= STALLED
         return self.last_read if stalled else None
 
     def give_way(self, *, to_own: bool) -> bool:
-        """End with an error, to make room for others; not for the same principal, unless nobody reads it."""
+        """End with an error, to make room; for the same principal only if nobody reads the spill."""
         if to_own and self.stalled_since() is None:
             return False
         with self._lock:
@@ -132,7 +132,7 @@ class Spill:
                 return False
             self._error = StorageFull(GIVEN_WAY)
             self._space.leave(self._space.held)
-            # Its reader has nothing more to read, but may be long in coming back.
+            # Its reader has nothing more to read, but may return late.
             nobody_reads = self._users == 1 and self._ended
         if nobody_reads:
             self._end()
@@ -142,9 +142,9 @@ class Spill:
     # The reader
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """Yield all bytes: once complete, or as they come when they are many. Always close the iterator.
+        """Yield all bytes: once complete, or as they come if there are many. Always close the iterator.
 
-        Raises the writer's error as soon as there is one, so that nobody mistakes a part for the whole.
+        Raises the writer's error at once, so that a part is never mistaken for the whole.
         """
         offset = 0
         try:

@@ -1,11 +1,11 @@
-"""Bytes on the gateway's disk that wait for clients: of all kinds together, and of each principal.
+"""Counts the bytes on the gateway's disk that wait for clients: of all kinds together, and by principal.
 
-Whatever is kept there because a client reads slowly, or not at all, is counted here first: frames of
-WebSockets, exports, files of conversions. All together have half of the free space, not counting the reserve
-that the record needs, and one principal has three quarters of that. When there is no room, who holds most
-gives way, not who asks: of the principal with the most bytes, what nobody has read for long, then the
-largest. So it is, too, when something else fills the disk up to the reserve. What is running for a principal
-does not end for something new of the same principal.
+All bytes that are on the disk because a client reads slowly, or not at all, are counted here before they are
+written: frames of WebSockets, exports, files of conversions. Together they may take half of the free space
+above the record's reserve, and one principal three quarters of that. When there is no room, the principal
+with the most bytes gives way, not the one that asks: first its spills that were not read for long, then its
+largest. The same happens when something else fills the disk up to the reserve. A principal's running work
+never ends for new work of the same principal.
 
 It only counts, and knows no files: ``spill``, ``jobs`` and ``channels`` write them.
 """
@@ -31,29 +31,29 @@ from cellgate_kernels.base.trees import free
 PATIENCE = 10.0
 """Seconds that a thread waits for others to give way."""
 WATCH_SECONDS = 1.0
-"""Between two looks at whether others have filled the disk."""
+"""Seconds between two checks whether others have filled the disk."""
 _NEVER = float("inf")
 
 
 class Spiller(Protocol):
-    """What keeps bytes on the disk for clients. It is asked on the event loop."""
+    """An owner of bytes on the disk that wait for clients. Called on the event loop."""
 
     def stalled_since(self) -> float | None:
-        """Since when nobody has read what could be read, if that is long; else None."""
+        """Return the time of the last read if bytes have waited long since; else None."""
 
     def give_way(self, *, to_own: bool) -> bool:
-        """Let go of some bytes; return whether that can be. `to_own`: for the same principal's."""
+        """Free some bytes; return whether that is possible. `to_own`: for the same principal."""
 
 
 Opener = Callable[[Spiller], "Space"]
-"""Makes the space of a spiller: whoever passes it on has said whose it is."""
+"""Makes a spiller's space, for a principal chosen when the opener was made."""
 
 
 class Space:
-    """What one spiller holds, in bytes. It is made on the `loop`; its methods may be called from any thread.
+    """The bytes of one spiller. It is made on the `loop`; its methods may be called from any thread.
 
-    `held`: counts for its principal; `leaving`: no longer, but still on the disk. `closed`: nothing may be
-    written any more.
+    `held`: counted for its principal. `leaving`: no longer counted, but still on the disk. `closed`: nothing
+    may be written any more.
     """
 
     def __init__(self, ledger: SpillLedger, principal: str, spiller: Spiller) -> None:
@@ -66,13 +66,13 @@ class Space:
         self._ledger = ledger
 
     def take(self, count: int) -> None:
-        """Count bytes that are about to be written. Raises OSError when there is no room for them, or no file
-        any more: whoever has closed it may have left a thread that was about to write.
+        """Count bytes that are about to be written. Raises OSError if there is no room, or if the space is
+        closed: a thread that was about to write may outlive the close.
         """
         self._ledger.take(self, count)
 
     def leave(self, count: int) -> None:
-        """Note that so many bytes will soon be gone, because this gave way."""
+        """Note that so many bytes will soon be gone, because the spiller gave way."""
         with self._ledger.lock:
             count = min(count, self.held)
             self._ledger.add(self, -count)
@@ -80,7 +80,7 @@ class Space:
             self._ledger.leaving += count
 
     def gone(self, count: int) -> None:
-        """Note that so many bytes are gone from the disk; those that were leaving come first."""
+        """Note that so many bytes are gone from the disk, leaving ones first."""
         with self._ledger.lock:
             left = min(count, self.leaving)
             self.leaving -= left
@@ -88,19 +88,19 @@ class Space:
             self._ledger.add(self, left - count)
 
     def close(self) -> None:
-        """Note that all is gone from the disk, and that nothing more is written."""
+        """Note that all bytes are gone from the disk, and that nothing more is written."""
         with self._ledger.lock:
             self.closed = True
             self.gone(self.held + self.leaving)
 
     @property
     def room(self) -> int:
-        """The bytes that it may still take before anybody would have to give way."""
+        """The bytes that it may still take before another spiller must give way."""
         return self._ledger.room(self.principal)
 
 
 class SpillLedger:
-    """All spills of a gateway. `folder`: on the disk that they share; `reserve`: its bytes that stay free."""
+    """All spills of a gateway. `folder`: on their common disk; `reserve`: bytes there that stay free."""
 
     def __init__(self, folder: Path, reserve: int) -> None:
         self._folder = folder
@@ -109,7 +109,7 @@ class SpillLedger:
         self._total = 0
         self.leaving = 0
         self._spaces: dict[Space, None] = {}
-        # Reentrant: who gives way reports that while the ledger is asking.
+        # Reentrant: a spiller that gives way reports its bytes while the ledger holds the lock.
         self.lock = threading.RLock()
 
     @property
@@ -131,7 +131,7 @@ class SpillLedger:
         return Space(self, principal, spiller)
 
     def room(self, principal: str) -> int:
-        """Return the bytes that this principal may still take before anybody would have to give way."""
+        """Return the bytes that this principal may still take before another spiller must give way."""
         with self.lock:
             most = self.most
             return max(0, min(most - self._total, part_of_one(most) - self._held[principal]))
@@ -160,7 +160,7 @@ class SpillLedger:
             self._spaces.pop(space, None)
 
     def _too_much(self, asking: Space, count: int) -> str | None:
-        """Return the principal that would hold too much if `asking` took so many bytes; None if nobody."""
+        """Return the principal that would hold too much after `asking` took `count` bytes; None if nobody."""
         most = self.most
         theirs = self._held[asking.principal] + count
         if theirs > part_of_one(most):
@@ -172,7 +172,7 @@ class SpillLedger:
         return heaviest[1] if heaviest[0] > theirs else asking.principal
 
     def _ask_loop(self, space: Space, count: int) -> bool:
-        """Have others give way, from a thread: they are asked on the loop."""
+        """Make room from a thread: the spillers are called on the loop."""
         made: concurrent.futures.Future[bool] = concurrent.futures.Future()
 
         def make() -> None:
@@ -183,7 +183,7 @@ class SpillLedger:
         try:
             return made.result(PATIENCE)
         except TimeoutError:
-            # If it has begun in this moment, it ends in the next.
+            # If it began just now, it will end soon.
             return not made.cancel() and made.result(PATIENCE)
 
     def _make_room(self, asking: Space, count: int) -> bool:
@@ -208,9 +208,9 @@ class SpillLedger:
         return any(space.spiller.give_way(to_own=to_own) for space in sorted(theirs, key=rank))
 
     def relieve(self) -> bool:
-        """Have whoever holds most give way, if others have filled the disk up to the reserve.
+        """Make the largest holder give way if others have filled the disk up to the reserve.
 
-        On the loop, again and again: what gives way leaves the disk a moment later. Returns whether some did.
+        Called on the loop, repeatedly: bytes leave the disk a moment later. Returns whether any gave way.
         """
         with self.lock:
             if not self._total or self.leaving or free(self._folder) >= self._reserve:
@@ -229,10 +229,10 @@ def on_loop() -> bool:
 
 
 class SpillEnds:
-    """Closes files in threads of `lane`, after which their bytes are gone. `finished` before the lane closes.
+    """Closes files in threads of `lane`, which frees their bytes. Await `finished` before the lane closes.
 
     The system takes long to free a large file, a third of a second for a gigabyte: on the loop, everybody
-    would wait for it.
+    would wait.
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -240,7 +240,7 @@ class SpillEnds:
         self._tasks = Supervisor()
 
     def end(self, close: Callable[[], object] | None, space: Space) -> None:
-        """Call what closes the file, if there is one, and give its space back. From any thread."""
+        """Call the function that closes the file, if any, and release its space. From any thread."""
         if close is None:
             space.close()
         elif on_loop():
@@ -253,7 +253,7 @@ class SpillEnds:
                 space.close()
 
     def free(self, work: Callable[[], object], space: Space, count: int) -> None:
-        """Call what frees so many bytes of what the space has. On the loop."""
+        """Call the function that frees so many bytes of the space. On the loop."""
         space.leave(count)
         self._start(work, space, partial(space.gone, count))
 
@@ -261,7 +261,7 @@ class SpillEnds:
         self._tasks.start(self._run(work, space, done), "end of a spilled file")
 
     async def _run(self, work: Callable[[], object], space: Space, done: Callable[[], None]) -> None:
-        # Those whose file it is wait for it, not those for whom it gave way.
+        # The principal of the file waits for this work, not the one that needs the room.
         work_for(space.principal)
         try:
             await self.lane.run(work)
@@ -269,12 +269,12 @@ class SpillEnds:
             done()
 
     async def finished(self) -> None:
-        """Return when all are gone."""
+        """Return when all files are closed."""
         await self._tasks.finished()
 
 
 class SpillWatch:
-    """Keeps the reserve of the disk free of spills. `start` it, and `close` it before what spills."""
+    """Keeps the disk's reserve free of spills. `start` it, and `close` it before the spillers."""
 
     def __init__(self, ledger: SpillLedger) -> None:
         self._ledger = ledger

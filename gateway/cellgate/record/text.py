@@ -21,14 +21,14 @@ def cell_text(cell: Mapping[str, Any]) -> str:
 
 
 def tail_text(metadata: Mapping[str, Any], *, empty: bool) -> str:
-    """Everything after the last cell."""
+    """Return the text after the last cell."""
     after = "]" if empty else "\n ]"
     shown = to_text(metadata, "\n ")
     return f'{after},\n "metadata": {shown},\n "nbformat": 4,\n "nbformat_minor": 5\n}}\n'
 
 
 def to_text(value: Any, newline: str = "\n") -> str:
-    """`value` as JSON: an indent of one, sorted keys, only the escapes that JSON requires."""
+    """Return `value` as JSON: an indent of one, sorted keys, only the escapes that JSON requires."""
     parts: list[str] = []
     _write(value, newline, parts)
     return "".join(parts)

@@ -1,7 +1,7 @@
-"""Entries of the installation's audit trail, as values: their types, and what they consist of.
+"""Entries of the installation's audit trail, as values: their types and fields.
 
-``trail_writer`` makes those about acts and refusals; the store makes those about records, and keeps all of
-them in one chain. Pure.
+``trail_writer`` makes entries about acts and refusals; the store makes entries about records, and keeps all
+of them in one chain. Pure.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ BEGUN = "record_begun"
 PURGED = "record_purged"
 DAMAGED = "record_damaged"
 ACT = "act"
-"""A change of users or tokens. `number` and `done_at`: the act's own, in the file of users and tokens."""
+"""A change of users or tokens. `number` and `done_at` are the act's in the file of users and tokens."""
 ACCESS = "access"
-"""Somebody who may do so asked for another principal's sessions."""
+"""An authorised access to another principal's sessions."""
 REFUSED = "refused"
-"""Requests that were refused for want of a token, a permission or an allowed Host or Origin."""
+"""Requests that were refused because a token, a permission or an allowed Host or Origin was missing."""
 LOST = "entries_lost"
-"""Entries that there was no room for."""
+"""Entries for which there was no room."""
 OF_NO_RECORD = frozenset({DAMAGED, ACT, ACCESS, REFUSED, LOST})
-"""Types of entries that say nothing about whether there is a session's record."""
+"""Types of entries that are not about the existence of a session's record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class TrailRow:
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
-    """An entry before it is in the trail. `fields`: what its body says besides number, type and time."""
+    """An entry before it is in the trail. `fields`: its body without number, type and time."""
 
     type: str
     fields: Mapping[str, Any] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""What the gateway notes in the audit trail while it serves: accesses to others' sessions, and refusals.
+"""Writes entries to the audit trail while the gateway serves: accesses to others' sessions, and refusals.
 
 Noting takes a microsecond, never waits and never fails. A task writes the notes a moment later, many in one
-transaction, and tries again while the record takes nothing. What would be the same entry many times, as in a
-flood of wrong tokens, is one entry at the first time, and one with the count of the others when its minute is
-over. Refusals are limited to `MOST_REFUSALS` different ones a minute; the rest share an entry. Notes that
-there is no room for are counted in an entry of their own. It knows no HTTP: ``http.base`` says what happened.
+transaction, and tries again while the record accepts nothing. Equal notes, as in a flood of wrong tokens,
+make one entry at the first time, and one with the count of the others when their minute is over. At most
+`MOST_REFUSALS` different refusals a minute have entries of their own; the rest share one. Notes without room
+are counted in an entry of their own. It knows no HTTP: ``http.base`` reports the requests.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ WRITE_SECONDS = 0.25
 RETRY_SECONDS = 5.0
 WINDOW_SECONDS = 60.0
 MOST_REFUSALS = 100
-"""Different refusals that a window has entries of their own for."""
+"""Most different refusals that have entries of their own in a window."""
 MOST_KEPT = 4096
-"""Entries that may wait for the record, and different notes that are counted in a window."""
+"""Most entries that may wait for the record, and most different notes that are counted in a window."""
 MOST_TEXT = 200
-"""Characters of a text in a note."""
+"""Most characters of a text in a note."""
 
 OTHERS = (("reason", "others"),)
 """Refusals beyond `MOST_REFUSALS`."""
@@ -48,7 +48,7 @@ def _now() -> str:
 
 @dataclass(slots=True)
 class _Repeats:
-    """How often a note came again in the window, and when."""
+    """How often a note was repeated in the window, and when."""
 
     count: int = 0
     first_at: str = ""
@@ -61,7 +61,7 @@ class _Repeats:
 
 
 class Notes:
-    """The notes of a window of time, and the entries that they make. Pure but for its clocks."""
+    """The notes of a window of time, and their entries. Pure but for its clocks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, moment: Callable[[], str] = _now) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class Notes:
         self._lost = 0
 
     def add(self, kind: str, fields: dict[str, str], first: Mapping[str, str] = NOTHING) -> None:
-        """Note that this happened now. Empty fields are left out.
+        """Note an occurrence now. Empty fields are left out.
 
         Notes with the same `fields` are repeats of each other; only the first one's entry has its `first`.
         """
@@ -94,7 +94,7 @@ class Notes:
         self._keep(_entry((kind, key[1] + _short(first)), 1, moment, moment))
 
     def take(self, *, all_of_it: bool = False) -> list[NewEntry]:
-        """Return the entries to write now; with `all_of_it` also those of the window that is not over."""
+        """Return the entries to write now; with `all_of_it` also those of the current window."""
         if all_of_it:
             self._window_ends = 0.0
         self._turn()
@@ -106,7 +106,7 @@ class Notes:
         return entries
 
     def put_back(self, entries: list[NewEntry]) -> None:
-        """Put back entries that could not be written: they are the next to be written."""
+        """Put back entries that could not be written, to be written first."""
         later = self._waiting
         self._waiting = []
         for entry in (*entries, *later):
@@ -116,7 +116,7 @@ class Notes:
                 self._keep(entry)
 
     def _turn(self) -> None:
-        """Begin a new window if it is time, after entries for what the last one has counted."""
+        """Begin a new window if it is time, and add entries with the last one's counts."""
         now = self._clock()
         if now < self._window_ends:
             return
@@ -185,7 +185,7 @@ class TrailWriter:
             self._is_failing = False
 
     async def close(self) -> None:
-        """Write what is left, and stop."""
+        """Write the remaining entries, and stop."""
         await self._tasks.cancel()
         await self._writes.finished()
         entries = self._notes.take(all_of_it=True)

@@ -1,8 +1,8 @@
 """A file without a name on the gateway's disk, which threads write and read: it is gone once it is closed.
 
-A call whose caller was cancelled runs on in its thread, and the file's descriptor may be another's by then.
-So each call finds out whether the file is still open, and the file is closed when no call is under way. It
-counts nothing: who has such a file (``spill``, ``jobs``, ``channels.frame_log``) takes room from
+A call whose caller was cancelled runs on in its thread, and the descriptor's number may belong to another
+file by then. So each call checks whether the file is still open, and the file is closed when no call is in
+progress. It counts nothing: its owner (``spill``, ``jobs``, ``channels.frame_log``) takes room from
 ``spill_ledger`` first, and has its `SpillEnds` close it.
 """
 
@@ -22,7 +22,7 @@ class UnnamedFile:
     """An empty file in `folder`. Its methods are for threads and raise OSError, also once it is closed."""
 
     def __init__(self, folder: Path) -> None:
-        # Without a buffer, which could not be written any more when the disk is full.
+        # Without a buffer, which could not be flushed when the disk is full.
         self._file: BinaryIO = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - `close`
         self._calls = 0
         self._closing = False
@@ -30,16 +30,16 @@ class UnnamedFile:
 
     @property
     def size(self) -> int:
-        """The size in bytes; not to be read where the file may be closed."""
+        """The size in bytes; don't read it where another thread may close the file."""
         return os.fstat(self._file.fileno()).st_size
 
     def fileno(self) -> int:
-        """Return its descriptor, for a process that starts while nobody closes it."""
+        """Return the descriptor, for a process that starts while nobody closes the file."""
         return self._file.fileno()
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        """Keep its descriptor for a call."""
+        """Keep the descriptor open during a call."""
         with self._idle:
             if self._closing:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -52,9 +52,9 @@ class UnnamedFile:
                 self._idle.notify_all()
 
     def write(self, parts: Iterable[bytes | bytearray], offset: int | None = None) -> None:
-        """Write all parts at `offset`, or at the end; the position of who reads it is left as it is.
+        """Write all parts at `offset`, or at the end; a reader's position does not change.
 
-        Makes one call of them: each would wait for the GIL again while the loop handles a flood.
+        Makes one system call of them: each call would wait for the GIL again while the loop handles a flood.
         """
         views = [memoryview(part) for part in parts]
         with self._open() as descriptor:
@@ -68,7 +68,7 @@ class UnnamedFile:
                     views[0] = views[0][count:]
 
     def read(self, count: int, offset: int) -> bytes:
-        """Return so many bytes from `offset` on; fewer are an error."""
+        """Return so many bytes from `offset` on; raises OSError if there are fewer."""
         with self._open() as descriptor:
             found = os.pread(descriptor, count, offset)
         if len(found) < count:
@@ -76,13 +76,13 @@ class UnnamedFile:
         return found
 
     def empty(self) -> None:
-        """Free all that it has on the disk, unless it is closed and has nothing there any more."""
+        """Free all disk space of the file, unless it is closed and has none any more."""
         with self._idle:
             if not self._closing:
                 self._file.truncate(0)
 
     def close(self) -> None:
-        """Free it and its descriptor, after the calls that are under way. The system may take long."""
+        """Free the file and its descriptor, after the calls in progress. The system may take long."""
         with self._idle:
             self._closing = True
             self._idle.wait_for(lambda: not self._calls)

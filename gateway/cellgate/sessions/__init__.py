@@ -1,1 +1,1 @@
-"""Sessions: who has which, what state each is in, its queue, its kernel, how it survives a crash."""
+"""Sessions: their owners, states, queues and kernels, and how they survive a crash."""

@@ -1,10 +1,10 @@
 """Recovery after a previous gateway has ended: sessions whose kernels are still alive continue, others end.
 
 A kernel in a container outlives a gateway that crashed or was told to keep its kernels. This module adopts
-the kernel, and the cell that it was running continues: what it sent in between is read from its spool. Cells
-that were only queued end, because the record does not hold a complete request (the lines of input and the
-values of variables are missing). Recovery runs once, before the gateway serves.
-``cellgate_kernels.kernel.stored`` knows which kernels there were; ``opener`` makes the sessions.
+the kernel, and the cell that it was running continues: the messages it sent in between are read from the
+kernel's spool. Cells that were only queued end, because the record does not hold a complete request (the
+lines of input and the values of variables are missing). Recovery runs once, before the gateway serves.
+``cellgate_kernels.kernel.stored`` lists the former kernels; ``opener`` makes the sessions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _decode = json_decoder(object).decode
 
 ADOPTED_AT_ONCE = 4
 MESSAGES_A_TURN = 32
-"""Messages of adopted cells that are processed in a turn of the loop, of all sessions together.
+"""Most messages of adopted cells, of all sessions together, that are processed in one turn of the loop.
 
 A spool has up to forty thousand, which take a second or two.
 """
@@ -78,7 +78,7 @@ PORT_LOST_WITH_THE_GATEWAY: Final = MappingProxyType({"connections": None, "sent
 
 
 class Recovery:
-    """Recovers the sessions of a previous gateway, once. `kernels`: the kernels it stored, by id."""
+    """Recovers the sessions of a previous gateway, once. `kernels`: that gateway's stored kernels, by id."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Recovery:
         await self._journal.commit()
         for session in found:
             if session is not None:
-                # Only now is it known who goes on.
+                # Only now is it known which sessions continue.
                 self._reserved.pop(session.row.id).release()
                 counted = self._opener.workspaces.is_counted(session.row.folder)
                 again = session.account.adopt_session(session.limits.resources, without_disk=counted)
@@ -115,8 +115,8 @@ class Recovery:
         for left_over in self._reserved.values():
             left_over.release()
         adopted = {session.kernel.id for session in found if session is not None and session.kernel}
-        # As long as the record has a session as live, it says whose the kernel's folder is: a gateway that
-        # ends here begins again where it was.
+        # While the record has a session as live, it names the owner of the kernel's folder. So recovery can
+        # begin again if the gateway ends here.
         used = {workspace_name(row) for row in rows if row.environment.get("kernel_id") in adopted}
         await self._parts.workspaces.tidy(known, left_behind(rows, adopted), adopted | used)
         for row, log, session in zip(rows, logs, found, strict=True):
@@ -127,7 +127,7 @@ class Recovery:
         return len(adopted), len(rows) - len(adopted)
 
     async def _adopt(self, row: SessionRow, log: EventLog) -> Session | None:
-        """Return the session with its kernel; None if the kernel is gone, and the session must end."""
+        """Return the session with its adopted kernel; None if the kernel is gone and the session must end."""
         stored = self._kernels.get(str(row.environment.get("kernel_id")))
         if stored is not None:
             async with self._at_once:
@@ -161,7 +161,7 @@ class Recovery:
             spool = await asyncio.to_thread(read_spool, folder, key.encode())
             kernel.connection.note_received(entry.message for entry in spool)
             if secrets is not None:
-                # One for all of it: a value may be printed in parts, on both sides of what was spooled.
+                # One masker for all messages: of a value printed in parts, only some may be spooled.
                 masker = secrets.masker()
                 spool = await asyncio.to_thread(masked, spool, masker)
                 backlog.mask(masker)
@@ -172,7 +172,7 @@ class Recovery:
             await self._end_executions(row, log, "idle", but=running)
             await self._end_left_open(row, log)
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
-                # Sent just before the crash and never recorded, so nobody would see its end.
+                # The cell was sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
             life = await self._journal.reads.last_life(row)
             spec = SessionSpec(
@@ -200,7 +200,7 @@ class Recovery:
     def _secrets(
         self, row: SessionRow, stored: StoredKernel
     ) -> tuple[SessionSecrets | None, tuple[tuple[str, str], ...]]:
-        """Return the session's secrets, if it has any, and their values now. Raises StorageError."""
+        """Return the session's secrets, if any, and their current values. Raises StorageError."""
         if not stored.secrets or self._parts.secrets is None:
             return None, ()
         secrets = SessionSecrets(self._parts.secrets, row.principal, stored.secrets)
@@ -221,9 +221,9 @@ class Recovery:
         backlog: KernelBacklog,
         limits: SessionLimits,
     ) -> ExecutionRun | None:
-        """Return the cell that the kernel was given and whose end is not recorded.
+        """Return the cell that was sent to the kernel and has no recorded end; None if there is none.
 
-        Raises KernelDied if the kernel keeps no spool, so there is no way to tell what the cell did.
+        Raises KernelDied if the kernel keeps no spool: then the cell's fate is unknown.
         """
         for execution in await self._journal.reads.unfinished_executions(row.id):
             events = [event async for event in self._events(execution)]
@@ -260,10 +260,7 @@ class Recovery:
                 log.save_execution(died)
 
     async def _end_left_open(self, row: SessionRow, log: EventLog) -> None:
-        """Record the end of programs and connections, which their gateway's end was, and no more than that.
-
-        A program may have ended by itself before that, and nobody knows what was not recorded in between.
-        """
+        """Record that programs and connections ended with their gateway; how a program ended is unknown."""
         left = await self._journal.reads.left_open(row.id)
         for process in left.processes:
             log.append("process_exited", None, {"process": process, **PROGRAM_LOST_WITH_THE_GATEWAY})
@@ -272,9 +269,9 @@ class Recovery:
 
 
 def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:
-    """Return the spool without values of secrets. A message of which nothing may be shown is an empty text.
+    """Return the spool without values of secrets. A message with nothing left to show is an empty text.
 
-    The masker still has what it holds back at the end: the kernel may go on with it.
+    The masker keeps the text that it holds back at the end: the kernel may complete it.
     """
     entries = list(spool)
     found: list[Spooled] = []
@@ -299,10 +296,10 @@ def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
 
 
 def left_behind(rows: Iterable[SessionRow], adopted: Collection[str]) -> dict[str, list[str]]:
-    """Return the sessions' folders by the name of the workspace folder that each one's last kernel had.
+    """Return the folders of sessions that lost their kernel, by the last kernel's workspace folder.
 
-    It may have been another kernel's. Without sessions whose kernel was adopted, and those that share a
-    workspace with one: nobody has left it.
+    A last kernel may have worked in another kernel's folder. Sessions with an adopted kernel, and sessions
+    that share a workspace with one of these, are left out.
     """
     lost: list[SessionRow] = []
     kept: set[str] = set()

@@ -1,9 +1,9 @@
-"""Whether a request for a session may go on with the live session of that key.
+"""Checks whether a request for a session may use the live session of that key.
 
-Nobody goes on with a session of another kernel, network, workspace or way of making checkpoints than they
-asked for. Limits, variables, secrets and metadata are compared, too, where a client says all that it wants:
-doors add metadata of their own, and the Jupyter protocol finds a session by its path alone. ``registry``
-asks, and knows which session it is.
+No request gets a session of another kernel, network, workspace or way of making checkpoints than it asked
+for. Limits, variables, secrets and metadata are compared, too, where a client names all that it wants: doors
+add metadata of their own, and the Jupyter protocol finds a session by its path alone. ``registry`` calls
+these checks once it has found the session.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def check_agreement(
 ) -> S:
     """Return the session if it is what `body` asks for. Raises Conflict that names each difference.
 
-    `kernels`: of which one is meant, where the body names a language. `sharer`: the session whose workspace
-    is asked for. `exact`: it must also have every limit, variable, secret and field of metadata of `body`; it
+    `kernels`: finds the kernel for a body that names a language. `sharer`: the session whose workspace is
+    asked for. `exact`: it must also have every limit, variable, secret and field of metadata of `body`; it
     may have more.
     """
     if (difference := _of_another_kind(session, body, kernels, sharer)) is not None:
@@ -48,14 +48,14 @@ def check_agreement(
 
 
 def names_kernel(body: SessionBody) -> bool:
-    """Return whether a certain kernel is asked for."""
+    """Return whether the body names a kernel."""
     return body.kernel is not None or body.language is not None
 
 
 def _of_another_kind(
     session: SessionCore, body: SessionBody, kernels: KernelspecCatalog, sharer: SessionRow | None
 ) -> str | None:
-    """Name the property of a session that contradicts the request; None if there is none."""
+    """Name the property of a session that contradicts the request; None if they agree."""
     if sharer is not None and sharer.folder != session.row.folder:
         return "another workspace"
     kernel = session.row.kernel

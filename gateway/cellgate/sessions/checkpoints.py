@@ -1,11 +1,11 @@
-"""The checkpoints of one session: what its kernel and its files were at some moments, to go back to.
+"""The checkpoints of one session: copies of its kernel and its files, to go back to.
 
-Each is a held fork and a snapshot of the files, made while no cell runs. They follow one another: going back
-to one ends those after it, which belong to what is undone. One that was asked for stays until somebody ends
-it, or until its sandbox ends; of those made after each cell the newest stay, and of older ones fewer and
-fewer, as far as the memory for them goes.
+Each is a held fork and a snapshot of the files, made while no cell runs. They form a sequence: going back to
+one ends all later ones, which belong to the undone cells. A requested checkpoint stays until somebody ends
+it, or until its sandbox ends. Of the checkpoints made after each cell the newest stay, and ever fewer of
+older ones, within a limit of memory.
 
-It keeps no record and knows no cells but their number; the session lets none begin in between.
+The checkpoints keep no record and know cells only by their number; the session lets no cell begin meanwhile.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cellgate_kernels.launch.folders import patiently
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 16
-"""Checkpoints of one session that were asked for."""
+"""Most requested checkpoints of one session."""
 DENSE = 8
-"""This many of the newest automatic checkpoints stay; of those before, one for each doubling of the age."""
+"""So many of the newest automatic checkpoints stay; of older ones, one for each doubling of the age."""
 AUTOMATIC = "auto-"
-"""What the names of automatic checkpoints begin with; the number of cells before it follows."""
+"""The beginning of an automatic checkpoint's name; the number of cells before it follows."""
 MEASURED_WITHIN = 2.0
-"""Seconds in which a held fork says how much memory it keeps."""
+"""Seconds in which a held fork reports how much memory it keeps."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class CheckpointForks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A session's moment: its last event `seq`, the chain's `head` (hex), `cells` begun and not undone."""
+    """A moment of a session: its last event `seq`, the chain's `head` (hex), `cells` begun and not undone."""
 
     seq: int
     cells: int
@@ -76,9 +76,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """What can be gone back to. `memory`: bytes that it kept when it was looked at last.
+    """One checkpoint. `memory`: the bytes that its fork kept at the last measurement.
 
-    `method`: how the data of files that had changed since the one before was kept.
+    `method`: how the files that had changed since the previous checkpoint were copied.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """The new kernel, what it was made of, how many cells that undid, and its files as they are now."""
+    """The result of a rollback: new kernel, checkpoint used, number of undone cells, and the files now."""
 
     kernel: Kernel
     checkpoint: Checkpoint
@@ -102,7 +102,7 @@ class RolledBack:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a checkpoint that was asked for. Raises InvalidInput."""
+    """Return the name of a requested checkpoint. Raises InvalidInput."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             "A checkpoint's name has 1 to 64 letters, digits, dots, hyphens and underscores, and begins with"
@@ -119,10 +119,10 @@ def automatic_name(at: Position) -> str:
 
 
 def surplus(found: Sequence[Checkpoint], most_bytes: int) -> list[Checkpoint]:
-    """Return the checkpoints to end: automatic ones too close to each other for their age, and too much.
+    """Return the checkpoints to end: automatic ones too close for their age, and ones above the memory limit.
 
-    `found`: all, oldest first. Those that were asked for take from the memory for the others, and stay unless
-    they alone keep twice as much, oldest first: without a limit for a whole sandbox, nothing else stops them.
+    `found`: all, oldest first. Requested checkpoints use up the memory of automatic ones. They stay unless
+    they alone keep twice the limit; then the oldest go first, because a sandbox may have no limit of its own.
     """
     automatic = [each for each in found if each.automatic]
     kept: dict[int, Checkpoint] = {}
@@ -145,8 +145,8 @@ def surplus(found: Sequence[Checkpoint], most_bytes: int) -> list[Checkpoint]:
 class SessionCheckpoints:
     """Makes, lists and ends checkpoints, and goes back to them. `close` it before the session's files go.
 
-    Call one at a time; `make` and `roll_back` while no cell begins. `most_bytes`: what all of them may keep
-    in memory.
+    Make one call at a time, and call `make` and `roll_back` while no cell begins. `most_bytes`: the memory
+    that all checkpoints may keep.
     """
 
     def __init__(self, forks: CheckpointForks, snapshots: Snapshots, most_bytes: int) -> None:
@@ -171,7 +171,7 @@ class SessionCheckpoints:
         )
 
     def before_last_cell(self, cells: int) -> Checkpoint:
-        """Return the newest one from before the last of so many cells. Raises NotFound."""
+        """Return the newest checkpoint from before the last of this many cells. Raises NotFound."""
         for each in reversed(self.alive):
             if each.at.cells < cells:
                 return each
@@ -180,7 +180,7 @@ class SessionCheckpoints:
     async def make(
         self, kernel: Kernel, at: Position, name: str, *, automatic: bool = False, anyway: bool = False
     ) -> Checkpoint:
-        """Keep the kernel and its files as they are now.
+        """Make a checkpoint of the kernel and its files as they are now.
 
         Raises Conflict for a name that is taken or when there are too many, as ``KernelPool.checkpoint`` and
         ``Snapshots.take`` do; then nothing has changed.
@@ -202,11 +202,11 @@ class SessionCheckpoints:
         return made
 
     async def thin(self) -> bool:
-        """End what is too much, off the way of any answer; returns whether one was asked for."""
+        """End surplus checkpoints, in the background; return whether a requested one was ended."""
         looked_at = self.alive
         measured = await asyncio.gather(*map(self._measured, looked_at))
         found = dict(zip((each.held.id for each in looked_at), measured, strict=True))
-        # One may have been moved since.
+        # A checkpoint may have been moved meanwhile.
         self._points = [replace(each, memory=found.get(each.held.id, each.memory)) for each in self._points]
         ending = surplus(self.alive, self._most_bytes)
         for each in ending:
@@ -222,17 +222,17 @@ class SessionCheckpoints:
         except KernelDied:
             return 0
         except TimeoutError:
-            # A cell may have stopped it.
+            # A cell may have stopped the fork.
             return point.memory
 
     async def roll_back(
         self, point: Checkpoint, cells: int, kernel: Kernel, end_kernel: Callable[[], Awaitable[object]]
     ) -> RolledBack:
-        """Return a kernel made of the checkpoint instead of this one, with the files as they were.
+        """Return a kernel made from the checkpoint, in place of the present one, and restore the files.
 
-        `end_kernel` ends the other, which must not write to the files any more; it is called when there is a
-        kernel to take its place. Raises as ``KernelPool.restore`` and ``Snapshots.check``, and then nothing
-        has changed; and as ``Snapshots.restore``, and then the session has no kernel.
+        `end_kernel` ends the present kernel, which must no longer write to the files; it is called once the
+        new kernel exists. Raises the errors of ``KernelPool.restore`` and ``Snapshots.check``, having changed
+        nothing, and the errors of ``Snapshots.restore``, which leave the session without a kernel.
         """
         check = patiently(self._snapshots.check, point.snapshot, kernel.workspace)
         checking = self._tasks.share(check, "look at a snapshot")
@@ -247,7 +247,7 @@ class SessionCheckpoints:
         undone = [each for each in self._points if each.at.seq > point.at.seq]
         for each in undone:
             self._let_go(each)
-        # What was taken out of the workspace may be much, and nobody waits for it to be removed.
+        # The files moved out of the workspace may be large, and nobody waits for their removal.
         self._tasks.start(self._tidy([each.snapshot for each in undone]), "removal of undone files")
         return RolledBack(made, point, cells - point.at.cells, restored.files)
 
@@ -256,40 +256,40 @@ class SessionCheckpoints:
         await self.forget(self.find(name))
 
     async def end_all(self) -> None:
-        """End all of them; new ones may follow. Raises StorageError."""
+        """End all checkpoints; new ones may follow. Raises StorageError."""
         for each in tuple(self._points):
             await self.forget(each)
 
     async def end_oldest_automatic(self) -> bool:
-        """Make room for a new one, sparing the newest; return whether one was ended. Raises StorageError."""
+        """End the oldest automatic checkpoint but the newest; return whether one did. Raises StorageError."""
         automatic = [each for each in self._points if each.automatic]
         if len(automatic) > 1:
             await self.forget(automatic[0])
         return len(automatic) > 1
 
     async def forget(self, point: Checkpoint) -> None:
-        """End this one, if it has not ended. Raises StorageError."""
+        """End this checkpoint, unless it has ended. Raises StorageError."""
         self._let_go(point)
         await self._work(self._snapshots.drop, point.snapshot)
 
     def move(self, point: Checkpoint, at: Position) -> None:
-        """Set the position in the record up to which it was made of what is told there."""
+        """Set the position in the record that the checkpoint stands for."""
         self._points = [replace(each, at=at) if each.held is point.held else each for each in self._points]
 
     async def complete(self, workspace: Path) -> None:
-        """Bring back the rest of the files, if an earlier roll-back failed at that. Raises as that did."""
+        """Restore the files that an earlier rollback failed to restore. Raises the errors of that restore."""
         await self._work(self._snapshots.recover, workspace)
 
     def end_forks(self) -> None:
-        """End all of them, whatever else is going on; `close` removes their files."""
+        """End all forks at once, whatever else is going on; `close` removes the checkpoints' files."""
         for each in self._points:
             each.held.close()
 
     async def close(self, workspace: Path | None) -> None:
-        """End all of them, and remove their files.
+        """End all checkpoints, and remove their files.
 
         If a rollback could not bring back all files, they are completed first in this `workspace`, unless it
-        is to be removed too (None). Raises StorageError; what could not be completed waits for a start.
+        is to be removed too (None). Raises StorageError; a later start then completes the files.
         """
         self.end_forks()
         self._points = []
@@ -299,18 +299,18 @@ class SessionCheckpoints:
         await self._tasks.finished()
 
     async def forget_ended(self) -> None:
-        """Remove the files of those that have ended with their kernel. Raises StorageError."""
+        """Remove the files of checkpoints that ended with their kernel. Raises StorageError."""
         unfinished = await self._work(lambda: self._snapshots.unfinished)
         for each in [each for each in self._points if not each.held.alive and each.snapshot != unfinished]:
             await self.forget(each)
 
     def _let_go(self, point: Checkpoint) -> None:
-        """End a checkpoint, but for its files."""
+        """End a checkpoint's fork, and leave its files."""
         point.held.close()
         self._points = [each for each in self._points if each.held is not point.held]
 
     async def _tidy(self, dropped: Sequence[SnapshotId]) -> None:
-        """Remove what a rollback took out of the workspace, and these snapshots."""
+        """Remove the files that a rollback took out of the workspace, and these snapshots."""
         try:
             for snapshot in dropped:
                 await self._work(self._snapshots.drop, snapshot)

@@ -1,7 +1,7 @@
-"""The record of a cell that ran in a branch, told again in that of the session that goes on as the branch.
+"""Copies the record of a cell that ran in a branch to the session that continues as that branch.
 
-The events are the same, with the session's own numbers and the time at which they are told, and the first of
-them names the branch, whose record has them as they happened.
+The copied events have the session's own numbers and the time of the copy. The first one names the branch,
+whose record has the originals.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _decode = json_decoder(dict[str, Any]).decode
 async def copied(
     source: EventLog, row: ExecutionRow, target: EventLog, take_number: Callable[[], int]
 ) -> dict[str, Any]:
-    """Record the events of an ended execution in another log, as its execution of the number that is taken.
+    """Copy the events of an ended execution to another log, under a newly taken execution number.
 
-    `row`: the execution's in the record of its branch, but with the id of the session that it is told in. As
-    of a cell that runs, output for which there is no room is left out, and the end says so. Returns the event
-    `finished`. Raises StorageError when the branch's record can't be read, LogClosed.
+    `row`: the execution's row in the branch's record, but with the target session's id. As for a running
+    cell, output is left out if there is no room, and the end says so. Returns the event `finished`. Raises
+    StorageError if the branch's record can't be read, and LogClosed.
     """
     finished: dict[str, Any] | None = None
     told: ExecutionRow | None = None
@@ -47,7 +47,7 @@ async def copied(
             left_out = True
             continue
         if told is None:
-            # In the same turn as the event: the rows of executions are in the order of these.
+            # Written in the same turn as the event, so that rows and events have the same order.
             told = structs.replace(
                 row,
                 number=take_number(),

@@ -1,4 +1,4 @@
-"""Jupyter's own notion of a session: a document's path and the kernel that it uses.
+"""Jupyter's own sessions: a document's path and the kernel that it uses.
 
 In memory only: front ends use it to remember what is open, and an entry goes when its kernel does. These are
 not the sessions of ``session``, which have a record and a kernel; here kernels are known by id only.
@@ -34,7 +34,7 @@ class NotebookSessions:
         self._entries: dict[str, dict[str, NotebookSession]] = {}
 
     def of(self, principal: str, kernel_ids: Collection[str]) -> list[NotebookSession]:
-        """Return a principal's entries with live kernels; the principal's other entries are removed."""
+        """Return a principal's entries with live kernels, and remove the principal's other entries."""
         known = self._entries.get(principal, {})
         for entry in tuple(known.values()):
             if entry.kernel_id not in kernel_ids:

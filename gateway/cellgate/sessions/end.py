@@ -1,4 +1,4 @@
-"""The end of a session, step by step: each is taken whatever fails, because a session must always end."""
+"""The end of a session, step by step: each is taken even if others fail. A session must always end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ END = "end"
 
 
 class SessionEnding:
-    """The end of one session. `task`: takes the steps, once it has begun, for this `cause`.
+    """The end of one session. `task` takes the steps, once the end has begun, for this `cause`.
 
     `over`: done when the session has ended, whoever ended it. `stop_worker` gives the worker a moment.
     """
@@ -46,7 +46,7 @@ class SessionEnding:
         return self.task
 
     def _is_over(self) -> None:
-        # However it ended, the key is free for another session, which continues this record.
+        # However the session ended, the key is free for another one, which continues this record.
         self._core.record.log.close()
         self.over.set_result(None)
 
@@ -124,7 +124,7 @@ class SessionEnding:
             logger.warning("A session's end is not recorded: %s", error.message, extra=self._core.ids())
 
     def _refuse_all(self, error: CellgateError) -> None:
-        """Let nobody wait forever, even for something that could not be recorded."""
+        """Fail all waiters, even those whose request could not be recorded."""
         self._core.queue.refuse_restarts(error)
         for run in self._core.runs.known():
             run.end.fail(error)

@@ -1,11 +1,11 @@
-"""Explorations: alternatives to a session's next cell, each in a branch of the session, side by side.
+"""Explorations: alternatives to a session's next cell, each run in a branch of the session, side by side.
 
-The session rests while it is explored: what comes in waits. As many alternatives run at once as there are
-places and quotas for; the others follow in turn, each in a branch of the same moment. A branch is a session
-like any other, with a record of its own, which stays. It ends with its cell unless it is to be kept.
+The session rests while it is explored: new cells wait. As many alternatives run at once as places and quotas
+allow; the others follow in turn, each in a branch of the same moment. A branch is an ordinary session with
+its own record, which stays. The branch ends with its cell unless it is to be kept.
 
-An exploration is a task of its own: a client that leaves changes nothing, unless it asked for a stop. This
-module knows the manager of sessions; it knows nothing of HTTP, and reads no results.
+An exploration is a task of its own: it goes on when its client leaves, unless the client asked for a stop.
+This module knows the registry of sessions; it knows nothing of HTTP, and reads no results.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MOST_KEY = 128
 _PATIENCE = 30.0
 """Seconds that an alternative waits for a place while none of the others holds one."""
 _MOST_DIGITS = 10
-"""Of the part of a branch's key that all alternatives of one exploration have in common."""
+"""Digits of the part of a branch's key that all alternatives of one exploration share."""
 
 EXPLORED = "explored"
 """The cause of the end of a branch whose cell has ended."""
 
 
 class Keep(StrEnum):
-    """Which branches stay. `FIRST_OK`: the session goes on as the first, in their order, that ends well."""
+    """Which branches stay. `FIRST_OK`: the session goes on as the first one, in order, that ends well."""
 
     NONE = "none"
     FIRST_OK = "first_ok"
@@ -50,10 +50,10 @@ class Keep(StrEnum):
 
 
 class Fate(StrEnum):
-    """What has become of an alternative's branch.
+    """The fate of an alternative's branch.
 
-    `CHOSEN`: the session goes on as it did. `KEPT`: it stays. `ENDED`: its record stays. `REFUSED`: it could
-    not be made, or its cell was not accepted. `SKIPPED`: the exploration was over or stopped before.
+    `CHOSEN`: the session continues as this branch. `KEPT`: it stays. `ENDED`: its record stays. `REFUSED`: it
+    could not be made, or its cell was not accepted. `SKIPPED`: the exploration was over or stopped before.
     """
 
     CHOSEN = "chosen"
@@ -65,10 +65,10 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be explored: checked cells and, in the same order, the keys of their branches.
+    """The request for an exploration: checked cells and, in the same order, the keys of their branches.
 
-    `anyway`: branch in spite of obstacles. `idempotency`: a key and a hash of the request; a key that was
-    used before stands for the exploration that it was used for.
+    `anyway`: branch in spite of obstacles. `idempotency`: a key and a hash of the request; a repeated key
+    names the exploration of its first use.
     """
 
     cells: tuple[ExecuteRequest, ...]
@@ -80,9 +80,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What came of one alternative. `branch`, `execution`: where its result is; None if it has none.
+    """The result of one alternative. `branch`, `execution`: where it is; None if the cell did not run.
 
-    `refusal`: why it has none, or why its end could not be recorded.
+    `refusal`: why the cell did not run, or why its end could not be recorded.
     """
 
     fate: Fate
@@ -106,8 +106,8 @@ def branch_keys(principal: str, session: str, count: int, idempotency_key: str |
 class _Alternative:
     """A cell and, once there is one, its branch.
 
-    `refusal`: what went wrong with it, if not its cell. `chosen`: the session has gone on as its branch.
-    `kept`: it does not end with the exploration.
+    `refusal`: an error outside the cell itself. `chosen`: the session continues as this branch. `kept`: the
+    branch outlives the exploration.
     """
 
     key: str
@@ -120,7 +120,7 @@ class _Alternative:
 
     @property
     def stays(self) -> bool:
-        """Whether it has a branch that is not about to end."""
+        """Whether the alternative has a branch that is not about to end."""
         return self.session is not None and not self.session.ending
 
     def explored(self) -> Explored:
@@ -132,7 +132,7 @@ class _Alternative:
 
     @property
     def ended_well(self) -> bool:
-        """Whether its cell has ended `ok` in a branch that is still there."""
+        """Whether the cell has ended `ok` in a branch that is still there."""
         if self.run is None or not self.stays or self.refusal is not None:
             return False
         return self.run.end.done.done() and self.run.machine.outcome().status is Status.OK
@@ -159,12 +159,12 @@ class SessionExploration:
     async def ended(self) -> list[Explored]:
         """Wait for the outcome of each alternative, in the order given.
 
-        Raises what `SessionRegistry.branch` and `Session.submit` do if not even one cell was accepted.
+        Raises the errors of `SessionRegistry.branch` and `Session.submit` if not even one cell was accepted.
         """
         return await outcome(self.task, lambda: ShuttingDown("The gateway is shutting down"))
 
     def stop(self, cause: str) -> None:
-        """End the branches whose cells run, with this cause, and begin no more."""
+        """Interrupt the branches whose cells run, with this cause, and begin no more."""
         self._stopped = True
         self._waiting.clear()
         for each in self._running.values():
@@ -188,11 +188,11 @@ class SessionExploration:
 
     @property
     def _best(self) -> _Alternative | None:
-        """Of those that have ended well, the first in the order given."""
+        """Return the first alternative, in the order given, that has ended well."""
         return next((each for each in self._alternatives if each.ended_well), None)
 
     def _leave_out_the_needless(self) -> None:
-        """End the alternatives after one that has ended well: they can't be the first any more."""
+        """End the alternatives after one that has ended well: they can no longer be the first."""
         if self.plan.keep is not Keep.FIRST_OK or (best := self._best) is None:
             return
         self._waiting.clear()
@@ -200,7 +200,7 @@ class SessionExploration:
             self._end(each, EXPLORED)
 
     async def _choose(self) -> None:
-        """Let the session go on as the best one; if that fails, its branch stays, and says why."""
+        """Let the session continue as the best branch; if that fails, the branch stays, with the reason."""
         best = self._best
         if self.plan.keep is not Keep.FIRST_OK or self._stopped or best is None:
             return
@@ -218,7 +218,7 @@ class SessionExploration:
     # Beginning
 
     async def _begin_more(self) -> None:
-        """Begin as many as there is room for; what refuses one while none runs refuses those after it."""
+        """Begin as many alternatives as fit. If one is refused while none runs, all later ones are too."""
         while self._waiting and self._has_turn:
             each = self._waiting.popleft()
             try:
@@ -235,12 +235,12 @@ class SessionExploration:
 
     @property
     def _has_turn(self) -> bool:
-        """Whether one more cell may run: those above the quota would only wait, as their timeouts pass."""
+        """Whether one more cell may run: above the quota, a cell would only wait while its timeout passes."""
         most = self._parent.account.quotas.running
         return most is None or len(self._running) < max(1, most)
 
     def _frees(self, refusal: CellgateError) -> bool:
-        """Return whether there may be room for another branch once one of those that run has ended."""
+        """Return whether there may be room for another branch once a running alternative has ended."""
         frees = self.plan.keep is not Keep.ALL
         return frees and isinstance(refusal, (PoolExhausted, PrincipalQuotaExceeded))
 
@@ -260,7 +260,7 @@ class SessionExploration:
         self._running[following] = each
 
     async def _branch(self, each: _Alternative) -> Session:
-        """Make the alternative's branch. Waits for a place while only those just ended could free it."""
+        """Make the alternative's branch. Waits for a place if branches that just ended may free one."""
         row = self._parent.row
         spec = BranchSpec(anyway=self.plan.anyway)
         until = self._now() + _PATIENCE
@@ -276,7 +276,7 @@ class SessionExploration:
     # Ending
 
     async def _follow(self, each: _Alternative, session: Session, run: ExecutionRun) -> None:
-        """Return when its cell has ended and, unless it may stay, its branch too."""
+        """Return when the alternative's cell has ended and, unless it may stay, its branch too."""
         try:
             await run.end.wait()
         except CellgateError as error:
@@ -299,7 +299,7 @@ class SessionExploration:
             self._manager.end_later(each.session, cause)
 
     async def _end_rest(self) -> None:
-        """End what is not to stay, and wait until it is gone: its places are free then."""
+        """End all branches that are not to stay, and wait until they are gone: then their places are free."""
         if self.plan.keep is not Keep.ALL:
             for each in self._alternatives:
                 if not each.kept:
@@ -319,11 +319,11 @@ class Explorer:
         self._named: dict[tuple[str, str, str], SessionExploration] = {}
 
     async def close(self) -> None:
-        """Return when no exploration is left; each ends with its session."""
+        """Return when all explorations have ended; each ends with its session."""
         await self._tasks.finished()
 
     async def begin(self, principal: str, session: str, plan: Plan) -> SessionExploration | list[Explored]:
-        """Begin to explore a live session; for an idempotency key that was used before, what came of that.
+        """Begin to explore a live session; for a repeated idempotency key, return the first one's results.
 
         Raises NotFound, and Conflict for a key that was used with another request.
         """
@@ -338,7 +338,7 @@ class Explorer:
         if going is not None:
             _check_same(going.plan.idempotency, request_hash)
             return going
-        # Should it have begun and ended just now, the keys of its branches are taken: a conflict.
+        # If it began and ended just now, the keys of its branches are taken: a conflict.
         going = self._named[named] = self._begin(principal, session, plan)
         going.task.add_done_callback(lambda _: self._named.pop(named, None))
         return going
@@ -347,7 +347,7 @@ class Explorer:
         return SessionExploration(self._manager, self._manager.live(principal, session), plan, self._tasks)
 
     async def _recorded(self, principal: str, plan: Plan) -> list[Explored] | None:
-        """Return the recorded exploration with this idempotency key; None if there was none."""
+        """Return the recorded exploration with this idempotency key; None if there is none."""
         assert plan.idempotency is not None
         key, request_hash = plan.idempotency
         await self._journal.commit()

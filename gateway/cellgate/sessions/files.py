@@ -40,7 +40,7 @@ from cellgate_kernels.limits.disk import ENTRY_BYTES, CountedFolder, new_bytes, 
 MAX_UPLOADS = 32
 UPLOADS_OF_ONE = 24
 RECORDED_AT_ONCE = 256
-"""Events about files that are recorded before others have their turn."""
+"""Most events about files that are recorded before others have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class UploadSpace:
-    """Where uploads in progress are, in bytes.
+    """The place for uploads in progress.
 
-    `folder`: on the workspaces' file system; `reserve`: how much of its disk stays free; `most`: the limit of
-    all uploads together.
+    `folder`: on the workspaces' file system. `reserve`: bytes of its disk that stay free. `most`: bytes that
+    all uploads together may have.
     """
 
     folder: Path
@@ -118,7 +118,7 @@ class SessionFiles:
     async def page(
         self, principal: str, key: str, *, limit: int, after: str, stop: Stop, folders: bool = False
     ) -> FilePage:
-        """Up to `limit` files with a path after `after`, by path; with `folders`, these too."""
+        """Return up to `limit` files with a path after `after`, by path; `folders`: return folders too."""
         async with self._root(principal, key) as root:
             pass
         # Hashing takes a while, so the lock is not held: files that are moved in the meantime are left out.
@@ -132,12 +132,12 @@ class SessionFiles:
             return await self._lanes.files.run(tree.open_file, root, parts)
 
     async def look(self, principal: str, key: str, parts: Parts) -> tree.Item:
-        """Return what is at this path; no parts are the workspace itself."""
+        """Return the file or folder at this path; no parts mean the workspace itself."""
         async with self._root(principal, key) as root:
             return await self._lanes.files.run(tree.look, root, parts)
 
     async def look_into(self, principal: str, key: str, parts: Parts, depth: int) -> list[tree.Item]:
-        """Return what is in a folder and, as far as `depth` says, in those in it; see `tree.look_into`."""
+        """Return the items in a folder and, down to `depth`, in its subfolders; see `tree.look_into`."""
         async with self._root(principal, key) as root:
             return await self._lanes.files.run(tree.look_into, root, parts, depth)
 
@@ -152,7 +152,7 @@ class SessionFiles:
         return session
 
     async def reserve(self, session: Session, length: int, parts: Parts | None = None) -> Incoming:
-        """Reserve space for `length` bytes, replacing the file at `parts` if given; `discard` it afterwards.
+        """Reserve space for `length` bytes, to be `discard`ed. `parts`: the file to be replaced, if any.
 
         Raises QuotaExceeded, StorageFull and QueueFull.
         """
@@ -201,8 +201,8 @@ class SessionFiles:
         """
         models = []
         async with session.slot.moving:
-            # The session's end takes this lock before it handles the files. Placed after that, a file would
-            # stay in a folder that nobody knows of, or turn up in a later session with the same key.
+            # The session's end takes this lock before it handles the files. A file that is placed later would
+            # stay in an unknown folder, or turn up in a later session with the same key.
             session.check_open()
             root = session.slot.workspace
             used = await self._lanes.files.run(_check_room, root, staged, session.limits.resources.disk)
@@ -224,7 +224,7 @@ class SessionFiles:
         return models
 
     async def write(self, session: Session, parts: Parts, data: bytes) -> FileChange:
-        """Write `data` to the workspace as a file, as an upload would; returns its model."""
+        """Write `data` to a file in the workspace, as an upload would; return the file's model."""
         incoming = await self.reserve(session, len(data), parts)
         try:
             upload = self.begin(incoming)
@@ -238,7 +238,7 @@ class SessionFiles:
     async def copy(
         self, principal: str, key: str, parts: Parts, session: Session, target: Parts
     ) -> FileChange:
-        """Copy a file of a session of the principal's, live or ended, into this one; returns its model."""
+        """Copy a file of the principal's sessions, live or ended, into this session; return its model."""
         descriptor, state = await self.open(principal, key, parts)
         try:
             incoming = await self.reserve(session, state.size, target)
@@ -269,7 +269,7 @@ class SessionFiles:
             await session.log.commit()
 
     async def remove_all(self, principal: str, key: str, parts: Parts) -> None:
-        """Remove what is at this path of a live session with all that is in it; see `tree.remove_all`."""
+        """Remove the item at this path of a live session with everything in it; see `tree.remove_all`."""
         session = self._manager.live(principal, key)
         async with session.slot.moving:
             session.check_open()
@@ -287,7 +287,7 @@ class SessionFiles:
     async def make_folder(self, principal: str, key: str, parts: Parts) -> bool:
         """Make a folder, and the session if necessary; returns whether the folder is new.
 
-        It is not recorded: only files are. Raises QuotaExceeded when the workspace has no room for it.
+        Folders are not recorded, only files. Raises QuotaExceeded when the workspace has no room.
         """
         session = await self.session(principal, key)
         async with session.slot.moving:
@@ -298,7 +298,7 @@ class SessionFiles:
         return made
 
     async def move(self, principal: str, key: str, old: Parts, new: Parts) -> list[FileChange]:
-        """Rename a file or folder, recorded as deleted and created; return the files at their new paths."""
+        """Rename a file or folder, recorded as deleted and created; return the moved files."""
         session = self._manager.get(principal, check_session_key(key))
         async with self._root(principal, key) as root:
             if session is not None:
@@ -333,21 +333,21 @@ class SessionFiles:
 
 
 def _used(root: Path, limit: int) -> int:
-    """Return the bytes that all files and folders take on disk, as they are counted while a kernel runs.
+    """Return the disk space of all files and folders in bytes, counted as while a kernel runs.
 
-    Counts no further than a little more than `limit`. Raises StorageError when that can't be found out.
+    Stops counting a little above `limit`. Raises StorageError if the folder can't be read.
     """
     with storage("The workspace can't be measured"):
         return usage([CountedFolder(root)], None, enough=limit).used
 
 
 def _measure(root: Path, parts: Parts | None, limit: int) -> tuple[int, int]:
-    """Return the bytes of all files on disk, as `_used`, and those freed by replacing the one at `parts`."""
+    """Return the bytes of all files on disk, as `_used`, and the bytes that replacing `parts` frees."""
     return _used(root, limit), 0 if parts is None else tree.freed_by(root, parts)
 
 
 def _folder_bytes(root: Path, folders: Iterable[Parts]) -> int:
-    """Return the bytes that missing folders of these paths count for."""
+    """Return the bytes that the missing ones of these folders would take."""
     new: set[Parts] = set()
     for folder in folders:
         first = len(folder) - tree.missing(root, folder)
@@ -381,7 +381,7 @@ def _make_folder(root: Path, parts: Parts, limit: int) -> bool:
 
 
 def _check_folders(root: Path, folder: Parts, limit: int) -> None:
-    """Check that what is missing of this path has room. Raises QuotaExceeded, StorageError."""
+    """Check that there is room for the missing folders of this path. Raises QuotaExceeded, StorageError."""
     new = _folder_bytes(root, [folder])
     if new and (after := _used(root, limit) + new) > limit:
         raise QuotaExceeded(
@@ -397,7 +397,7 @@ def _move(root: Path, old: Parts, new: Parts, limit: int | None) -> list[FileSta
 
 
 def _hashed(root: Path, moved: Sequence[FileState]) -> list[tuple[FileState, str | None]]:
-    """Return the files with their hashes, those of the first `MAX_HASHED` bytes."""
+    """Return the files with the hashes of their first `MAX_HASHED` bytes."""
     left = MAX_HASHED
     found: list[tuple[FileState, str | None]] = []
     for state in moved:

@@ -1,7 +1,7 @@
-"""What keeps a session's kernel where it is: branches and checkpoints being made, an exploration, questions.
+"""The holds on a session's kernel: branches and checkpoints being made, an exploration, questions.
 
-As long as there is one, no cell begins; what comes in waits in the queue. A restart ends them, and cells. It
-knows nothing of what is made or asked meanwhile.
+While there is a hold, no cell begins, and new cells wait in the queue. A restart ends holds as it ends cells.
+The purpose of a hold is not known here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cellgate_kernels.kernel.kernel import Kernel
 T = TypeVar("T")
 
 QUESTION_PATIENCE = 10.0
-"""Seconds that one waits for others, or for files to be put into place."""
+"""Seconds that a question waits for other questions, or for files to be put into place."""
 
 
 class SessionHolds:
-    """The holds of one session, an exploration and each question included."""
+    """All holds of one session: an exploration, each question, and the others."""
 
     def __init__(self, core: SessionCore) -> None:
         self._core = core
@@ -35,10 +35,10 @@ class SessionHolds:
 
     @asynccontextmanager
     async def held(self, *, explored: bool = False) -> AsyncGenerator[None, None]:
-        """Let no cell begin, and leave the kernel where it is, until this ends; what comes in waits.
+        """Let no cell begin, and leave the kernel in place, until the context ends; new cells wait.
 
-        `explored`: the caller explores the session, so that its cells wait already. Raises KernelBusy if a
-        cell runs or waits or somebody explores it, KernelDied, StorageError, PrincipalQuotaExceeded, and
+        `explored`: the caller explores the session, so its cells wait already. Raises KernelBusy if a cell
+        runs or waits or the session is being explored, KernelDied, StorageError, PrincipalQuotaExceeded, and
         ShuttingDown.
         """
         self._core.check_recordable()
@@ -51,10 +51,10 @@ class SessionHolds:
 
     @contextmanager
     def explored(self, stop: Callable[[str], None]) -> Iterator[None]:
-        """Let no cell begin until this ends; what comes in waits. Branches are made of it in between.
+        """Let no cell begin until the context ends, while the caller branches the session; new cells wait.
 
-        `stop` is called with a cause when the session is interrupted or restarted or ends: the caller is to
-        be done soon then. Raises as `held`.
+        `stop` is called with a cause when the session is interrupted, restarted or ended: finish soon then.
+        Raises as `held`.
         """
         self._core.check_recordable()
         self._check_at_rest()
@@ -74,7 +74,7 @@ class SessionHolds:
                 record.touch()
 
     def _check_at_rest(self, *, asks: bool = False) -> None:
-        """Check that the kernel can be branched, or asked anything. Raises KernelBusy, KernelDied."""
+        """Check that the kernel can be branched or answer a question. Raises KernelBusy, KernelDied."""
         step = self._core.machine.hold_wanted(
             alive=self._core.slot.alive,
             packages=bool(self._core.slot.packages.busy),
@@ -92,8 +92,8 @@ class SessionHolds:
     async def ask(self, question: Callable[[Kernel], Awaitable[T]]) -> T:
         """Return the idle kernel's answer to a question of ``cellgate_kernels.kernel.questions``.
 
-        Cells that come in meanwhile wait. Nothing is recorded. Raises KernelBusy at once if a cell runs or
-        waits, and as `question`; KernelDied, and ShuttingDown.
+        New cells wait meanwhile. Nothing is recorded. Raises KernelBusy at once if a cell runs or waits, and
+        as `question`; KernelDied, and ShuttingDown.
         """
         self._core.check_open()
         self._check_at_rest(asks=True)
@@ -125,7 +125,7 @@ class SessionHolds:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Let no cell begin until this ends, whatever else occupies the session."""
+        """Let no cell begin until the context ends, whatever else occupies the session."""
         self._core.machine.came(occupant=Occupant.HELD)
         try:
             yield
@@ -139,13 +139,13 @@ class SessionHolds:
             self._stop(cause)
 
     def give_up(self, cause: str) -> None:
-        """End the exploration, and all questions: the kernel is given up."""
+        """End the exploration and all questions, because the kernel is given up."""
         self.stop_exploring(cause)
         for task in self._questions:
             task.cancel()
 
     def restart(self, cause: str, point: Checkpoint | None = None) -> asyncio.Future[RolledBack | None]:
-        """Request another kernel, made of this `point` if it is given; what the present one does ends."""
+        """Request another kernel, made of `point` if given; all work of the present one ends."""
         self.give_up(cause)
         step = self._core.machine.restart_wanted()
         self._core.queue.cancel_all(cause)

@@ -1,8 +1,8 @@
-"""What a session is for its proxy, for the programs beside its kernel, and for the ports they listen on.
+"""A session's faces towards its proxy, the programs beside its kernel, and the ports they listen on.
 
-The proxy's connections become events of its record, of no execution. They may end after the cell that opened
-them, when nothing more may be recorded of it, so an event only names that cell. ``egress``, ``processes`` and
-``ports`` do the rest; ``session`` has one of each.
+The proxy's connections become events of the session's record, of no execution. A connection may end after the
+cell that opened it, when nothing more may be recorded of that cell, so an event only names the cell.
+``egress``, ``processes`` and ``ports`` do the rest; ``session`` has one of each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class SessionConnections:
-    """A `ProxyHost`."""
+    """A session as a `ProxyHost`."""
 
     def __init__(
         self, record: SessionRecord, runs: SessionRuns, secrets: SessionSecrets | None, account: Account
@@ -59,7 +59,7 @@ class SessionConnections:
 
 
 class SessionPrograms:
-    """A `ProcessHost`. `used` is called when a program has ended."""
+    """A session as a `ProcessHost`. `used` is called when a program has ended."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class SessionPrograms:
         return None if self._secrets is None else self._secrets.text_masker()
 
     async def room(self) -> None:
-        """Return when the store takes more. Raises StorageError."""
+        """Return when the store accepts more. Raises StorageError."""
         await self._store.room(self.log.whose)
 
 
 class SessionPortsHost:
-    """A `PortsHost`. `kernel` gives the current one, `used` is called when a connection has ended."""
+    """A session as a `PortsHost`. `kernel` returns the current one; `used` is called after a connection."""
 
     def __init__(self, log: EventLog, kernel: Callable[[], Kernel], used: Callable[[], None]) -> None:
         self.log = log

@@ -1,7 +1,6 @@
-"""What a session's kernel is asked besides cells, as the wire has it: completions, names, variables.
+"""Questions to a session's kernel besides cells, as the wire has them: completions, names, variables.
 
-``cellgate_kernels.kernel.questions`` asks and checks the answers; ``session`` decides when a kernel may be
-asked.
+``cellgate_kernels.kernel.questions`` asks and checks the answers; ``session`` decides when to ask a kernel.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ async def inspection(session: Session, body: InspectBody) -> Inspection:
 
 
 async def variables(session: Session) -> VariableList:
-    """Return the kernel's variables. Raises Conflict if it tells of none, and as `SessionHolds.ask`."""
+    """Return the kernel's variables. Raises Conflict if it can't list them, and as `SessionHolds.ask`."""
 
     async def ask(kernel: Kernel) -> questions.KernelVariables:
         if not kernel.facts.tells_variables:
@@ -77,7 +76,7 @@ async def variables(session: Session) -> VariableList:
 
 
 def _checked(body: CompleteBody | InspectBody) -> tuple[str, int]:
-    """Return the code, and the cursor in it. Raises InvalidInput."""
+    """Return the code and the position of the cursor in it. Raises InvalidInput."""
     code = check_text(body.code, "code", MOST_ASKED_BYTES)
     cursor = len(code) if body.cursor is None else body.cursor
     if cursor > len(code):

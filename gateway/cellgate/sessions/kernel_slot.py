@@ -1,7 +1,7 @@
 """The kernel of a session: claimed from the pool, listened to, replaced together with its files.
 
-It knows the pool, the folders of files and packages, and how to throttle a kernel. It knows nothing of
-executions or of the session's state; ``session`` decides when a kernel is replaced.
+It knows the pool, the folders of files and packages, and how to throttle a kernel. It does not know
+executions or the session's state; ``session`` decides when a kernel is replaced.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KernelCallbacks:
-    """What a session does for its kernels, and has for them.
+    """A session's callbacks and values for its kernels.
 
-    `attend` is called with each new kernel before it is used, and `exited` when it ends. `key`: the
-    session's. `neighbours`: who has the kernels that share a sandbox with its own. `room` returns once more
-    output can be accepted. `moved` is told how many are ahead in line. `claimant`: who waits.
+    `attend` is called with each new kernel before its use, and `exited` when it ends. `key`: the session's.
+    `neighbours`: the sessions whose kernels share its sandbox. `room` returns once more output can be
+    accepted. `moved` gets the number of claims ahead in line. `claimant`: the principal in line.
     """
 
     key: str
@@ -54,11 +54,11 @@ class KernelCallbacks:
 
 
 class SessionKernel:
-    """Holds at most one kernel at a time. `proxy`: their way to a network, if they have one.
+    """Holds at most one kernel at a time. `proxy`: the kernels' way to a network, if they have one.
 
-    `profile`: that of its kernels, without the values of secrets. `secrets`: the session's, if it has any.
-    Attaching and removing a kernel always run to completion, even if the caller is cancelled, so its files
-    are never left half moved.
+    `profile`: the kernels', without the values of secrets. `secrets`: the session's, if it has any. Attaching
+    and removing a kernel always run to completion, even if the caller is cancelled, so its files are never
+    left half moved.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SessionKernel:
         """Whether there were files to give to the current kernel."""
         self.watch = WorkspaceWatch()
         self.in_line = False
-        """Whether it waits for its turn to get a kernel; not while one starts for it."""
+        """Whether the session is in line for a kernel; False while a kernel starts for it."""
         self._left_line_at = 0.0
         self._time = asyncio.get_running_loop().time
         self.profile = profile
@@ -102,14 +102,14 @@ class SessionKernel:
         return self.current.workspace if self.current else self._files.place
 
     def waited(self, since: float) -> float:
-        """Return the seconds since then, by the loop's clock, that it has been in line for a kernel."""
+        """Return the seconds in line for a kernel since `since`, a time by the loop's clock."""
         until = self._time() if self.in_line else self._left_line_at
         return max(0.0, until - since)
 
     async def claim(self, patience: float | None = None) -> Kernel:
         """Return a fresh kernel with the session's files; waits in line for it at most `patience` seconds.
 
-        It may share a folder with others. Raises the pool's errors and StorageError; then there is no kernel.
+        The kernel may share a folder with others. On the pool's errors and StorageError there is no kernel.
         """
         assert self.current is None
         profile = self.profile
@@ -128,7 +128,7 @@ class SessionKernel:
                 self._leave_line(self._time())
             raise
         if self.in_line:
-            # It was a warm one.
+            # The kernel was a warm one.
             self._leave_line(joined)
         try:
             await self._tasks.complete(self._equip(kernel, folder), f"equip kernel {kernel.id}")
@@ -139,10 +139,10 @@ class SessionKernel:
 
     @asynccontextmanager
     async def _entered(self, patience: float | None) -> AsyncGenerator[Path | None, None]:
-        """Yields the folder in which other sessions' kernels have the files, if any; left if the block
+        """Yields the folder in which kernels of other sessions have the files, if any; left if the block
         raises.
 
-        Waits `patience` seconds for another session that is about to get the first kernel there.
+        Waits `patience` seconds if another session is about to get the first kernel there.
         """
         try:
             async with asyncio.timeout(patience):
@@ -169,7 +169,7 @@ class SessionKernel:
         self._left_line_at = moment
 
     async def _equip(self, kernel: Kernel, folder: Path | None) -> None:
-        """Give a kernel what the session has. `folder`: see `_entered`."""
+        """Give a kernel the session's files, packages and network. `folder`: see `_entered`."""
         async with self.moving:
             try:
                 if folder is None:
@@ -217,14 +217,14 @@ class SessionKernel:
 
     @property
     def inherits_paths(self) -> bool:
-        """Whether absolute names of the workspace are those of the session that it was branched from."""
+        """Whether absolute paths of the workspace are those of the session from which this one branched."""
         return self.current is not None and not self.current.has_own_names
 
     async def branch(self, spec: BranchSpec, most_bytes: int) -> Kernel:
         """Return a branch for another session; its `COPY` of the files has at most `most_bytes`.
 
-        The caller holds `moving`, so the files stay where they are. Raises KernelDied, what the pool's
-        `branch` does, QuotaExceeded and StorageError; then the kernel goes on as before.
+        The caller holds `moving`, so the files stay where they are. Raises KernelDied, the errors of the
+        pool's `branch`, QuotaExceeded and StorageError; then the kernel goes on as before.
         """
         kernel = self.current
         if kernel is None or not kernel.alive:
@@ -242,7 +242,7 @@ class SessionKernel:
         """Continue with a branch of another session's kernel, which has its files already."""
         async with self.moving:
             self.packages.share(parent.packages, kernel)
-            # Somebody serves the sandbox's way to a network.
+            # Another session serves the sandbox's way to a network.
             self._files.arrive(kernel.workspace)
             self._arrived(kernel)
             self.has_files = parent.has_files
@@ -259,11 +259,12 @@ class SessionKernel:
     async def roll_back(
         self, undo: SessionUndo, point: Checkpoint, end_programs: Callable[[], Awaitable[None]]
     ) -> RolledBack:
-        """Continue with a kernel made of a checkpoint, and with the files as they were.
+        """Continue with a kernel made from a checkpoint, and restore the files.
 
-        `end_programs` ends those beside the kernel, which must not write to the files either. Raises as
-        `SessionUndo.roll_back`, Conflict when other sessions use the files, KernelDied without a kernel. The
-        kernel stays then, unless the files could not be brought back: the next one gets them completed.
+        `end_programs` ends the programs beside the kernel, which must not write to the files either. Raises
+        as `SessionUndo.roll_back`, Conflict when other sessions use the files, and KernelDied without a
+        kernel. The kernel stays on errors, unless files could not be restored: the next one gets them
+        completed.
         """
         return await self._tasks.complete(self._roll_back(undo, point, end_programs), "roll back")
 
@@ -279,7 +280,7 @@ class SessionKernel:
                 await self._detach()
                 self._neighbours.leave(former)
                 await end_programs()
-                # The pool removes what it leaves behind; that it writes nothing any more is enough here.
+                # The pool removes the former kernel's remains; here its writes must have stopped.
                 ending = self._tasks.share(former.shutdown(), f"end kernel {former.id}")
                 either: set[asyncio.Future[Any]] = {ending, former.exited}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -325,7 +326,7 @@ class SessionKernel:
         if self.secrets is not None:
             if not kernel.connection.masks:
                 kernel.connection.mask(self.secrets.masker())
-            # Before all who are told of the kernel's end.
+            # Runs before all other callbacks of the kernel's exit.
             kernel.exited.add_done_callback(lambda _: kernel.connection.show_rest())
         self._callbacks.attend(kernel)
         kernel.exited.add_done_callback(lambda _: self._callbacks.exited(kernel))
@@ -337,7 +338,7 @@ class SessionKernel:
     async def drop(self) -> None:
         """End the kernel, if there is one, and keep its files and packages for the next.
 
-        Raises StorageError when they can't be kept; the kernel is gone even then.
+        Raises StorageError when files or packages can't be kept; the kernel is gone even then.
         """
         await self._tasks.complete(self._drop(keep_files=True, keep_packages=True), "drop kernel")
 
@@ -348,9 +349,9 @@ class SessionKernel:
                 await self._give_back(kernel, keep_files=keep_files, keep_packages=keep_packages)
 
     async def _give_back(self, kernel: Kernel, *, keep_files: bool, keep_packages: bool = True) -> None:
-        """Take each step even if an earlier one failed; the pool removes what is left.
+        """Release the kernel in steps, each taken even if an earlier one failed; the pool removes the rest.
 
-        But files that could not be moved or copied stay for the session's next kernel, also of the next
+        Files that could not be moved or copied stay for the session's next kernel, even under the next
         gateway.
         """
         spared = {kernel.workspace} if keep_files else set[Path]()
@@ -414,7 +415,7 @@ class SessionKernel:
                 await self.packages.forget()
 
     def hold_back(self) -> None:
-        """Output arrives faster than the disk can take it: leave it in the kernel's memory for a while."""
+        """Hold output back in the kernel's memory for a while: it arrives too fast for the disk."""
         if self._throttle is None and self.current is not None:
             self._throttle = self._tasks.start(self._hold_back(self.current), "throttle")
 
@@ -423,7 +424,7 @@ class SessionKernel:
         try:
             await self._callbacks.room()
         except StorageError as error:
-            # Whoever waits for the session's next commit gets this error.
+            # The error reaches all waiters for the session's next commit.
             logger.debug("A kernel is not held back any more: %s", error.message)
         finally:
             kernel.connection.resume()

@@ -1,7 +1,7 @@
-"""Which keys of sessions are in use in this gateway, and what uses each: an opening, a live session, a purge.
+"""The keys of sessions in use in this gateway, and the use of each: an opening, a live session, a purge.
 
-Nothing awaits between the last look at a key and its use, so concurrent first requests open one session.
-``opener``, ``registry`` and ``purger`` use the keys; ``ownership`` says which of them other gateways have.
+There is no await between the last check of a key and its use, so concurrent first requests open one session.
+``opener``, ``registry`` and ``purger`` use the keys; ``ownership`` says which keys other gateways have.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from cellgate.sessions.session import Session
 
 Owned = tuple[str, str]
-"""A principal and the key of a session of theirs."""
+"""A principal and the key of one of the principal's sessions."""
 
 
 class Opening:
-    """A session that is being opened, whose room is `reserved`. `made`: it, before it has a kernel.
+    """A session being opened, whose room is `reserved`. `made`: completes with the session.
 
-    `folder`: its workspace, as soon as that is known and may be another session's too. `disk`: what is
-    reserved for that; 0 if it was already. `waiting`: how many requests wait for it; `abandoned`: the last
-    one has left, and the task is cancelled. `told`: those of the requests that want to know its position in
-    line for a kernel.
+    `folder`: its workspace, once known, which another session may share. `disk`: bytes reserved for the
+    workspace; 0 if they were already. `waiting`: the number of requests that wait. `abandoned`: the last one
+    has left, and the task is cancelled. `told`: the callbacks of requests that follow its position in line
+    for a kernel.
     """
 
     task: asyncio.Task[Session]
@@ -47,13 +47,13 @@ class Opening:
         self._position: int | None = None
 
     def moved(self, position: int) -> None:
-        """Tell the position to all who want to know."""
+        """Report the position to all requests that follow it."""
         self._position = position
         for tell in self.told:
             tell(position)
 
     def tell(self, moved: Moved) -> None:
-        """Tell a request the position from now on."""
+        """Report the position to one more request from now on."""
         self.told.append(moved)
         if self._position is not None and self.in_line:
             moved(self._position)
@@ -66,7 +66,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """The end of a purge, until the last byte is gone. `row`: the session, as it was before the purge."""
+    """The end of a purge, until the last byte is gone. `row`: the session's, from before the purge."""
 
     row: SessionRow
     purge: Purge
@@ -75,7 +75,7 @@ class Erasure:
 
 @dataclass(slots=True)
 class KeyUse:
-    """What uses a key. A session being opened is live before its opening ends; an erasure holds no key."""
+    """The use of one key. A session being opened is live before its opening ends; an erasure holds no key."""
 
     session: Session | None = None
     opening: Opening | None = None
@@ -84,7 +84,7 @@ class KeyUse:
 
     @property
     def open(self) -> bool:
-        """Whether there is a session, or will be."""
+        """Whether there is a session, or one is being opened."""
         return self.session is not None or self.opening is not None
 
     @property
@@ -101,14 +101,14 @@ class SessionKeys:
         """Whether the gateway is shutting down."""
         self.ownership = ownership
         self.uses: dict[Owned, KeyUse] = {}
-        """Those that there are, for a look that costs no call; `use` and `release` change them."""
+        """The keys in use, to be read without a call; `use` and `release` change them."""
 
     def find(self, owned: Owned) -> KeyUse:
-        """Return what uses a key, for reading."""
+        """Return the use of a key, for reading."""
         return self.uses.get(owned) or KeyUse()
 
     def use(self, owned: Owned) -> KeyUse:
-        """Return the use of a key, for adding to it; call `release` whenever a part of it has ended."""
+        """Return the use of a key, to be added to; call `release` whenever a part of it has ended."""
         return self.uses.setdefault(owned, KeyUse())
 
     def release(self, owned: Owned) -> None:
@@ -128,7 +128,7 @@ class SessionKeys:
         return ((key[0], use.opening) for key, use in tuple(self.uses.items()) if use.opening is not None)
 
     def check_open(self) -> None:
-        """Check that new work is taken. Raises ShuttingDown."""
+        """Check that the gateway accepts new work. Raises ShuttingDown."""
         if self.closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
 

@@ -1,8 +1,8 @@
-"""How much memory and processor time the sessions' kernels use now, for whoever asks.
+"""Measures the memory and processor time that the sessions' kernels use now.
 
-All kernels are looked at together, in a thread, and what was found is good for a second; where a look takes
-long, for as much longer that looking never takes more than a small share of a processor. It keeps no history
-and limits nothing.
+All kernels are measured together, in a thread, and a measurement is valid for a second. After a slow one it
+stays valid for longer, so that measuring never takes more than a small share of a processor. It keeps no
+history and limits nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from cellgate_kernels.kernel.kernel import Kernel
 from cellgate_kernels.limits.memory import MemoryUse, uses
 
 GOOD_FOR = 1.0
-"""Seconds."""
+"""Seconds that a measurement is valid."""
 SHARE = 0.02
-"""Of a processor."""
+"""Most of a processor that measuring takes."""
 
 Look = Callable[[Sequence[int]], Sequence[MemoryUse]]
 
 
 class KernelMeter:
-    """`processes` returns the kernels' first processes; `lane`: threads for looking at them."""
+    """Measures kernels. `processes` returns the kernels' first processes; `lane`: threads to read them."""
 
     def __init__(self, processes: Callable[[], Sequence[int]], lane: Lane, look: Look = uses) -> None:
         self._processes = processes
@@ -38,7 +38,7 @@ class KernelMeter:
         self._good_until = 0.0
 
     async def look(self) -> None:
-        """Return when `of` says what was so at most a moment ago. All who call at once share one look."""
+        """Return when the values of `of` are at most a moment old. Concurrent calls share one measurement."""
         if self._time() < self._good_until:
             return
         if self._looking is None:
@@ -58,9 +58,9 @@ class KernelMeter:
         self._good_until = ended + max(GOOD_FOR, (ended - begun) / SHARE)
 
     def of(self, kernel: Kernel | None) -> MemoryUse | None:
-        """Return the kernel's use at the last look; None if that is not known.
+        """Return the kernel's use at the last measurement; None if unknown.
 
-        Kernels that share a sandbox because of branches have the same, that of all of them.
+        Kernels that share a sandbox because of branches all have the same value: the sum of all.
         """
         process = None if kernel is None else kernel.process
         return None if process is None else self._found.get(process)

@@ -1,4 +1,4 @@
-"""The wire's model of a session, built from its row and from what only a live session knows. Pure."""
+"""Builds the wire's model of a session from its row and from a live session's state. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cellgate.wire.events import Missing
 from cellgate_kernels.kernel.kernel import Kernel
 
 TITLE = "title"
-"""The key of a session's metadata with what it is about, such as the path of its notebook."""
+"""The metadata key of a session's subject, such as the path of its notebook."""
 CHECKPOINT = "checkpoint"
-"""The key of a kernel's environment that says when checkpoints of it are made, if `AUTO`."""
+"""The key of a kernel's environment that says when checkpoints are made; `AUTO`: after each cell."""
 AUTO: Final = "auto"
 
 
 def has_network(row: SessionRow) -> bool:
-    """Return whether the session's newest kernel could reach what its principal's policy names."""
+    """Return whether the session's newest kernel could reach the hosts of its principal's policy."""
     return row.environment.get("network") == "allow"
 
 
@@ -44,10 +44,10 @@ def session_model(
 ) -> SessionModel:
     """Return the wire's model of a session, live or ended.
 
-    `problem`: why it is no longer recorded, if so. `missing`: what it had before
-    its last end and does not have now. `neighbours`: the sessions whose kernels share its kernel's sandbox,
-    `sharers`: those whose kernels share its files. `inherits_paths`: absolute names of the workspace are not
-    its own.
+    `problem`: why the session is no longer recorded, if so. `missing`: what the session lost at its last end
+    and has not got back. `neighbours`: the sessions whose kernels share its kernel's sandbox. `sharers`: the
+    sessions whose kernels share its files. `inherits_paths`: absolute names of the workspace are another
+    session's.
     """
     title = (row.metadata or {}).get(TITLE)
     return SessionModel(
@@ -79,7 +79,7 @@ def session_model(
 
 
 def within(reach: Reach, model: SessionModel) -> SessionModel:
-    """Return the model as a token may see it: without sharing sessions out of its reach.
+    """Return the model as a token may see it: without sharing sessions that are out of its reach.
 
     `branched_from` stays. The branch's own record, which the token may read, has it in its first event.
     """
@@ -97,9 +97,9 @@ def _reached(reach: Reach, keys: list[str] | UnsetType) -> list[str] | UnsetType
 def environment_of(kernel: Kernel) -> dict[str, Any]:
     """Return the record's description of where cells run: kernel, image, Python and packages.
 
-    Taken from the kernel's own kernel_info_reply, and from what a kernel of this kernelspec reported about
-    its environment before anybody used it. The session's environment variables can make its own kernel find
-    other packages, and there is no way to know which, so `packages_of` says whose packages these are.
+    The source is the kernel's own kernel_info_reply, and a report of an unused kernel of the same kernelspec.
+    A session's environment variables can make its own kernel find other packages; which ones can't be known,
+    so `packages_of` names the kernel that reported.
     """
     known: dict[str, Any] = {
         "display_name": kernel.facts.display_name,
@@ -116,7 +116,7 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
             known["hash_seed"] = kernel.facts.hash_seed
     names = [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]
     if kernel.workspace.name != kernel.id:
-        # It has the folder of a kernel of another session, or of its own session before a rollback.
+        # The kernel uses the folder of another session's kernel, or of its own session's before a rollback.
         known["workspace_of"] = kernel.workspace.name
     if kernel.profile.egress:
         known["network"] = "allow"

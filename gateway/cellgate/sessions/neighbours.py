@@ -1,8 +1,8 @@
-"""Which session has which kernel, for sessions whose kernels share a sandbox or a workspace folder.
+"""Maps kernels to sessions, for sessions whose kernels share a sandbox or a workspace folder.
 
-A kernel knows the ids of the others in its sandbox; this knows whose they are, and who is in which folder.
-The folder with the socket of a way to a network belongs to the sandbox, so one session's proxy serves all of
-them, and when that session leaves, another one's takes its place.
+A kernel knows the ids of the others in its sandbox; this module knows the sessions of these kernels, and of
+each folder. The socket of a way to a network belongs to the sandbox, so one session's proxy serves all of its
+kernels. When that session leaves, another one's proxy takes over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cellgate_kernels.kernel.kernel import Kernel
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A session with a kernel. `serve`: serve the sandbox's way to a network; returns whether it can."""
+    """A session with a kernel. `serve`: serves the sandbox's way to a network; returns whether it can."""
 
     session: str
     serve: Callable[[], bool]
@@ -30,12 +30,12 @@ class Neighbours:
         self._in_folder: dict[Path, dict[str, Neighbour]] = {}
 
     def arrive(self, kernel: Kernel, neighbour: Neighbour) -> None:
-        """Note the session that has got this kernel."""
+        """Store the session that has got this kernel."""
         self._found[kernel.id] = neighbour
         self._in_folder.setdefault(kernel.workspace, {})[kernel.id] = neighbour
 
     def leave(self, kernel: Kernel) -> None:
-        """Forget the session that had this kernel."""
+        """Remove the session that had this kernel."""
         self._found.pop(kernel.id, None)
         inside = self._in_folder.get(kernel.workspace, {})
         inside.pop(kernel.id, None)

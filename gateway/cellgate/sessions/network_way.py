@@ -1,7 +1,7 @@
-"""The way to a network of a session's kernels: the session's proxy serves it at a socket in their sandbox.
+"""The kernels' way to a network: their session's proxy serves it at a socket in their sandbox.
 
-Kernels that share a sandbox have one way, which a session of theirs serves; ``egress.proxy`` decides what
-passes.
+Kernels that share a sandbox have one way, served by one of their sessions; ``egress.proxy`` decides which
+connections pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class NetworkWay:
-    """Serves one session's kernels, one at a time; without a `proxy` they have no way."""
+    """Serves one session's kernels, one at a time; without a `proxy` they have no network."""
 
     def __init__(self, proxy: SessionProxy | None, neighbours: Neighbours) -> None:
         self._proxy = proxy
@@ -30,7 +30,7 @@ class NetworkWay:
                 self._proxy.listen(kernel.egress)
 
     def serve(self, kernel: Kernel | None) -> bool:
-        """Serve a sandbox's way from now on, in a neighbour's place; returns whether that was possible."""
+        """Serve a sandbox's way from now on, in a neighbour's place; return whether that was possible."""
         try:
             if kernel is not None:
                 self.open(kernel)
@@ -40,7 +40,7 @@ class NetworkWay:
         return kernel is not None
 
     async def close(self, kernel: Kernel | None) -> None:
-        """Stop serving; if the kernel's sandbox has others, one of their sessions serves from now on."""
+        """Stop serving; if the sandbox has other kernels, one of their sessions takes over."""
         if self._proxy is None:
             return
         served = self._proxy.listening

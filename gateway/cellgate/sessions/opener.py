@@ -1,7 +1,7 @@
-"""Opening sessions: new ones, ones that are recorded, branches, and ones for a single request.
+"""Opens sessions: new ones, recorded ones, branches, and ones for a single request.
 
-An opening reserves its key and its principal's room before anything is awaited, is shared by all requests for
-the key, and gives both back if it fails. ``registry`` decides what is opened, ``terms`` what it gets;
+An opening reserves its key and its principal's room before any await, is shared by all requests for the key,
+and releases both if it fails. ``registry`` decides which session is opened, ``terms`` what it gets;
 ``adoption`` recovers sessions that a former gateway left.
 """
 
@@ -40,7 +40,7 @@ from cellgate_kernels.base.tasks import Supervisor, outcome
 
 
 class SessionOpener:
-    """Opens sessions and registers them under their keys; see ``keys``. `tasks`: the manager's."""
+    """Opens sessions and registers them under their keys; see ``keys``. `tasks`: the registry's."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class SessionOpener:
         tasks: Supervisor,
     ) -> None:
         self.workspaces = SharedWorkspaces(journal, parts.usage, keys)
-        """Those of several sessions."""
+        """Workspaces of several sessions."""
         self.variables = KeptVariables()
-        """Those of sessions that have ended."""
+        """Variables of ended sessions."""
         self._journal = journal
         self.parts = parts
         self.settings = settings
@@ -72,9 +72,9 @@ class SessionOpener:
         *,
         folder: str | None = None,
     ) -> Opening:
-        """Begin to open a session, whose room is reserved now. `folder`: its workspace, if that is known.
+        """Begin to open a session, whose room is reserved now. `folder`: its workspace, if known.
 
-        Raises ShuttingDown, Forbidden and what the principal's quotas do.
+        Raises ShuttingDown, Forbidden and the errors of the principal's quotas.
         """
         self.keys.check_open()
         self.check_admitted(owned[0])
@@ -87,7 +87,7 @@ class SessionOpener:
         return opening
 
     def opened(self, owned: Owned, opening: Opening) -> None:
-        """Forget an opening that has ended; one that failed leaves nothing reserved."""
+        """Remove an opening that has ended; if it failed, release its reservations."""
         use = self.keys.find(owned)
         if use.opening is opening:
             use.opening = None
@@ -119,7 +119,7 @@ class SessionOpener:
                 opening.told.remove(moved)
 
     async def open(self, owned: Owned, plan: SessionPlan, opening: Opening) -> Session:
-        """Open a new session or a recorded one: the work of an opening. Raises what that ends with."""
+        """Open a new or recorded session: the work of an opening. Raises whatever makes the opening fail."""
         await self.keys.claim(owned)
         former = await self._journal.reads.session(*owned)
         executions = 0
@@ -171,7 +171,7 @@ class SessionOpener:
     def _reserve_again(
         self, opening: Opening, former: SessionRow, asked: SessionLimits, limits: SessionLimits
     ) -> None:
-        """Reserve what a resumed session gets: it was `asked` for before its record was read."""
+        """Reserve the limits of a resumed session, for those `asked` for before its record was read."""
         account = self._usage.account(former.principal)
         if opening.folder is None:
             without_disk = self.workspaces.is_counted(former.folder)
@@ -189,10 +189,10 @@ class SessionOpener:
     ) -> Session:
         """Copy the parent's files and fork its kernel, then record both sessions: in this order.
 
-        No cell of the parent begins before all of it is done, so files and kernel go together. Nothing is
-        recorded before there is a whole branch, so one that fails changes nothing. The parent's rows so far
-        have their hashes then, because the branch's first event names the hash that covers them all. The
-        session is shown at the end: a branch takes no cell before it is recorded.
+        No cell of the parent begins before all of it is done, so files and kernel match. Nothing is recorded
+        before the branch is complete, so a failed one changes nothing. By then the parent's rows have their
+        hashes: the branch's first event names the hash that covers them all. The session is shown last: a
+        branch takes no cell before it is recorded.
         """
         await self.keys.claim(owned)
         if await self._journal.reads.session(*owned) is not None:
@@ -219,7 +219,7 @@ class SessionOpener:
         return session
 
     async def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
-        """Return a session like its parent, which goes on counting cells; it has no events yet."""
+        """Return a session like its parent, whose count of cells it continues; it has no events yet."""
         row = SessionRow.new(
             await self._journal.begin_session(parent.row.principal, key),
             principal=parent.row.principal,
@@ -273,7 +273,7 @@ class SessionOpener:
         return Session(spec, self.parts, self.settings)
 
     def add(self, session: Session, reserved: Reservation, disk: int | None = None) -> None:
-        """Register a live session until it ends, and then release what was reserved for it.
+        """Register a live session until it ends, then release its reservations.
 
         A session may also end itself. `disk`: see `Opening`; by default its own.
         """
@@ -286,7 +286,7 @@ class SessionOpener:
         )
 
     def forget(self, session: Session) -> None:
-        """Remove a session that is over; its variables are kept for a next life unless it was deleted."""
+        """Remove an ended session; its variables are kept for a next life unless it was deleted."""
         row = session.row
         use = self.keys.find((row.principal, row.key))
         if use.session is session:
@@ -312,7 +312,7 @@ class SessionOpener:
         return log
 
     def _log(self, row: SessionRow, last_seq: int = 0, head: bytes = GENESIS) -> EventLog:
-        """Return a session's log; what it gets counts towards the principal's record, if there are quotas."""
+        """Return a session's log; its events count towards the principal's record, if there are quotas."""
         log = EventLog(self._journal, row.id, row.key, last_seq=last_seq, head=head, lane=self.parts.lane)
         log.whose = row.principal
         if self._usage.measures_records:

@@ -1,8 +1,8 @@
 """Which gateway has a session's key: ``keys`` asks before a session is looked for, opened or removed.
 
-Of several gateways with one record, only one may have a key. Who claims a key also raises the epoch of its
-record (``record.store.interface``), so a former owner that has not noticed writes nothing more; its sessions
-hear of it by `NotRecorded`. `Alone` answers for a gateway with a record of its own, which is what there is.
+Of several gateways with one record, only one may have a key. A claim of a key also raises the epoch of the
+session's record (``record.store.interface``). So a former owner that has not noticed the claim can write
+nothing more; its sessions get `NotRecorded`. `Alone` is for the only gateway with a record.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ OURS: Final = KeyOwner()
 
 
 class Ownership(Protocol):
-    """Says who has the key of a principal's session. All methods belong to one event loop.
+    """Knows the owner of each session's key. All methods belong to one event loop.
 
-    Those that wait raise StorageError while that can't be found out. Then nothing is opened here, and what is
-    open goes on: whether it may still be recorded is for the record's store to say.
+    The asynchronous methods raise StorageError while the owner can't be determined. Then no session is opened
+    here, and open ones go on: the record's store decides whether they may still be recorded.
     """
 
     async def find(self, principal: str, key: str) -> KeyOwner | None:
-        """Return who has the key; None if nobody has. The answer may be outdated: only a claim decides."""
+        """Return the key's owner; None if there is none. It may have changed: only a claim decides."""
 
     async def claim(self, principal: str, key: str) -> KeyOwner:
-        """Take the key for this gateway unless another one has it, and return who has it.
+        """Claim the key for this gateway unless another one has it, and return the owner.
 
-        A repeat does no harm. Call it before anything of the session's record is read: once it is ours, no
-        other gateway adds to that, and `RecordStore.claim` returns the epoch of the latest claim.
+        A repeat does no harm. Claim before anything of the session's record is read: once this gateway has
+        the key, no other one adds to the record. `RecordStore.claim` returns the latest claim's epoch.
         """
 
     def release(self, principal: str, key: str) -> None:
-        """Give up a key, of which no session is open here any more; does nothing if it is another's.
+        """Release a key without an open session here; does nothing if another gateway has it.
 
-        Returns at once and raises nothing. What could not be released is free once this gateway is gone.
+        Returns at once and raises nothing. If it fails, the key is free once this gateway is gone.
         """
 
 
@@ -57,7 +57,7 @@ class Alone(Ownership):
         return OURS
 
     def release(self, principal: str, key: str) -> None:
-        """Keep the key: nobody else can ask for it."""
+        """Keep the key: there is no other gateway."""
 
 
 def check_ours(owner: KeyOwner | None, key: str) -> None:

@@ -1,4 +1,4 @@
-"""What sessions are made of: the settings and the parts that all of them share, and what each one is given.
+"""The parts of sessions: settings and objects that all of them share, and the description of each one.
 
 Values only. ``server.assembly`` builds the first two, once; ``opener`` describes each session.
 """
@@ -46,12 +46,12 @@ def everybody(_principal: str) -> bool:
 
 
 def same_weight(principal: str) -> float:
-    """Everybody gets as many turns as the others."""
+    """Return 1: all principals get equally many turns."""
     return 1.0
 
 
 class SessionObserver(RunObserver):
-    """The reports of sessions and executions, which nobody reads. Overriding methods must be quick."""
+    """The reports of sessions and executions; here they go nowhere. Overriding methods must be quick."""
 
     def session_ended(self, cause: str) -> None:
         """Take note that a session has ended."""
@@ -67,13 +67,13 @@ class SessionObserver(RunObserver):
 class SharedParts:
     """The parts of the gateway that all sessions use.
 
-    `spilled`: what waits on the disk for clients. Without an `installer`, no session gets packages. `lane`:
-    threads for large events; without it they are encoded on the event loop. `weight_of`: a principal's weight
-    when kernels are short; see ``cellgate_kernels.base.turns``. `admits`: whether a principal may start
-    sessions now. `usage`: what each principal uses; by default nobody has quotas. `observer`: counts and
-    traces what happens. Without `secrets` nobody has any, and without `egress` no session gets a network.
-    `processes`: how many programs each principal runs; `ports`: how many connections to programs it has.
-    `neighbours`: which session has which kernel. `ownership`: which gateway has which session.
+    `spilled`: buffers on disk for clients. `installer`: without it, no session gets packages. `lane`: threads
+    for large events; without it they are encoded on the event loop. `weight_of`: a principal's weight when
+    kernels are short; see ``cellgate_kernels.base.turns``. `admits`: whether a principal may start sessions
+    now. `usage`: each principal's use; by default nobody has quotas. `observer`: counts and traces events.
+    `secrets`, `egress`: without them, no session gets secrets or a network. `processes`: the number of each
+    principal's programs; `ports`: of connections to programs. `neighbours`: the sessions of kernels.
+    `ownership`: the gateways of sessions.
     """
 
     pool: KernelPool

@@ -1,12 +1,12 @@
-"""Decides how far the system's clock is believed, before records are removed for their age.
+"""Decides how far to trust the system's clock before records are removed for their age.
 
-A purge can't be undone, and a clock that is wrong for a minute would make every record look old. So the way
-of the wall clock is compared with that of a clock that nobody sets, and, at a start, with the time at which
-the gateway last looked. Time by which the wall clock was ahead counts only after the gateway has run for a
-day with it, or when an operator says that the clock is right (`cellgate record clock --trust`).
+A purge can't be undone, and a clock that is wrong for a minute would make every record look old. So the wall
+clock's progress is compared with that of a clock that nobody can set and, at a start, with the time of the
+gateway's last look. If the wall clock leapt ahead, that time counts only after the gateway has run for a day
+since, or after an operator has confirmed the clock (`cellgate record clock --trust`).
 
 `ClockState` is the decision, without any clock or file; `ProvenTime` asks the clocks and keeps the state in
-the data folder. ``retention`` is the user of both; nothing else of the gateway depends on them.
+the data folder. Only ``retention`` uses them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from cellgate_kernels.base.errors import in_brief, in_words
 logger = logging.getLogger(__name__)
 
 LEAP_SECONDS = 3600.0
-"""Two clocks that went apart by more than this: one of them was set."""
+"""If two clocks differ by more than this, one of them was set."""
 STEADY_SECONDS = 86_400.0
-"""How long the gateway must have run after a leap until it counts."""
+"""Seconds that the gateway must run after a leap until it counts."""
 MOST_LEAPS = 64
-"""Leaps that are remembered; the oldest two become one, with the later proof of both."""
+"""Most leaps that are stored; beyond, the oldest two become one, with the later proof of both."""
 MOST_BYTES = 64 * 1024
 STATE_FILE = "clock.json"
 TRUST_FILE = "clock.trusted"
@@ -41,7 +41,7 @@ class Leap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A leap of the wall clock that is not proven yet.
 
     `ahead`: its seconds, 0 for one backwards. `ran`: seconds that the gateway has run since. `seen`: it
-    happened while a gateway ran; otherwise the gateway may simply not have run for that time.
+    happened while a gateway ran; otherwise it may only be time without a gateway.
     """
 
     ahead: float
@@ -67,7 +67,7 @@ class ClockState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         leaps = [each for each in leaps if each.ran < STEADY_SECONDS]
         if abs(ahead) > LEAP_SECONDS:
             if ran is not None:
-                # What was being proven was proven by a clock that is now known to be set at times.
+                # The clock that proved these leaps is now known to be set at times.
                 leaps = [Leap(each.ahead, 0.0, each.seen) for each in leaps]
                 leaps.append(Leap(max(ahead, 0.0), 0.0, seen=True))
             elif ahead > 0:
@@ -79,14 +79,14 @@ class ClockState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ClockState(wall, tuple(leaps))
 
     def ahead(self, wall: float, ran: float | None) -> float:
-        """Return the seconds that the wall clock has gone further since the last look than the other one."""
+        """Return the seconds by which the wall clock went further than the other one since the last look."""
         return wall - self.wall - (ran or 0.0)
 
     @property
     def proven(self) -> float | None:
-        """The time that has passed for certain (seconds since 1970); None: nothing is certain for now.
+        """The time that has certainly passed (seconds since 1970); None: nothing is certain for now.
 
-        It is behind the wall clock by the time for which perhaps no gateway ran, until that is proven.
+        It is behind the wall clock by the unproven time, in which perhaps no gateway ran.
         """
         if any(each.seen for each in self.leaps):
             return None
@@ -110,10 +110,10 @@ class ProvenTime:
         self._last: tuple[ClockState, float] | None = None
 
     def look(self, newest: float | None) -> ClockState:
-        """Compare the clocks; keep and return the state that they are in now.
+        """Compare the clocks; store and return their present state.
 
-        `newest`: the time of the record's newest row, which stands for the last look if none is known.
-        A state that can't be kept is logged: a full disk must not stop the purges that would empty it.
+        `newest`: the time of the record's newest row, used if no last look is known. A state that can't be
+        stored is logged: a full disk must not stop the purges that would empty it.
         """
         running, wall = self._running(), self._wall()
         if self._last is None:
@@ -122,7 +122,7 @@ class ProvenTime:
             before, ran = self._last[0], running - self._last[1]
         if (said := self._trusted()) is not None:
             logger.info("The system clock is right, as an operator says: records are removed by it again")
-            # The word is about the clock as it was then, and may have been given long before this look.
+            # The confirmation is for the clock as it was then, perhaps long before this look.
             before, ran = ClockState(said), None if ran is None else min(ran, max(0.0, wall - said))
         state = before.at(wall, ran)
         if abs(ahead := before.ahead(wall, ran)) > LEAP_SECONDS and state.leaps:
@@ -135,9 +135,9 @@ class ProvenTime:
         return state
 
     def _first(self, last: float) -> ClockState:
-        """Return what the gateway before has kept; `last` stands for its last look if it has kept nothing.
+        """Return the former gateway's stored state; without one, `last` is the time of its last look.
 
-        Where that can't be read, there may have been any leap, so nothing is certain.
+        If the state can't be read, any leap may have happened, so nothing is certain.
         """
         try:
             return read_state(self._folder) or ClockState(last)
@@ -150,7 +150,7 @@ class ProvenTime:
             return ClockState(last, (Leap(0.0, 0.0, seen=True),))
 
     def _trusted(self) -> float | None:
-        """Return when an operator said that the clock is right, by that clock; the word is taken once."""
+        """Return when an operator confirmed the clock, by that clock; each confirmation counts once."""
         path = self._folder / TRUST_FILE
         with suppress(OSError):
             said = path.stat().st_mtime
@@ -160,9 +160,9 @@ class ProvenTime:
 
 
 def read_state(folder: Path) -> ClockState | None:
-    """Return the state that a gateway has kept in a data folder, or None if there is none.
+    """Return the state that a gateway stored in a data folder, or None if there is none.
 
-    Raises StorageError for a file that can't be read, or holds something else.
+    Raises StorageError for a file that can't be read or decoded.
     """
     path = folder / STATE_FILE
     try:
@@ -191,7 +191,7 @@ def _keep(path: Path, state: ClockState) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(state))
         file.flush()
-        # Else some file systems show an empty file after the power was cut, when the clock is least certain.
+        # Otherwise some file systems show an empty file after a power cut, when it matters most.
         os.fsync(descriptor)
     draft.replace(path)
 
@@ -215,13 +215,13 @@ def _warn(state: ClockState, ahead: float) -> None:
 
 
 def in_rfc3339(moment: float) -> str:
-    """Return a time (seconds since 1970) in the form that rows have, for comparisons with theirs."""
+    """Return a time (seconds since 1970) in the format of rows, to be compared with theirs."""
     found = datetime.fromtimestamp(moment, UTC)
     return found.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def moment_of(text: str | None) -> float | None:
-    """Return the time that a row has, in seconds since 1970; None without one that can be read."""
+    """Return a row's time in seconds since 1970; None if it is missing or malformed."""
     try:
         return None if text is None else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

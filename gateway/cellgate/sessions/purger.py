@@ -1,7 +1,7 @@
 """Purges: a session's end, its files' removal, and the removal of its record except for a tombstone.
 
-A purge keeps others from opening the session. The rows are gone when it has ended; the bytes go in the
-background. ``registry`` ends sessions, ``retention`` says which are too old.
+While a purge runs, nobody can open the session. The rows are gone when the purge has ended; the bytes go in
+the background. ``registry`` ends sessions, ``retention`` decides which are too old.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PURGE_PATIENCE = 5.0
 
 
 class SessionPurger:
-    """Purges sessions. `delete` ends one and removes its files; `tasks`: the manager's, which it ends."""
+    """Purges sessions. `delete` ends one and removes its files; `tasks`: the registry's, which it ends."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class SessionPurger:
     async def purge(self, principal: str, key: str, *, by: str) -> bool:
         """End the session and remove its files and its record, except for a tombstone. Raises NotFound.
 
-        `by`: who asked for it, for the audit trail.
-        Returns whether every byte is gone. If readers of the record still use some of them, or files can't be
-        removed at once, the rest is removed in the background, and `purging` returns the session until then.
+        `by`: the requester, for the audit trail. Returns whether every byte is gone. If readers of the record
+        still use some bytes, or files can't be removed at once, they are removed in the background, and
+        `purging` returns the session until then.
         """
         owned = (principal, check_session_key(key))
         use = self._keys.find(owned)
@@ -68,12 +68,12 @@ class SessionPurger:
         return purged.erased.exception() is None
 
     def purging(self, principal: str, key: str) -> SessionRow | None:
-        """Return the row of a purged session whose bytes are not all gone yet, as it was before the purge."""
+        """Return the former row of a purged session whose bytes are not all gone yet."""
         erasure = self._keys.find((principal, key)).erasure
         return None if erasure is None else erasure.row
 
     async def purge_ended(self, row: SessionRow, reason: str) -> bool:
-        """Remove an ended session's files and record, initiated by the gateway; False: it is live again.
+        """Remove an ended session's files and record for the gateway; False: the session is live again.
 
         Returns when its rows are removed; their bytes are erased later, together with those of others.
         """
@@ -85,7 +85,7 @@ class SessionPurger:
         return purged.removed.exception() is None
 
     async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
-        """Start a purge, or share the one that is going on."""
+        """Start a purge, or join the one in progress."""
         use = self._keys.use(owned)
         if use.purge is None:
             key = owned[1]

@@ -1,9 +1,9 @@
 """The current executions of a session: queued, running, running in subshells, and recently ended.
 
-Plain data structures; ``worker`` works through the queue, and ``machine`` decides what runs and counts what
-there is. Executions wait in order of arrival, and restarts precede them all. A cancelled execution is set
-aside until its end is recorded, so nothing leaves the queue without a trace. Cells in Jupyter's subshells run
-beside the current one. Recently ended executions are kept because their threads may still print.
+Plain data structures; ``worker`` works through the queue, and ``machine`` decides what runs next and keeps
+the counts. Executions wait in order of arrival, and restarts precede them all. A cancelled execution is set
+aside until its end is recorded, so every execution leaves a trace. Cells in Jupyter's subshells run beside
+the current one. Recently ended executions are kept because their threads may still print.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ RECENT_EXECUTIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A request for another kernel. `done` completes when there is one, or with the reason there is none.
+    """A request for another kernel. `done` completes once there is one, or fails with the reason.
 
-    `point`: what it is to be made of, instead of a fresh one. `insists`: a cell was given up for it, so the
-    present kernel is of no use any more.
+    `point`: the checkpoint to make it from, instead of a fresh one. `insists`: a cell was given up for it, so
+    the present kernel can't be used any more.
     """
 
     cause: str
@@ -38,12 +38,12 @@ class Restart:
     insists: bool = False
 
     def grant(self, found: RolledBack | None = None) -> None:
-        """Report that there is another kernel, and what came of a rollback."""
+        """Report that there is another kernel, and the result of a rollback."""
         if not self.done.done():
             self.done.set_result(found)
 
     def refuse(self, error: Exception) -> None:
-        """Report why there is none."""
+        """Report the reason why there is no other kernel."""
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # retrieved: nobody may be waiting
@@ -66,7 +66,7 @@ class ExecutionQueue:
 
     @property
     def first(self) -> ExecutionRun | None:
-        """The execution that is next."""
+        """The execution to run next."""
         return self._runs[0] if self._runs else None
 
     def put(self, run: ExecutionRun) -> None:
@@ -120,7 +120,7 @@ class ExecutionQueue:
         return self._cancelled.popleft()
 
     async def wait(self) -> None:
-        """Return at the next change, or when `wake` is called; for a caller that has just found nothing."""
+        """Return at the next change, or when `wake` is called. Call it only after finding the queue empty."""
         self._wake.clear()
         await self._wake.wait()
 
@@ -130,7 +130,7 @@ class ExecutionQueue:
 
 
 class SessionRuns:
-    """A session's executions. `current`: the running cell, set by the session; `made`: how many so far."""
+    """A session's executions. `current`: the running cell, set by the session; `made`: the count so far."""
 
     def __init__(self, queue: ExecutionQueue, context: RunContext, machine: SessionMachine) -> None:
         self.current: ExecutionRun | None = None
@@ -142,7 +142,7 @@ class SessionRuns:
         self._beside: dict[str, ExecutionRun] = {}
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
         self.quiet = asyncio.Event()
-        """Set whenever no more cell may be running or queued."""
+        """Set when no cell is running or queued any more."""
 
     async def until_quiet(self) -> None:
         """Return when no cell is running or queued."""
@@ -151,7 +151,7 @@ class SessionRuns:
             await self.quiet.wait()
 
     def take_number(self) -> int:
-        """Return the number of an execution that is recorded although it did not run here."""
+        """Return the number of an execution that is recorded here but ran in a branch."""
         self.made += 1
         return self.made
 
@@ -173,7 +173,7 @@ class SessionRuns:
 
     @property
     def waiting(self) -> int:
-        """The number of executions that wait."""
+        """The number of queued executions."""
         return len(self._queue)
 
     def unfinished(self) -> Iterator[ExecutionRun]:
@@ -208,11 +208,11 @@ class SessionRuns:
         run.answer(value)
 
     def begin_beside(self, run: ExecutionRun) -> None:
-        """Note that a subshell runs it."""
+        """Add an execution that a subshell runs."""
         self._beside[run.id] = run
 
     def end_beside(self, run: ExecutionRun) -> None:
-        """Note that it has ended in its subshell."""
+        """Remove an execution that has ended in its subshell."""
         if self._beside.pop(run.id, None) is not None:
             self._machine.went(occupant=Occupant.BESIDE)
 

@@ -44,24 +44,24 @@ HEAVY_AT_ONCE = 2
 HEAVY_WAITING = 512
 HEAVY_PATIENCE = 300.0
 HEAVY_BYTES = 1024 * 1024
-"""An execution with more bytes of events than this counts as heavy."""
+"""Most bytes of events of an execution that is not heavy."""
 LIVE = "live"
-"""Stands for all states of sessions that have not ended."""
+"""A filter for all states of sessions that have not ended."""
 SESSIONS_AT_ONCE = 100
 MOST_LOOKED_AT = 10_000
-"""Sessions that one page of a search looks at."""
+"""Most sessions that one page of a search looks at."""
 MOST_TITLE = 1000
-"""Characters of a title that a search looks at."""
+"""Most characters of a title that a search looks at."""
 MOST_BRANCHES = 1000
-"""Branches that a tree names."""
+"""Most branches that a tree names."""
 MOST_METADATA = 1024 * 1024
-"""Bytes of metadata in a page of sessions, which is encoded as JSON in one step."""
+"""Most bytes of metadata in a page of sessions, which is encoded as JSON in one step."""
 
 _decode = json_decoder(dict[str, Any]).decode
 
 
 class Archive:
-    """Everything a principal may read. Every method raises NotFound for anything that is not theirs."""
+    """Everything that a principal may read. Methods raise NotFound for sessions of others."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Archive:
         return session_model(row, problem=None if failure is None else failure.message)
 
     async def tree(self, principal: str, key: str, reach: Reach) -> SessionTree:
-        """Return the sessions that it continues and its branches, without those out of reach."""
+        """Return the sessions that this one continues, and its branches, without sessions out of reach."""
         row = await self.row(principal, key)
         await self._journal.commit()
         live = self._manager.get(principal, key)
@@ -151,10 +151,10 @@ class Archive:
     async def models(
         self, principal: str | None, reach: Reach, wanted: SessionsQuery
     ) -> tuple[list[SessionModel], str | None]:
-        """Return a page of session models in order of creation, and the key that the next page starts after.
+        """Return a page of session models in order of creation, and the key after which the next page starts.
 
-        With `principal` None the sessions of all, and OWNER/KEY instead of the key. A page has fewer than
-        `limit` models if their metadata is large, or if very many were looked at in a search.
+        If `principal` is None, sessions of all principals, and OWNER/KEY instead of the key. A page has fewer
+        than `limit` models if their metadata is large, or if a search looked at very many.
         """
         await self._journal.commit()
         rows, more = await self._page(principal, reach, wanted)
@@ -168,7 +168,7 @@ class Archive:
     async def _page(
         self, principal: str | None, reach: Reach, wanted: SessionsQuery
     ) -> tuple[list[SessionRow], SessionRow | None]:
-        """Return the rows of a page, and the one that the next page starts after; None on the last page."""
+        """Return the rows of a page, and the row after which the next page starts; None on the last page."""
         last = MOST_COUNTED if wanted.newest else 0
         if wanted.after is not None:
             last = (await self._after(principal, wanted.after, reach)).id
@@ -194,9 +194,9 @@ class Archive:
     async def _rows(
         self, principal: str | None, reach: Reach, wanted: SessionsQuery, last: int
     ) -> list[SessionRow]:
-        """Up to `SESSIONS_AT_ONCE` rows of sessions that may match; without a search, most of them do.
+        """Return up to `SESSIONS_AT_ONCE` rows that may match; without a search, most of them do.
 
-        What is not ended is in memory: the record, which keeps all that have ended, is not searched for it.
+        Sessions that have not ended come from memory: the record, which has all ended ones, is not searched.
         """
         if wanted.state not in {None, SessionState.ENDED}:
             live = (each.row for each in self._manager.live_after(principal, last, newest=wanted.newest))
@@ -232,7 +232,7 @@ class Archive:
     async def _with_usage(
         self, models: Sequence[SessionModel], rows: Sequence[SessionRow]
     ) -> list[SessionModel]:
-        """Return the models with what their kernels use, and how many executions the sessions have."""
+        """Return the models with their kernels' use of resources, and the sessions' numbers of executions."""
         if self._meter is not None:
             await self._meter.look()
         sessions = {row.id: self._manager.get(row.principal, row.key) for row in rows}
@@ -254,14 +254,14 @@ class Archive:
         return told
 
     async def _after(self, principal: str | None, after: str, reach: Reach) -> SessionRow:
-        """Return the last session of the page before. Raises NotFound, also for one that is out of reach."""
+        """Return the last session of the previous page. Raises NotFound, also for a session out of reach."""
         owner, _, key = after.rpartition("/") if principal is None else (principal, "", after)
         return await self.row(owner, reach.check(key))
 
     async def executions(
         self, principal: str, key: str, *, limit: int, after: int, newest: bool = False
     ) -> tuple[list[ExecutionModel], int | None]:
-        """Return a page of a session's executions, and the number that the next page starts after.
+        """Return a page of a session's executions, and the number after which the next page starts.
 
         `newest`: the last ones first, from the end if `after` is 0.
         """
@@ -296,10 +296,10 @@ class Archive:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """What `make` returns for the result of an execution, or for its result so far.
+        """Return `make`'s value for the result of an execution, or for its result so far.
 
-        Results that must be read from the record and are large are built `HEAVY_AT_ONCE` at a time, because
-        their events, their outputs and what is made from them are all in memory.
+        Large results from the record are built `HEAVY_AT_ONCE` at a time, because their events, their outputs
+        and `make`'s values are all in memory.
         """
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
@@ -307,7 +307,7 @@ class Archive:
             if run is not None and run.machine.finished:
                 await run.end.wait()  # an end is shown only once it is durable, as on a stream
             elif run is not None and run.record.builder is not None:
-                # So is all before it. What comes while that is made durable is for the next answer.
+                # All earlier events are durable, too. Later ones are for the next answer.
                 so_far = run.record.builder.copy()
                 await session.log.commit()
                 return await self.made(so_far, make, *arguments, **options)
@@ -355,15 +355,15 @@ class Archive:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """Call `make` for the builder, in a thread if that takes long."""
+        """Call `make` with the builder, in a thread if that takes long."""
         if not builder.heavy:
             return make(builder, *arguments, **options)
         return await self._texts.run(make, builder.copy(), *arguments, **options)
 
     async def moment(self, principal: str, key: str, reach: Reach = EVERYWHERE) -> Moment:
-        """Return the session's record as it is now, to be exported by `exports`.
+        """Return the session's record as of now, to be exported by `exports`.
 
-        Of a branch also what it continues, except for sessions that are out of reach.
+        For a branch, also the records that it continues, except those of sessions out of reach.
         """
         return await self.exports.moment(await self.row(principal, key), reach.covers)
 

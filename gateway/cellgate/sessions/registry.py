@@ -1,8 +1,8 @@
 """All sessions of a gateway: created, branched, found, listed, culled and ended.
 
-``keys`` has what uses each key, ``terms`` says what a request may get, ``opener`` opens sessions, ``purger``
-removes their records. This module knows principals by name and knows nothing of HTTP; ``session`` is a single
-conversation, ``record`` is what is kept of it, and ``adoption`` recovers sessions after a restart.
+``keys`` has each key's use, ``terms`` the limits and parts that a request may get. ``opener`` opens sessions,
+``purger`` removes their records. This module knows principals by name and knows nothing of HTTP; ``session``
+is a single conversation, ``record`` stores it, and ``adoption`` recovers sessions after a restart.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from cellgate_kernels.specs.languages import parse_language
 logger = logging.getLogger(__name__)
 
 COPY_SECONDS = 20.0
-"""How long a gateway that shuts down waits for copies of files that sessions share."""
+"""Seconds that a gateway waits at its shutdown for copies of files that sessions share."""
 _LIVES = 2
-"""Of a session, that a request tries when it ends just then."""
+"""Most lives of a session that a request tries, if each ends just then."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedExecution:
     """An accepted cell and its session.
 
-    `execution`: the one just queued, or the live one with the same idempotency key; if that key's execution
-    is only in the record, its id and first seq.
+    `execution`: the one just queued, or the live one with the same idempotency key. If that execution is only
+    in the record, its id and first seq.
     """
 
     session: Session
@@ -66,7 +66,7 @@ class AcceptedExecution:
 
 
 class SessionRegistry:
-    """Finds sessions by (principal, key). Recover first, then call anything else, and `close` at the end."""
+    """Finds sessions by (principal, key). Run the recovery before any other call, and `close` at the end."""
 
     def __init__(
         self, journal: RecordStore, catalog: KernelspecCatalog, parts: SharedParts, settings: ManagerSettings
@@ -74,14 +74,14 @@ class SessionRegistry:
         self.settings = settings
         self._parts = parts
         self.terms = SessionTerms(settings, catalog, parts)
-        """What a request may get."""
+        """The limits and parts that a request may get."""
         self.keys = SessionKeys(parts.ownership)
-        """What uses each key."""
+        """The use of each key."""
         self._tasks = Supervisor()
         self.opener = SessionOpener(journal, parts, settings.session, self.keys, self.terms, self._tasks)
-        """How sessions are opened."""
+        """Opens sessions."""
         self.purger = SessionPurger(journal, parts, self.keys, self.delete, self._tasks)
-        """How records are removed."""
+        """Removes records."""
         self._journal = journal
         self._catalog = catalog
         self._now = asyncio.get_running_loop().time
@@ -116,13 +116,13 @@ class SessionRegistry:
             await quiet.cancel()
         for _, opening in self.keys.openings():
             opening.task.cancel()
-        # Files that are not copied by then stay where they are, for the next gateway.
+        # Files that are not copied by then stay in place for the next gateway.
         self._parts.workspaces.patience.end_in(COPY_SECONDS)
         for session in self.keys.sessions():
             recorded = session.row.principal != ""
             kept = keep_kernels and recorded and session.kernel is not None and session.kernel.stored
             self.end_later(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
-        # Purges, opens and ends that were already in progress, and those just started.
+        # Purges, openings and ends in progress, including those just started.
         await self._tasks.finished()
         await self.purger.close()
 
@@ -162,12 +162,12 @@ class SessionRegistry:
         moved: Moved | None = None,
         exact: bool = False,
     ) -> tuple[Session, bool]:
-        """Return the live session with the body's key, made if necessary, and whether a kernel was started.
+        """Return the live session with the body's key, opened if necessary, and whether a kernel was started.
 
-        `until`: when the caller will wait in line for a kernel no longer, by the loop's clock. `moved` is
-        told the new session's position in line, at most once a second and only if it has changed. Raises
-        Conflict when it exists and is not what is asked for (``check_agreement``, as is `exact`),
-        NetworkNotAllowed, InvalidInput, StorageError and the pool's errors.
+        `until`: when the caller stops waiting for a kernel, by the loop's clock. `moved` gets the new
+        session's position in line, at most once a second and only when it changes. Raises Conflict if the
+        live session differs from the body (`exact`: see ``check_agreement``), NetworkNotAllowed,
+        InvalidInput, StorageError and the pool's errors.
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
@@ -209,7 +209,7 @@ class SessionRegistry:
         return await self.opener.outcome(opening, until, moved), True
 
     async def _sharer(self, owned: Owned, body: SessionBody) -> SessionRow | None:
-        """Return the session to share a workspace, if any. Raises InvalidInput, NotFound, CannotShare."""
+        """Return the session whose workspace to share, if any. Raises InvalidInput, NotFound, CannotShare."""
         if body.workspace_of is None:
             return None
         key = check_session_key(body.workspace_of)
@@ -240,12 +240,12 @@ class SessionRegistry:
     async def branch(
         self, principal: str, key: str, branch: str, spec: BranchSpec, *, explored: bool = False
     ) -> Session:
-        """Return a new session, with the key `branch`, that goes on with a copy of a session's kernel.
+        """Return a new session with the key `branch`, which continues with a copy of a session's kernel.
 
-        It belongs to the same principal and has what the other has: limits, variables, secrets, packages, a
-        network. `explored`: as for `SessionHolds.held`. Raises NotFound, Conflict when there is a session of
-        that key, also an ended one, and what that, `KernelPool.branch` and copying of files do; then it goes
-        on as before.
+        The branch belongs to the same principal and has the same limits, variables, secrets, packages and
+        network. `explored`: as for `SessionHolds.held`. Raises NotFound, Conflict if a session of that key
+        exists, even an ended one, and the errors of `held`, `KernelPool.branch` and of copying files; the
+        parent then goes on as before.
         """
         self.keys.check_open()
         await self.keys.check_ours((principal, check_session_key(key)))
@@ -257,7 +257,7 @@ class SessionRegistry:
         return await self.opener.outcome(self.opener.begin(owned, parent.limits, branching), None, None)
 
     async def room_for_branch(self, patience: float) -> None:
-        """Return once there is a place for the kernel of a branch; see `KernelPool.room_for_branch`."""
+        """Return once there is a place for a branch's kernel; see `KernelPool.room_for_branch`."""
         await self._parts.pool.room_for_branch(patience)
 
     async def execute(
@@ -272,12 +272,12 @@ class SessionRegistry:
     ) -> AcceptedExecution:
         """Queue a cell in the principal's session with this key, creating the session if necessary.
 
-        `language`: the language of the code, if it differs from the kernel's; a session that has never
-        existed is created with a kernel for it. `idempotency`: a key and a hash of the request; a key that
-        was used before stands for the execution it was used for. The request's `timeout` counts while a new
-        session waits in line for its kernel; when it has passed, DeadlinePassed is raised and nothing is
-        recorded. `moved`: as for `get_or_create`. Raises what that and `Session.submit` do, Conflict for a
-        key that was used with another request, and InvalidInput for a request that the kernel can't serve.
+        `language`: the language of the code, if it differs from the kernel's; a new session gets a kernel for
+        it. `idempotency`: a key and a hash of the request; a repeated key names the execution of its first
+        use. The request's `timeout` also counts while a new session waits in line for its kernel; when it
+        passes there, DeadlinePassed is raised and nothing is recorded. `moved`: as for `get_or_create`.
+        Raises the errors of `get_or_create` and `Session.submit`, Conflict for a key that was used with
+        another request, and InvalidInput for a request that the kernel can't serve.
         """
         arrived = self._now()
         until = None if request.timeout is None else arrived + request.timeout
@@ -285,13 +285,13 @@ class SessionRegistry:
             session = await self._session_for(principal, key, language, until, moved)
             asked = self.terms.in_language(session.row.kernel, request, language)
             if idempotency is not None:
-                # In each life anew: another request with this key may have been the first in the next one.
+                # Looked up in each life: another request may have used the key first in the next one.
                 known = await session.record.known(*idempotency, session.runs.known())
                 if known is not None:
                     return AcceptedExecution(session, known)
             if not session.ending:
                 break
-            # It was culled just as this request arrived: a new session takes its place.
+            # The session was culled just as this request arrived: a new one takes its place.
         return AcceptedExecution(session, session.submit(asked, idempotency=idempotency, arrived=arrived))
 
     async def start_process(
@@ -299,7 +299,7 @@ class SessionRegistry:
     ) -> ProcessRun:
         """Start a program in the principal's session with this key, creating the session if necessary.
 
-        `moved`: as for `get_or_create`. Raises what `get_or_create` and `Session.start_process` do.
+        `moved`: as for `get_or_create`. Raises the errors of `get_or_create` and `Session.start_process`.
         """
         session = await self._session_for(principal, key, None, None, moved)
         return await session.start_process(request)
@@ -384,10 +384,10 @@ class SessionRegistry:
         return None if use is None else use.session
 
     def live_after(self, principal: str | None, last: int, *, newest: bool = False) -> list[Session]:
-        """Return the live sessions of a principal, or for None of all, whose ids are above `last`, by id.
+        """Return live sessions with ids above `last`, by id, of a principal or (None) of all.
 
-        `newest`: those with an id below it, the highest first. Without those that are not recorded, which
-        nobody's key names.
+        `newest`: sessions with ids below `last`, highest first. Sessions that are not recorded have no key
+        and are left out.
         """
         found = (
             session
@@ -428,7 +428,7 @@ class SessionRegistry:
             await self._end(session, "deleted", keep_files=held)
         row = await self._journal.reads.session(*owned)
         if row is not None and not self.keys.find(owned).open:
-            # Also when the session was already ending for another reason, which kept its files.
+            # Needed too if the session was already ending for another reason, which kept its files.
             try:
                 await self.keys.claim(owned)
                 if not await self.opener.workspaces.is_held(row):
@@ -445,14 +445,14 @@ class SessionRegistry:
         for owner, opening in self.keys.openings():
             if owner == principal:
                 opening.task.cancel()
-        # Unrecorded one-shots have no owner in the record, but somebody's account.
+        # Unrecorded one-shots have no owner in the record, but they have an account.
         for session in self.keys.sessions():
             if session.account.name == principal and not session.ending:
                 self.end_later(session, cause, keep_files=True)
 
     def end_with(self, session: Session, other: Session) -> None:
-        """End a session when another one is over, whose workspace it has; delete it if that one was deleted.
-        Otherwise the files stay as that one's end left them.
+        """End a session once the session whose workspace it shares is over; delete it if that one was
+        deleted. Otherwise the files stay as the other session's end left them.
         """
         owned = (session.row.principal, session.row.key)
 
@@ -462,7 +462,7 @@ class SessionRegistry:
             if not other.is_deleted:
                 self.end_later(session, "end_of_other", keep_files=True)
                 return
-            # Begun here, not in the task: a cell that came in between would be ended with the session.
+            # Begun here, not in the task: a cell that came in between would end with the session.
             session.begin_end("deleted", keep_files=True, keep_kernel=False)
             self._tasks.start(self.delete(*owned), f"delete {owned[1]}", session=owned[1])
 
@@ -471,7 +471,7 @@ class SessionRegistry:
     def end_later(
         self, session: Session, cause: str, *, keep_files: bool = False, keep_kernel: bool = False
     ) -> None:
-        """End a session in the background, with its files and its kernel unless these are kept."""
+        """End a session in the background; its files and kernel end too, unless they are kept."""
 
         async def work() -> None:
             try:
@@ -483,7 +483,7 @@ class SessionRegistry:
                     extra={"session": session.row.key},
                 )
 
-        # Begun here, not in the task: a cell that came in between would be ended with the session.
+        # Begun here, not in the task: a cell that came in between would end with the session.
         session.begin_end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
         self._tasks.start(work(), f"end {session.row.key}", session=session.row.key)
 
@@ -493,12 +493,12 @@ class SessionRegistry:
         try:
             await session.end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
         finally:
-            # A cancelled caller leaves before the end; the session stays registered until it is over.
+            # If the caller is cancelled before the end, the session stays registered until it is over.
             if session.over.done():
                 self.opener.forget(session)
 
     async def _cull(self) -> float:
-        """End overdue sessions concurrently; returns the seconds until the next run."""
+        """End overdue sessions concurrently; return the seconds until the next run."""
         for session in self.keys.sessions():
             most = self.terms.ceilings(session.account.name).lifetime
             if not session.ending and (cause := _overdue(session, most)) is not None:

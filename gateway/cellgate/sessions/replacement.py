@@ -1,7 +1,7 @@
-"""Gives a session another kernel: a fresh one for one that is gone or given up, or one made of a checkpoint.
+"""Gives a session another kernel: a fresh one in place of a lost one, or one made from a checkpoint.
 
-It records what is lost with a kernel and tells clients and programs of it, and watches over the first queued
-cell while the session waits in line. ``kernel_slot`` claims and ends kernels; others say when.
+It records the losses, reports them to clients and programs, and watches over the first queued cell while the
+session waits in line. ``kernel_slot`` claims and ends kernels; others decide when.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from cellgate_kernels.protocol.execution import Status
 logger = logging.getLogger(__name__)
 
 CHOSEN = "chosen"
-"""The cause of the state of a session that goes on as one of its alternatives."""
+"""The cause of a session's state after it continued as one of its alternatives."""
 ROLLED_BACK = "rolled_back"
-"""The cause of what a rollback ends, and of the state after it."""
+"""The cause of the ends that a rollback brings, and of the state after it."""
 NO_KERNEL = "no_kernel"
-"""The cause of a cell's timeout that passed while the session waited in line for a kernel."""
+"""The cause of a cell's timeout that passed in line for a kernel."""
 
 Moved = Callable[[int], None]
-"""Is told how many others get a kernel first."""
+"""Gets the number of claims that are ahead in line."""
 
 
 class KernelReplacement:
     """Replaces the kernels of one session.
 
-    `opener`: is told the position in line for the first kernel, before there is an execution. `transient`:
-    the session ends with its first cell, so that a kernel that is given up is not replaced.
+    `opener` gets the position in line for the first kernel, before there is an execution. `transient`: the
+    session ends with its first cell, so a kernel that is given up is not replaced.
     """
 
     def __init__(self, core: SessionCore) -> None:
@@ -47,7 +47,7 @@ class KernelReplacement:
         self.transient = False
         self._core = core
         self._now = asyncio.get_running_loop().time
-        # The first queued execution and its timer, while the session waits for a kernel that a restart wants.
+        # The first queued execution and its timer, while a restart waits in line for a kernel.
         self._watched: tuple[ExecutionRun, asyncio.TimerHandle, float] | None = None
 
     async def replace(self, cause: str, patience: float | None = None) -> None:
@@ -78,7 +78,7 @@ class KernelReplacement:
     async def exchange(
         self, point: Checkpoint, cause: str, tell: Callable[[RolledBack], Awaitable[None]]
     ) -> RolledBack:
-        """Continue with a kernel made of a checkpoint; `tell` records what it is."""
+        """Continue with a kernel made from a checkpoint; `tell` records the result."""
         self._core.machine.came(occupant=Occupant.REPLACING)
         try:
             found = await self._core.slot.roll_back(
@@ -103,7 +103,7 @@ class KernelReplacement:
         return found
 
     async def after_loss(self, run: ExecutionRun, step: Step) -> bool:
-        """Replace a kernel that was given up at a deadline; a dead one is replaced at the next execution.
+        """Replace a kernel that was given up at a deadline. A dead one is replaced at the next execution.
 
         Returns whether the session has a fresh kernel now.
         """
@@ -135,7 +135,7 @@ class KernelReplacement:
     def revive(self) -> None:
         """Get a fresh kernel if there is none, as Jupyter does; only a few times in a row without a cell.
 
-        Not while what was lost can be gone back to: that would end the checkpoints.
+        Does nothing while there are checkpoints with the lost variables: a fresh kernel would end them.
         """
         undo = self._core.undo
         step = self._core.machine.missed(
@@ -147,7 +147,7 @@ class KernelReplacement:
             self._core.queue.put_restart(self._core.record.cause or "kernel_exit")
 
     def kernel_exited(self, kernel: Kernel) -> None:
-        """Note the end of a kernel, whatever it was."""
+        """Handle the exit of a kernel, the session's or a former one."""
         if not kernel.dismissed:
             self._died(kernel, kernel.exited.result().cause)
         step = self._core.machine.kernel_exited(
@@ -161,9 +161,9 @@ class KernelReplacement:
         self._core.report("A kernel died", kernel=kernel.id, cause=cause)
 
     def take_note(self, step: Step, kernel: Kernel | None) -> None:
-        """Record the death of a kernel between cells, if there was one, and get another, if the step says so.
+        """Record a kernel's death between cells, if there is one, and get another kernel if the step says so.
 
-        One that dies during a cell is handled by the run.
+        A kernel's death during a cell is handled by the run.
         """
         if kernel is not None:
             self._core.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
@@ -171,7 +171,7 @@ class KernelReplacement:
             self.revive()
 
     def moved(self, position: int) -> None:
-        """Tell the session's position in line to the execution that the kernel is for."""
+        """Report the session's position in line to the execution that needs the kernel."""
         run = self._core.runs.current
         if run is None or run.machine.finished:
             run = self._core.queue.first
@@ -183,13 +183,13 @@ class KernelReplacement:
     def watch_first(self) -> None:
         """Let the first queued execution end at its deadline while the session waits in line for a kernel.
 
-        That is so during a restart; otherwise a kernel is claimed for the first execution, with its patience.
+        Needed during a restart; otherwise a kernel is claimed for the first execution, with its patience.
         """
         if self._watched is not None and self._watched[0] is self._core.queue.first:
             return
         self._unwatch()
         first = self._core.queue.first
-        # One that stands in line has a timer of its own.
+        # An execution that stands in line has a timer of its own.
         patience = None if first is None or first.deadline.stands_in_line else first.deadline.patience
         step = self._core.machine.first_waits(limited=patience is not None)
         if first is not None and patience is not None and step is Step.WATCH:
@@ -201,7 +201,7 @@ class KernelReplacement:
             self._watched = first, timer, self._now()
 
     def _unwatch(self) -> None:
-        """Charge the execution for the time that it was first in line."""
+        """Charge the execution for its time as the first in line."""
         if self._watched is not None:
             run, timer, since = self._watched
             timer.cancel()
@@ -220,5 +220,5 @@ class KernelReplacement:
 
     @property
     def files_left(self) -> str:
-        """Whether its files are still there, in the words of the record."""
+        """Return whether the files are still there, in the record's words."""
         return "kept" if self._core.slot.has_files else "none"

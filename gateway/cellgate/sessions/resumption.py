@@ -1,7 +1,7 @@
-"""What a resumed session gets: what it had before, as far as that is still there, and a list of the rest.
+"""Computes what a resumed session gets: what it had before, if still available, and a list of the rest.
 
-Pure. A request that names limits or variables gets those, and nothing of the former ones. `registry` knows
-what was before: from the row and the events of the session's last life, and from memory.
+Pure. A request's own limits or variables replace all former ones. `registry` knows the former ones from the
+row and the events of the session's last life, and from memory.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SEED = "PYTHONHASHSEED"
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A session before it is resumed. `variables`: those still in memory, if any.
+    """A session before it is resumed. `variables`: the ones still in memory, if any.
 
     `default_seed`: the hash seed of such a kernel without variables of its session; None if unknown.
-    `removed_secrets`: those of its secrets that do not exist any more. `may_reach`: whether
-    its principal's sessions may have a network now.
+    `removed_secrets`: its secrets that were removed since. `may_reach`: whether its principal's sessions may
+    have a network now.
     """
 
     row: SessionRow
@@ -43,7 +43,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a resumed session gets. `loss`: what it announces; its files are known once it has a kernel."""
+    """The parts of a resumed session. `loss`: to be announced; its files are known once it has a kernel."""
 
     profile: KernelProfile
     limits: SessionLimits
@@ -87,7 +87,7 @@ def resume(
 
 
 def _missing_before(life: LastLife) -> Missing:
-    """Return what the last life was missing, if no cell has reported it."""
+    """Return what the last life lacked, if no cell has reported it."""
     loss = life.unannounced
     return Missing() if loss is None or isinstance(loss.missing, UnsetType) else loss.missing
 
@@ -105,7 +105,7 @@ def _former_limits(past: Past, ceilings: LimitCeilings) -> tuple[SessionLimits, 
 
 
 def _former_variables(past: Past) -> tuple[Variables, set[str]]:
-    """Return the former variables as far as they are known, and the names of the others."""
+    """Return the former variables with known values, and the names of the others."""
     if past.variables is not None:
         return past.variables, set()
     environment = past.row.environment

@@ -1,8 +1,8 @@
 """Removes the records of ended sessions when they are too old or take too much space.
 
-One task checks at intervals. Each removal is a purge with a tombstone, done by ``purger`` so that nobody
-can open the session at the same time. The age of records is counted in ``proven_time``, not by a clock that
-may be wrong for a minute. Without limits there is no task.
+One task checks at intervals. Each removal is a purge with a tombstone, done by ``purger`` so that nobody can
+open the session at the same time. Records age by ``proven_time``, because the wall clock may be wrong for a
+minute. Without limits there is no task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_AT_ONCE = 1000
 
 
 class Retention:
-    """`start` it once the manager has recovered, `close` it before the journal."""
+    """Runs the checks. `start` it once the registry has recovered, `close` it before the journal."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Retention:
         await self._tasks.cancel()
 
     async def _look_once(self) -> float:
-        """Check once; returns the seconds until the next check."""
+        """Check once; return the seconds until the next check."""
         try:
             removed = await self._look()
         except CellgateError as error:
@@ -71,7 +71,7 @@ class Retention:
         return MOST_AT_ONCE
 
     async def _before(self) -> str | None:
-        """Return the time before which a session must have been used last to be too old; None: none is."""
+        """Return the time before which a session's last use is too old; None if no session is too old."""
         if self._settings.age is None:
             return None
         state = await self._lane.run(self._clock.look, self._newest)

@@ -1,6 +1,6 @@
-"""Makes the checkpoints of a session while no cell begins, goes back to them, and goes on as a branch.
+"""Makes a session's checkpoints while no cell begins, goes back to them, and continues as a branch.
 
-``undo`` has the checkpoints, ``replacement`` exchanges the kernel; this is what is recorded of it.
+``undo`` has the checkpoints, ``replacement`` exchanges the kernel; this module records both.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from cellgate_kernels.base.errors import CellgateError, KernelDied
 logger = logging.getLogger(__name__)
 
 NAMED_BY_EVENT = "at-"
-"""What the name of a checkpoint begins with that was made without one."""
+"""The beginning of the name of a checkpoint made without a name."""
 
 
 class SessionRollbacks:
-    """What one session goes back to, and how."""
+    """The checkpoints and rollbacks of one session."""
 
     def __init__(self, core: SessionCore, holds: SessionHolds, replacement: KernelReplacement) -> None:
         self._core = core
@@ -35,10 +35,10 @@ class SessionRollbacks:
         self._replacement = replacement
 
     async def checkpoint(self, name: str | None, *, anyway: bool) -> Checkpoint:
-        """Keep variables and files as they are now, to go back to while the kernel or one made of it lives.
+        """Make a checkpoint of variables and files, to go back to while the kernel or one made from it lives.
 
-        Without a `name` it is named by the number of the last event. Raises as `held`, Conflict when other
-        sessions use the files, and as `SessionUndo.make`; then nothing has changed.
+        Without a `name`, the number of the last event names it. Raises the errors of `held` and
+        `SessionUndo.make`, and Conflict when other sessions use the files, having changed nothing.
         """
         async with self._holds.held():
             self._check_files("Another session uses the same files, so they can't be rolled back")
@@ -72,7 +72,7 @@ class SessionRollbacks:
             return
         with self._holds.counted():
             async with self._core.slot.moving:
-                # It may have been made while this waited.
+                # Another task may have made the checkpoint during the wait.
                 if self._core.undo.due:
                     await self._core.undo.make_automatic(kernel, await self._position())
 
@@ -80,8 +80,8 @@ class SessionRollbacks:
         """Go back to the checkpoint of this name, by default the newest.
 
         The running cell ends as interrupted, queued ones are cancelled. The future is done when the session
-        has the kernel and files of then. Raises NotFound, Conflict when other sessions use the files,
-        ShuttingDown, StorageError and PrincipalQuotaExceeded, and then nothing has changed.
+        has the checkpoint's kernel and files. Raises NotFound, Conflict when other sessions use the files,
+        ShuttingDown, StorageError and PrincipalQuotaExceeded, having changed nothing.
         """
         return self._begin_rollback(self._core.undo.find(name))
 
@@ -98,18 +98,19 @@ class SessionRollbacks:
         return asyncio.shield(self._holds.restart(ROLLED_BACK, point))
 
     async def take_over(self, branch: SessionRollbacks, run: ExecutionRun, *, anyway: bool) -> None:
-        """Go on as a branch whose cell has ended: with its variables and files, and the cell in the record.
+        """Continue as a branch whose cell has ended: with its variables and files, and the cell in the
+        record.
 
-        The caller explores the session and ends the branch afterwards. Raises as `checkpoint` and `roll_back`
-        do, and Conflict if the branch has run other cells too; then the session goes on as before, unless its
-        files could not be exchanged.
+        The caller explores the session and ends the branch afterwards. Raises as `checkpoint` and
+        `roll_back`, and Conflict if the branch has run other cells too; then the session goes on as before,
+        unless its files could not be exchanged.
         """
         async with self._holds.held(explored=True), branch._core.slot.moving:
             self._check_files("Another session uses the same files, which the choice would change for it")
             kernel = branch._core.kernel
             if kernel is None or not kernel.alive:
                 raise KernelDied("The branch's kernel has ended")
-            # Somebody may know its key; no cell begins between the fork and the look at its files.
+            # A client may know the branch's key; no cell begins between the fork and its snapshot.
             with branch._holds.counted():
                 if branch._core.machine.chosen(cells=branch._core.undo.cells) is not Step.GO:
                     raise Conflict("The branch has run other cells too")
@@ -121,7 +122,7 @@ class SessionRollbacks:
             self._core.record.finished(
                 await copied(branch._core.record.log, row, self._core.record.log, self._core.runs.take_number)
             )
-            # Going back to it must not undo the cell that it is made of.
+            # Going back to the checkpoint must not undo the cell from which it was made.
             self._core.undo.move(point, await self._position())
 
         try:
@@ -133,14 +134,14 @@ class SessionRollbacks:
             await self._forget(point)
 
     async def _forget(self, point: Checkpoint) -> None:
-        """End a checkpoint that nobody asked for."""
+        """End a checkpoint that nobody requested."""
         try:
             await self._core.undo.forget(point)
         except CellgateError as error:
             logger.warning("A checkpoint could not be ended: %s", error.message, extra=self._core.ids())
 
     async def go_back(self, point: Checkpoint) -> RolledBack:
-        """Go back to a checkpoint, whatever came after it. Raises as `SessionKernel.roll_back`."""
+        """Go back to a checkpoint, ending all later work. Raises as `SessionKernel.roll_back`."""
 
         async def tell(found: RolledBack) -> None:
             self._core.record.rolled_back(found)
@@ -150,10 +151,10 @@ class SessionRollbacks:
     async def _go_on_as(
         self, point: Checkpoint, cause: str, tell: Callable[[RolledBack], Awaitable[None]]
     ) -> RolledBack:
-        """Continue with a kernel made of a checkpoint, and the files as they were; `tell` records what it is.
+        """Continue with a kernel made from a checkpoint, and restore the files; `tell` records the result.
 
-        To its end, even if the caller is cancelled: what has happened is in the record then. On errors the
-        session is as before, or without a kernel.
+        Runs to its end even if the caller is cancelled, so that the record is complete. On errors the session
+        is as before, or without a kernel.
         """
         return await self._core.tasks.complete(
             self._replacement.exchange(point, cause, tell), f"{cause} {point.name}"

@@ -1,8 +1,8 @@
-"""What the clients of other systems have of their sandboxes besides the session: variables for each cell, and
-further sessions with the same files.
+"""The state of other systems' sandboxes besides the session: variables for each cell, and further sessions
+with the same files.
 
-Kept in memory for as long as the session lives: values of variables are recorded nowhere. The doors fill it
-in; nothing here knows their wires.
+Kept in memory while the session lives: values of variables are never recorded. The doors fill it in; nothing
+here knows their wires.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Sandbox:
     """A session as a sandbox. `env`: for each of its cells. `set_up`: the kernel that has been prepared.
 
-    `further`: the live sessions that belong to it, by what its client calls them, the oldest first.
+    `further`: the live sessions that belong to it, by the client's names for them, oldest first.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Sandbox:
     further: dict[str, Session] = field(default_factory=dict)
 
     def add(self, name: str, session: Session) -> None:
-        """Keep a further session until it is over. `name`: no other of the sandbox's has it."""
+        """Keep a further session until it is over. `name`: unique in the sandbox."""
         self.further[name] = session
         session.over.add_done_callback(lambda _: self.further.pop(name, None))
 
@@ -40,5 +40,5 @@ class Sandboxes:
         self._known: WeakKeyDictionary[Session, Sandbox] = WeakKeyDictionary()
 
     def of(self, session: Session) -> Sandbox:
-        """Return the session's sandbox; after a restart of the gateway it knows nothing yet."""
+        """Return the session's sandbox, which is empty after a restart of the gateway."""
         return self._known.setdefault(session, Sandbox())

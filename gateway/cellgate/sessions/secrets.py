@@ -1,8 +1,8 @@
 """The secrets of one session: their values for its kernels, and all values that its outputs may hold.
 
-A value may change while a session uses it: kernels started afterwards get the new one, and files or a kernel
-may still hold the old one. So every value that the session's kernels were given is masked to its end. The
-source of values is ``principals.directory``; ``cellgate_kernels.protocol.masking`` does the work.
+A value may change while a session uses it: kernels started afterwards get the new one, while files or a
+kernel may still hold the old one. So every value that the session's kernels ever got is masked until its end.
+The source of values is ``principals.directory``; ``cellgate_kernels.protocol.masking`` does the work.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class SecretSource(Protocol):
         """Check the owner's secrets. Raises InvalidInput that names a missing one, StorageError."""
 
     def missing_secrets(self, owner: str, names: Collection[str]) -> Sequence[str]:
-        """Return the names of which the owner has no secret."""
+        """Return the names for which the owner has no secret."""
 
     def secrets(self, owner: str, names: Collection[str]) -> Sequence[Secret]:
-        """Return the owner's secrets that exist now. Raises StorageError."""
+        """Return the owner's secrets of these names that exist now. Raises StorageError."""
 
 
 class SessionSecrets:
@@ -44,7 +44,7 @@ class SessionSecrets:
         return self._names
 
     def copied(self) -> SessionSecrets:
-        """Return the same for a branch of the session, whose kernel has the values that this one's has."""
+        """Return a copy for a branch of the session, whose kernel has the same values."""
         copy = SessionSecrets(self._source, self._owner, self._names)
         copy._values = self._values.copy()
         return copy
@@ -59,9 +59,9 @@ class SessionSecrets:
         return tuple((secret.name, secret.value) for secret in found)
 
     def adopted(self) -> tuple[tuple[str, str], ...]:
-        """`current`, for a kernel that an earlier gateway started: it may have the values before those.
+        """Return `current` for a kernel of an earlier gateway, which may still have former values.
 
-        Raises StorageError also when one of them can't be read.
+        Raises StorageError also when a former value can't be read, because it would not be masked.
         """
         found = self._source.secrets(self._owner, self._names)
         if lost := [secret.name for secret in found if secret.former_lost]:
@@ -72,7 +72,7 @@ class SessionSecrets:
         return self.current()
 
     def names_masker(self) -> Masker:
-        """Return a masker for names of hosts, which have no capitals."""
+        """Return a masker for host names, which are in lower case."""
         lower = ((name, value.lower()) for name, value in self._values)
         return Masker([*self._values, *lower])
 

@@ -1,9 +1,9 @@
 """A session: one principal's named, recorded conversation with one kernel at a time.
 
-It makes its parts and is what others call. ``machine`` decides what is done, ``worker`` runs cells,
-``replacement`` gets another kernel, ``holds`` lets no cell begin, ``rollbacks`` goes back, ``end`` ends
-it, ``state`` keeps the row, ``channels.door`` serves Jupyter clients. It knows nothing of HTTP or of other
-sessions: ``registry`` creates, finds and ends sessions.
+The session makes its parts and is their face. ``machine`` makes decisions, ``worker`` runs cells,
+``replacement`` gets another kernel, ``holds`` lets no cell begin, ``rollbacks`` goes back, ``end`` ends the
+session, ``state`` keeps the row, ``channels.door`` serves Jupyter clients. It knows nothing of HTTP or of
+other sessions: ``registry`` creates, finds and ends sessions.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Session(SessionCore):
 
     def __init__(self, spec: SessionSpec, parts: SharedParts, settings: SessionSettings) -> None:
         self.account = parts.usage.account(spec.principal or spec.row.principal)
-        """What the session's principal uses, this session included."""
+        """The resources that the session's principal uses, this session included."""
         self.log = spec.log
         self.record = SessionRecord(spec, settings.gateway_version)
         self.door = Door(self, settings.channels, partial(parts.spilled.open, self.account.name))
@@ -88,7 +88,7 @@ class Session(SessionCore):
             spec.limits.resources,
             automatic=spec.checkpoints,
         )
-        """What it can go back to."""
+        """The checkpoints of the session."""
         self.processes = SessionProcesses(
             SessionPrograms(
                 spec.log, spec.store, settings.execution.caps.text, spec.secrets, self.record.begin_idleness
@@ -106,9 +106,9 @@ class Session(SessionCore):
         """The ports that programs listen on inside its sandbox."""
         self._stop_door: Callable[[], None] | None = None
         self.holds = SessionHolds(self)
-        """What keeps the kernel where it is."""
+        """The holds that keep the kernel in place."""
         self.rollbacks = SessionRollbacks(self, self.holds, self.replacement)
-        """How it goes back."""
+        """Makes checkpoints and goes back to them."""
         self._faults = SessionFaults(
             self, lambda cause: self.begin_end(cause, keep_files=True, keep_kernel=False)
         )
@@ -122,7 +122,7 @@ class Session(SessionCore):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it ends because it was deleted, so that it has no claim to its files."""
+        """Whether the session ends because it was deleted, so that its files may go."""
         return self._end.cause == "deleted"
 
     @property
@@ -150,7 +150,7 @@ class Session(SessionCore):
         )
 
     async def recorded(self) -> None:
-        """Return when every end that the kernel has reported is recorded, or could not be written in time."""
+        """Return once all ends that the kernel reported are recorded, or could not be written in time."""
         if ending := self.runs.ending():
             await asyncio.wait(ending, timeout=self.settings.execution.settle)
 
@@ -169,8 +169,8 @@ class Session(SessionCore):
     ) -> None:
         """Claim the first kernel, or continue with an adopted one and its running cell.
 
-        Waits in line for a kernel at most `patience` seconds; `moved` is told the position there. Raises the
-        pool's errors and StorageError; the session then has no kernel.
+        Waits in line at most `patience` seconds; `moved` gets the position there. Raises the pool's errors
+        and StorageError; the session then has no kernel.
         """
         self.replacement.opener = moved
         try:
@@ -226,7 +226,7 @@ class Session(SessionCore):
         )
 
     def attend_door(self, kernel: Kernel | None = None) -> None:
-        """Make the door listen to the kernel for as long as it has clients."""
+        """Let the door listen to the kernel while it has clients."""
         kernel = kernel or self.kernel
         if self.door.has_clients and self._stop_door is None and kernel is not None:
             self._stop_door = kernel.connection.listen(self.door.receive, failed=self.listener_failed)
@@ -235,7 +235,7 @@ class Session(SessionCore):
             self._stop_door = None
 
     def listener_failed(self, error: Exception) -> None:
-        """Give up the kernel, of which a message could not be handled because of an internal error."""
+        """Give the kernel up after an internal error in handling one of its messages."""
         if self.kernel is not None and not self.kernel.connection.closed:
             self.tasks.tell(LISTENER, error, self._faults.of_listener)
 
@@ -245,7 +245,7 @@ class Session(SessionCore):
         return self._widgets.full
 
     def hold_back(self) -> None:
-        """Output for a client arrives faster than the disk can take it."""
+        """Throttle the kernel: output for a client arrives faster than the disk can take it."""
         self.slot.hold_back()
 
     async def _room(self) -> None:
@@ -258,7 +258,7 @@ class Session(SessionCore):
         self.queue.wake()
 
     def take_loss(self) -> Loss | None:
-        """Return what `SessionRecord.take_loss` does."""
+        """Take the loss; see `SessionRecord.take_loss`."""
         return self.record.take_loss()
 
     def revive(self) -> None:
@@ -278,7 +278,7 @@ class Session(SessionCore):
         idempotency: tuple[str, str] | None = None,
         arrived: float | None = None,
     ) -> ExecutionRun:
-        """Queue a cell. Raises QueueFull or ShuttingDown, in which case nothing has changed.
+        """Queue a cell. Raises QueueFull or ShuttingDown, having changed nothing.
 
         `arrived`: when the request came, by the loop's clock, if the session had no kernel then.
         """
@@ -369,7 +369,7 @@ class Session(SessionCore):
         return await self.processes.start(kernel, request)
 
     def _kernel_for_ports(self) -> Kernel:
-        """Return the kernel beside whose programs listen. Raises ShuttingDown, KernelDied, StorageError."""
+        """Return the kernel whose programs' ports are used. Raises ShuttingDown, KernelDied, StorageError."""
         self.check_recordable()
         if (kernel := self.kernel) is None:
             raise KernelDied("The session has no kernel now, and so no program that listens")
@@ -386,7 +386,7 @@ class Session(SessionCore):
         await outcome(ending, lambda: ShuttingDown("The gateway is shutting down"))
 
     def begin_end(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
-        """Begin what `end` waits for: from this moment on the session is `ending`."""
+        """Begin the end that `end` waits for: from this moment on the session is `ending`."""
         return self._end.begin(cause, keep_files=keep_files, keep_kernel=keep_kernel)
 
 
@@ -408,7 +408,7 @@ def _slot(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionKer
 
 
 def _proxy(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:
-    """Return the way to a network, for a session that has one."""
+    """Return the proxy of a session that has a network; None for others."""
     if parts.egress is None or not spec.profile.egress:
         return None
     host = SessionConnections(session.record, session.runs, spec.secrets, session.account)
@@ -416,6 +416,6 @@ def _proxy(session: Session, spec: SessionSpec, parts: SharedParts) -> SessionPr
 
 
 def _capped(account: Account, timeout: float | None) -> float | None:
-    """Return a cell's timeout, or the principal's ceiling as it is now, if that is lower."""
+    """Return a cell's timeout, or the principal's present ceiling if it is lower."""
     limits = [each for each in (timeout, account.quotas.max_cell_timeout) if each is not None]
     return min(limits, default=None)

@@ -1,4 +1,4 @@
-"""Settings of the manager of sessions and of the retention of their records. Only values."""
+"""Settings of the registry of sessions and of the retention of their records. Only values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ManagerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """`age`: seconds since the last use. `size`: the record's bytes. None: no limit. `interval`: seconds."""
+    """Limits of records. `age`: seconds since last use. `size`: bytes. None: none. `interval`: seconds."""
 
     age: float | None = None
     size: int | None = option(

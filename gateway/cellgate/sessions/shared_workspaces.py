@@ -1,4 +1,4 @@
-"""The workspaces that several sessions have, or had: whose disk is reserved, and whose files must stay.
+"""Workspaces that several sessions share or shared: reservations of their disk, and files that must stay.
 
 ``opener`` opens sessions in them; ``files.workspace`` knows the folders themselves.
 """
@@ -16,30 +16,30 @@ from cellgate.sessions.keys import SessionKeys
 
 
 class SharedWorkspaces:
-    """The kept folders of more than one session, which need a look at the others and at the record."""
+    """The kept folders of more than one session, which depend on other sessions and the record."""
 
     def __init__(self, journal: RecordStore, usage: Usage, keys: SessionKeys) -> None:
         self._journal = journal
         self._usage = usage
         self._keys = keys
         self._names: set[str] = set()
-        # The disk of workspaces whose sessions go on without the one that it was reserved for.
+        # The reserved disk of workspaces that outlived the session for which it was reserved.
         self._disks: dict[str, Reservation] = {}
 
     def add(self, row: SessionRow) -> None:
-        """Remember that another session gets this one's workspace."""
+        """Note that another session gets this session's workspace."""
         self._names.add(folder_of(row))
 
     async def load(self) -> set[str]:
-        """Return the names of the kept folders of all recorded sessions; notes those that several have."""
+        """Return the names of the kept folders of all recorded sessions; note those that several share."""
         counts = Counter(folder_name(each) for each in await self._journal.reads.session_folders())
         self._names.update(name for name, count in counts.items() if count > 1)
         return set(counts)
 
     def is_counted(self, folder: str | None) -> bool:
-        """Return whether the disk of this workspace is reserved already: it counts once.
+        """Return whether the disk of this workspace is already reserved: it counts only once.
 
-        For a session that is live or being opened, or since one of them ended before the others.
+        True while one of its sessions is live or being opened, or after the first of several has ended.
         """
         if folder is None or folder_name(folder) not in self._names:
             return False
@@ -48,7 +48,7 @@ class SharedWorkspaces:
         )
 
     def give_back(self, principal: str, folder: str | None, reserved: Reservation, disk: int) -> None:
-        """End a session's reservations; its workspace's disk stays reserved while others have it."""
+        """Release a session's reservations; its workspace's disk stays reserved while others use it."""
         reserved.release()
         if folder is None:
             return
@@ -59,11 +59,11 @@ class SharedWorkspaces:
             self._disks[folder] = self._usage.account(principal).adopt_disk(disk)
 
     async def is_held(self, row: SessionRow) -> bool:
-        """Return whether a session's files are another one's too, which has not been deleted."""
+        """Return whether the session's files belong to another session, too, that was not deleted."""
         if folder_of(row) not in self._names:
             return False
         openings = [each for _, each in self._keys.openings()]
-        # Whoever deletes a session has waited for its own opening.
+        # A caller that deletes a session has waited for its opening.
         if any(each.folder == row.folder and not each.made.done() for each in openings):
             return True
         opened = (each.made.result() for each in openings if each.made.done())

@@ -1,13 +1,13 @@
 """Puts the kernels of idle sessions to sleep, by a rule that operators can state.
 
-A kernel sleeps when, for as long as the setting says, nobody used its session, no Jupyter client was
-connected to it, it sent nothing, and its processes did next to nothing. So a thread that prints or computes
-is left alone; a timer that only waits is not noticed, and goes off when the kernel is woken. Whatever is sent
-to a kernel wakes it (``cellgate_kernels.kernel.asleep``); nothing here has to, unless the system has ended a
-process of a kernel that sleeps. Kernels that share a sandbox, branches and their parents, stay awake.
+A kernel sleeps if, for as long as the setting says, nobody used its session, no Jupyter client was connected,
+it sent nothing, and its processes did next to nothing. So a thread that prints or computes is left alone; a
+timer that only waits is not noticed, and fires when the kernel is woken. Any message to a kernel wakes it
+(``cellgate_kernels.kernel.asleep``); this module only wakes a kernel that has lost a process in its sleep.
+Kernels that share a sandbox, branches and their parents, stay awake.
 
 One task looks at all sessions and lets kernels fall asleep one after the other, because they share the disk
-that their memory goes to. It starts and ends no kernel.
+for their memory. It starts and ends no kernel.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cellgate_kernels.limits.control_group import ControlGroup
 logger = logging.getLogger(__name__)
 
 LOOKS = 4
-"""How often a kernel is looked at in the time after which it sleeps."""
+"""Looks at a kernel in the time after which it sleeps."""
 MOST_PAUSE = 15.0
 BUSY = 0.01
-"""The share of one processor with which a kernel counts as doing something."""
+"""The share of one processor above which a kernel is busy."""
 SHORTEST = 1.0
-"""Seconds between two looks that are compared: in less, a kernel that computes may not have had its turn."""
+"""Least seconds between two compared looks: in less, a busy kernel may not have had its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a look at a kernel found: at `moment` it had used so many seconds of a processor."""
+    """A measurement of a kernel: by `moment` it had used so many seconds of a processor."""
 
     kernel: Kernel
     group: ControlGroup
@@ -46,7 +46,7 @@ class _Look:
 
 
 class SleepWatch:
-    """`start` it with the gateway, `close` it before the sessions. `after`: seconds; with 0 nobody sleeps."""
+    """Puts kernels to sleep after `after` seconds (0: never). `close` it before the sessions."""
 
     def __init__(self, sessions: Callable[[], Iterable[Session]], after: float, lane: Lane) -> None:
         self._sessions = sessions
@@ -58,19 +58,19 @@ class SleepWatch:
         self._told = False
 
     def start(self) -> None:
-        """Start looking, if anybody is to sleep at all."""
+        """Start looking, unless the setting is off."""
         if self._after > 0:
             pause = min(self._after / LOOKS, MOST_PAUSE)
             self._tasks.repeat(self.look, "sleep", pause=pause)
-            # By itself: a large kernel may take minutes to fall asleep.
+            # In a task of its own: a large kernel may take minutes to fall asleep.
             self._tasks.repeat(self.wake_disturbed, "disturbed sleep", pause=pause)
 
     async def close(self) -> None:
-        """Stop looking. Kernels that sleep sleep on."""
+        """Stop looking. Sleeping kernels sleep on."""
         await self._tasks.cancel()
 
     async def look(self) -> float:
-        """Let all kernels fall asleep that may; returns the seconds until the next look."""
+        """Let all kernels that may sleep fall asleep; return the seconds until the next look."""
         looks: dict[str, _Look] = {}
         without: set[str] = set()
         for session in tuple(self._sessions()):
@@ -78,7 +78,7 @@ class SleepWatch:
             if kernel is None or not self._is_unused(session, kernel):
                 continue
             if kernel.shares_sandbox_with:
-                # It has no control group to itself by rule: nothing that an operator is to be told of.
+                # Such a kernel never has a control group to itself: nothing that operators could change.
                 continue
             found = await self._lane.run(_look_at, kernel, asyncio.get_running_loop().time())
             if found is None:
@@ -89,18 +89,18 @@ class SleepWatch:
                 looks[kernel.id] = before
                 continue
             looks[kernel.id] = found
-            # While it was looked at, somebody may have come.
+            # A client may have come during the look.
             if before is not None and _is_at_rest(before, found) and self._is_unused(session, kernel):
                 asleep = await kernel.sleep(found.group, self._lane)
                 logger.debug("Kernel %s %s", kernel.id, "sleeps" if asleep else "was woken at once")
-        # One that has just ended has none either.
+        # A kernel that has just ended has no control group either.
         if without & self._without:
             self._tell_once()
         self._looks, self._without = looks, without
         return min(self._after / LOOKS, MOST_PAUSE)
 
     async def wake_disturbed(self) -> float:
-        """Wake all kernels that have lost a process; returns the seconds until the next look."""
+        """Wake all kernels that have lost a process; return the seconds until the next look."""
         for session in tuple(self._sessions()):
             kernel = session.kernel
             if kernel is not None and kernel.asleep and await self._lane.run(kernel.is_disturbed):
@@ -108,7 +108,7 @@ class SleepWatch:
         return min(self._after / LOOKS, MOST_PAUSE)
 
     def _tell_once(self) -> None:
-        """Say that a setting which is asked for has no effect; once, because the next look finds the same."""
+        """Log once that the setting has no effect here."""
         if not self._told:
             self._told = True
             logger.warning(
@@ -118,7 +118,7 @@ class SleepWatch:
             )
 
     def _is_unused(self, session: Session, kernel: Kernel) -> bool:
-        """Return whether a kernel that is awake has had nothing to do for long enough."""
+        """Return whether an awake kernel has been unused for long enough."""
         idle_since = session.idle_since
         if idle_since is None or session.ending or not kernel.alive or kernel.asleep:
             return False
@@ -127,7 +127,7 @@ class SleepWatch:
 
 
 def _look_at(kernel: Kernel, moment: float) -> _Look | None:
-    """Blocking. None for a kernel that can't sleep here."""
+    """Measure a kernel; None if it can't sleep here. Blocking."""
     group = kernel.control_group()
     if group is None:
         return None

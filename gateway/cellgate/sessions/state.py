@@ -1,7 +1,7 @@
-"""The state of a session, its row in the record, and what all that act in it have in common.
+"""The state of a session, its row in the record, and the common parts of all that act in it.
 
-It keeps and writes the session's row, state, cause and times; ``session`` changes them. It knows no queue and
-starts no kernel.
+It keeps and writes the session's row, state, cause and times; ``session`` changes them. It does not know the
+queue and starts no kernel.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ LIMITS = frozenset({"cell_timeout", "out_of_memory", "disk_full", "pids_limit"})
 class SessionState(StrEnum):
     """What a session is doing. `dead`: its kernel is gone; the next execution gets a fresh one.
 
-    `asleep`: idle, and its kernel is frozen until somebody needs it. It is never recorded, because it makes
-    no difference to what cells do.
+    `asleep`: idle, and its kernel is frozen until used. Never recorded, because cells do not notice it.
     """
 
     STARTING = "starting"
@@ -70,9 +69,9 @@ class SessionState(StrEnum):
 class SessionSpec:
     """One session: its row, its limits, the kernels it gets, its event log, and the store of that log.
 
-    `principal`: who waits for its kernels, if its row names nobody.
-    `loss`: what it lost before it was opened and no execution has said yet. `missing`: what it had in an
-    earlier life and does not have in this one. `checkpoints`: whether one is made after each cell.
+    `principal`: the claimant of its kernels, if its row names nobody. `loss`: what it lost before it was
+    opened, not yet announced by an execution. `missing`: what it had in an earlier life and lacks in this
+    one. `checkpoints`: whether one is made after each cell.
     """
 
     row: SessionRow
@@ -115,7 +114,7 @@ class SessionRecord:
         self.last_activity = now() if at is None else at
 
     def take_loss(self) -> Loss | None:
-        """Return what was lost with a kernel unless an execution has announced it; the caller does."""
+        """Return the loss of a kernel unless an execution has announced it; the caller then must."""
         loss, self.loss = self.loss, None
         return loss
 
@@ -125,18 +124,18 @@ class SessionRecord:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds that it may still live."""
+        """The seconds of life that are left."""
         return self.limits.lifetime - (self._time() - self.started)
 
     def let_live(self, seconds: float, most: float) -> None:
-        """End in so many seconds, however idle, at most `most` in all. Raises InvalidInput."""
+        """Set the remaining life to `seconds`, however idle; at most `most` in all. Raises InvalidInput."""
         lifetime = check_seconds(seconds, "timeout") + self._time() - self.started
         if lifetime > most:
             raise InvalidInput(f"With this timeout it lives {lifetime:.0f} s, and {most:.0f} are the most")
         self._live(lifetime)
 
     def let_live_longer(self, seconds: float, most: float) -> None:
-        """Let it live longer by `let_live`: never shorter than now, and no longer than it may."""
+        """Extend the life by `let_live`: never below the present one, and no further than allowed."""
         lifetime = min(seconds + self._time() - self.started, most)
         if lifetime > self.limits.lifetime:
             self._live(lifetime)
@@ -157,10 +156,10 @@ class SessionRecord:
         )
 
     def attached(self, kernel: Kernel, loss: Loss | None, origin: BranchedFrom | None = None) -> None:
-        """Note that the session has this kernel now; the next `change` records the details of both.
+        """Note the session's new kernel; the next `change` records the details of both.
 
-        `loss`: what was lost with the previous one, if no execution has said so yet. `origin`: what it
-        continues, if this is a branch that begins.
+        `loss`: what was lost with the previous kernel, if not yet announced by an execution. `origin`: the
+        session that it continues, if this is a branch that begins.
         """
         environment = environment_of(kernel)
         if self._makes_checkpoints:
@@ -218,7 +217,7 @@ class SessionRecord:
         self.save(event["execution_count"])
 
     def branched(self, branch: str, made: Branched) -> BranchedFrom:
-        """Record that it was branched; returns what the first event of the branch says of that.
+        """Record a branch of the session; return its origin, for the first event of the branch.
 
         The caller has waited until all events so far are in the chain. Raises StorageError, LogClosed.
         """
@@ -236,11 +235,11 @@ class SessionRecord:
         return BranchedFrom(session=self.row.key, seq=event["seq"], head=self.log.head.hex())
 
     def checkpointed(self, point: Checkpoint) -> None:
-        """Record that it was made on request. Raises StorageError, LogClosed."""
+        """Record a requested checkpoint. Raises StorageError, LogClosed."""
         self.log.append("checkpointed", None, {"name": point.name, "obstacles": _named(point.held.overruled)})
 
     def rolled_back(self, found: RolledBack) -> None:
-        """Record that the session went back. Raises StorageError, LogClosed."""
+        """Record a rollback of the session. Raises StorageError, LogClosed."""
         point = found.checkpoint
         told = {"checkpoint": point.name, "to_seq": point.at.seq, "undone": found.undone}
         self.log.append("rolled_back", None, told)
@@ -251,22 +250,22 @@ class SessionRecord:
 
     @property
     def problem(self) -> str | None:
-        """Why this session is no longer recorded; None while it is."""
+        """The reason why this session is no longer recorded; None while it is."""
         failure = self._store.failure_of(self.row.id)
         return None if failure is None else failure.message
 
     def note_files(self, run: ExecutionRun, changes: Iterable[dict[str, Any]]) -> None:
-        """Record what a cell did to the workspace; if there is no room, its end can still be recorded."""
+        """Record a cell's changes of files; if there is no room, the cell's end can still be recorded."""
         for change in changes:
             with suppress(StorageFull):
                 run.record.emit("file", self.masked_file(change))
 
     def masked_file(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields to record of a file's change: its path may have a secret in it."""
+        """Return the fields of a file's change for the record: its path may contain a secret."""
         return fields if self._secrets is None else self._secrets.in_names(fields)
 
     def save(self, execution_count: int | None = None) -> None:
-        """Write the row with the last recorded state: `busy` has no event of its own and is not recorded."""
+        """Write the row with the last recorded state; `busy` has no event of its own and is not recorded."""
         state, cause = self._recorded
         self.row = structs.replace(
             self.row,
@@ -284,8 +283,8 @@ class SessionRecord:
     ) -> ExecutionRun | tuple[str, int] | None:
         """Return the execution that was requested with this key: live, or recorded as (id, first seq).
 
-        `live` is read after the last await, so that the caller may submit immediately: two requests with one
-        key can't both be first. Raises Conflict when the key was used with another request.
+        `live` is read after the last await, so that the caller may submit at once: two requests with one key
+        can't both be first. Raises Conflict if the key was used with another request.
         """
         row = await self._store.execution_by_key(self.row.id, key)
         for run in live:
@@ -308,7 +307,7 @@ def _check_same(known: str | None, given: str) -> None:
 
 
 class SessionCore:
-    """A session for those that act in it: its parts, and what all check and record. `tasks` end with it."""
+    """A session for the parts that act in it: shared state, checks, and recording. `tasks` end with it."""
 
     account: Account
     record: SessionRecord
@@ -332,7 +331,7 @@ class SessionCore:
         return self.machine.ending
 
     def ids(self) -> Mapping[str, object]:
-        """Return what a log line names."""
+        """Return the ids for a log line."""
         kernel = None if self.kernel is None else self.kernel.id
         return {"principal": self.account.name, "session": self.row.key, "kernel": kernel}
 
@@ -353,13 +352,13 @@ class SessionCore:
 
     @property
     def state(self) -> SessionState:
-        """The state of the session, as it is shown."""
+        """The state of the session, as shown to clients."""
         if self.record.state is SessionState.IDLE and self.kernel is not None and self.kernel.asleep:
             return SessionState.ASLEEP
         return self.record.state
 
     def report(self, text: str, **more: object) -> None:
-        """Log a line for operators: ids and a cause, never what a cell says."""
+        """Log a line for operators: ids and a cause, never output of a cell."""
         logger.info(text, extra={**self.ids(), **more})
 
     def check_open(self) -> None:
@@ -385,9 +384,9 @@ class SessionCore:
         self.check_recordable()
 
     async def finish(self, run: ExecutionRun) -> None:
-        """Record the end; followers and those that wait are notified once it is durable.
+        """Record the end; once it is durable, notify followers and waiters.
 
-        A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
+        By the protocol, a Jupyter client knows the end already, so its next cell need not wait.
         """
         if run.end.event is None and run.was_sent:
             self.undo.cells += 1
@@ -410,13 +409,13 @@ class SessionCore:
             self.tasks.start(run.end.commit(), f"commit {run.id}", execution=run.id)
 
     def finish_later(self, run: ExecutionRun) -> None:
-        """Record the end in a task of its own."""
+        """Record the end in a separate task."""
         self.tasks.start(
             self.finish(run), f"finish {run.id}", lambda _: run.end.fail(GatewayFault()), execution=run.id
         )
 
     async def finish_cancelled(self, run: ExecutionRun) -> None:
-        """Record the end of one that did not run; who waits for it is told in any case."""
+        """Record the end of a cell that did not run, and notify its waiters in any case."""
         try:
             await self.finish(run)
         except BaseException:

@@ -1,7 +1,7 @@
-"""What a request may get: limits under its principal's ceilings, a kernel, secrets, a network.
+"""The terms for a request: limits under its principal's ceilings, a kernel, secrets, a network.
 
 Reads settings, quotas and kernelspecs, and opens nothing. ``registry`` asks for new sessions, ``opener`` for
-those that are resumed, doors and HTTP for single cells.
+resumed ones, doors and HTTP for single cells.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from cellgate_kernels.kernel.kernel import KernelProfile
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 MOST_ALLOWANCES = 1024
-"""Different quotas whose ceilings are kept, so that they are not combined anew for each request."""
+"""Most combinations of different quotas with the ceilings that are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session that is to be opened gets. `sharer`: the session whose workspace it has, if any.
+    """The parts and limits of a session to be opened. `sharer`: the session whose workspace it shares.
 
-    `body`: the request. A session that is resumed gets its former kernel, limits and secrets where the body
-    names none.
+    `body`: the request. A resumed session gets its former kernel, limits and secrets where the body names
+    none.
     """
 
     body: SessionBody
@@ -90,7 +90,7 @@ class SessionTerms:
         return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
 
     def check_network(self, principal: str) -> None:
-        """Check that the principal's sessions can have a network. Raises NetworkNotAllowed, InvalidInput."""
+        """Check that the principal's sessions may have a network. Raises NetworkNotAllowed, InvalidInput."""
         if self._egress is None:
             raise NetworkNotAllowed("This gateway gives no session a network; leave `network` out")
         self._egress.check(principal)
@@ -112,7 +112,7 @@ class SessionTerms:
         return SessionSecrets(self._secrets, principal, names)
 
     def former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
-        """Return the secrets of a session's last life, as far as they exist; the values are those of now."""
+        """Return the secrets of a session's last life that still exist; the values are the current ones."""
         names = [name for name in former.environment.get("secrets", ()) if name not in (body.env or ())]
         if not names or self._secrets is None:
             return None
@@ -121,7 +121,7 @@ class SessionTerms:
     def resumed(
         self, former: SessionRow, life: LastLife, variables: Variables | None, plan: SessionPlan
     ) -> Resumption:
-        """Return what a recorded session gets in its next life. `variables`: of the last, if still in memory.
+        """Return the parts of a recorded session's next life. `variables`: the last life's, if in memory.
 
         Raises Conflict when the plan's body names another kernel.
         """

@@ -1,8 +1,8 @@
-"""What a session does with checkpoints: when they are made, what they may take, and where an undo goes.
+"""Decides when a session's checkpoints are made, how much they may take, and where an undo goes.
 
-``checkpoints`` makes them and goes back to them; this decides, and keeps the count of cells by which they are
-ordered. A session has none, and nothing of this costs it anything, until the first one is asked for, or made
-after its cells because it was created so. It knows no cells and no record: ``session`` tells it of both.
+``checkpoints`` makes them and goes back to them; this module decides, and counts cells, by which they are
+ordered. A session has no checkpoints, at no cost, until the first is requested, or made after a cell of a
+session created with automatic ones. This module knows no cells and no record: ``session`` calls it for both.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from cellgate_kernels.kernel.kernel import Kernel
 logger = logging.getLogger(__name__)
 
 THIN_AFTER = 1.0
-"""Seconds after a checkpoint until old ones are looked at: what followed at once would wait for it."""
+"""Seconds from a checkpoint to the check of old ones, which would delay a request that follows at once."""
 MOST_UNSEEN = 2 * DENSE
-"""With more than so many checkpoints old ones are looked at right away."""
+"""Number of checkpoints above which old ones are checked at once."""
 MEMORY_SHARE = 2
-"""All checkpoints of a session may keep the session's limit of memory divided by this."""
+"""The session's limit of memory, divided by this, is the most that all its checkpoints may keep."""
 _TOO_LARGE = "Those that were asked for kept more memory than the session may have, and the oldest were ended"
 _ENDS = (
     "They end when the kernel is restarted or replaced, and the oldest first when they take too much memory"
@@ -51,9 +51,9 @@ _ENDS = (
 class SessionUndo:
     """The checkpoints of one session. `close` it before the session's files go.
 
-    `cells`: how many have begun and are not undone. `due`: the next automatic one is to be made before
-    another cell begins. `open_snapshots`: its folder of snapshots, which may take so many bytes. `automatic`:
-    whether a checkpoint is made after each cell. `used`: there is a checkpoint, was one, or will be.
+    `cells`: how many have begun and are not undone. `due`: the next automatic checkpoint is to be made before
+    another cell begins. `open_snapshots`: opens its folder of snapshots, with a limit in bytes. `automatic`:
+    whether a checkpoint is made after each cell. `used`: there is or was a checkpoint, or will be.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class SessionUndo:
         self._one_at_a_time = asyncio.Lock()
         self._tasks = Supervisor()
         self._closed = False
-        # Old ones are looked at now, and not in a while.
+        # Set to check old checkpoints now, without the delay.
         self._hurry = asyncio.Event()
         self._thinning = False
-        # Why there is no newer automatic one.
+        # The reason why there is no newer automatic checkpoint.
         self._why_not = ""
 
     @property
@@ -89,7 +89,7 @@ class SessionUndo:
         return [] if self._points is None else self._points.alive
 
     def models(self) -> list[CheckpointModel]:
-        """Return the same on the wire."""
+        """Return the checkpoints as the wire has them."""
         return [model_of(each) for each in self.alive]
 
     # When
@@ -99,31 +99,31 @@ class SessionUndo:
         self.due = self.automatic
 
     def cell_ended(self) -> None:
-        """Note that a cell has ended that a kernel was asked to run; needed where there are checkpoints."""
+        """Note the end of a cell that a kernel had started; needed if there are checkpoints."""
         self.due = self.automatic
         if self._points is not None and not self.due:
-            # What they keep is what the kernel has changed since.
+            # A checkpoint keeps the memory that the kernel has changed since.
             self._thin_soon(self._points)
 
     # Making
 
     async def make(self, kernel: Kernel, at: Position, name: str, *, anyway: bool) -> Checkpoint:
-        """Keep the kernel and its files as they are now, until somebody ends the checkpoint.
+        """Make a checkpoint of the kernel and its files; it stays until somebody ends it.
 
-        Raises as `SessionCheckpoints.make`, and PrincipalQuotaExceeded if there is no room for its files.
+        Raises as `SessionCheckpoints.make`, and PrincipalQuotaExceeded if its files have no room.
         """
         check_name(name)
         async with self._one_at_a_time:
             return await (await self._open()).make(kernel, at, name, anyway=anyway)
 
     async def make_of_branch(self, kernel: Kernel, at: Position, *, anyway: bool) -> Checkpoint:
-        """Keep a branch and its files to go on with, `at` a position of this session. Raises as `make`."""
+        """Make a checkpoint of a branch to continue with, at this session's `at`. Raises as `make`."""
         async with self._one_at_a_time:
             points = await self._open()
             return await points.make(kernel, at, automatic_name(at), automatic=True, anyway=anyway)
 
     async def make_automatic(self, kernel: Kernel, at: Position) -> None:
-        """Keep it as it is after a cell. What stands in the way is told to whoever wants to go back to it."""
+        """Make the checkpoint after a cell. An obstacle is stored, to be reported when an undo fails."""
         self.due = False
         async with self._one_at_a_time:
             try:
@@ -143,7 +143,7 @@ class SessionUndo:
         self._thin_soon(points)
 
     def _thin_soon(self, points: SessionCheckpoints) -> None:
-        """Look at the memory of all: in a while, and once for all cells until then."""
+        """Check the memory of all checkpoints after a delay, once for all cells until then."""
         if len(points.alive) > MOST_UNSEEN:
             self._hurry.set()
         if not self._thinning:
@@ -214,7 +214,7 @@ class SessionUndo:
                 raise NotFound(f"The checkpoint {point.name!r} has ended")
             found = await self._points.roll_back(point, self.cells, kernel, end_kernel)
             self.cells = point.at.cells
-            # There is one of just this moment.
+            # A checkpoint of this very moment exists.
             self.due = False
             return found
 
@@ -243,8 +243,8 @@ class SessionUndo:
     async def kernel_replaced(self, workspace: Path) -> None:
         """Give up the checkpoints of a kernel that is gone for good; its files are in this folder.
 
-        They are ended here, because they live on if branches are in their sandbox. If an earlier rollback
-        could not bring back all files, they are completed first. Raises StorageError.
+        They are ended here, because branches in their sandbox would keep them alive. If an earlier rollback
+        could not restore all files, they are completed first. Raises StorageError.
         """
         if self._points is None:
             return
@@ -253,11 +253,11 @@ class SessionUndo:
             await self._points.end_all()
 
     async def close(self, workspace: Path | None) -> None:
-        """End all of them, and remove their files; see `SessionCheckpoints.close`. Raises StorageError."""
+        """End all checkpoints and remove their files; see `SessionCheckpoints.close`. Raises StorageError."""
         self._closed = True
         self._hurry.set()
         if self._points is not None:
-            # Before anything is waited for: whoever asks a fork that was stopped has its answer now.
+            # Before the first await: a caller that waits for a stopped fork gets its answer now.
             self._points.end_forks()
         async with self._one_at_a_time:
             await self._close(workspace)

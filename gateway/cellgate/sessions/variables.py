@@ -1,8 +1,8 @@
 """The environment variables of sessions that have ended, for as long as this gateway runs.
 
-Their values may be secrets, so they are only ever in memory: the record has their names. A session that is
-resumed gets them back; when there are too many of them, the oldest of the principal that has the most are
-forgotten, so nobody makes others' sessions lose theirs.
+Values may be secrets, so they are only ever in memory: the record has just the names. A resumed session gets
+them back. When there are too many, the oldest of the principal with the most are dropped, so no principal can
+push out the variables of others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Variables = tuple[tuple[str, str], ...]
 
 
 class _Share:
-    """What is kept of one principal, by the record ids of sessions, oldest first."""
+    """One principal's kept variables, by the record ids of sessions, oldest first."""
 
     def __init__(self) -> None:
         self.kept: OrderedDict[int, Variables] = OrderedDict()
@@ -41,7 +41,7 @@ class KeptVariables:
         self._shares: dict[str, _Share] = {}
 
     def keep(self, principal: str, session_id: int, variables: Variables) -> None:
-        """Keep what a session had when it ended, instead of what it had before."""
+        """Keep a session's variables at its end, replacing those of an earlier end."""
         self.forget(principal, session_id)
         if not variables:
             return
@@ -52,12 +52,12 @@ class KeptVariables:
             self._forget_oldest(max(self._shares, key=lambda name: len(self._shares[name].kept)))
 
     def of(self, principal: str, session_id: int) -> Variables | None:
-        """Return the variables of an ended session; None if it had none, or if they were forgotten."""
+        """Return the variables of an ended session; None if it had none, or if they were dropped."""
         share = self._shares.get(principal)
         return None if share is None else share.kept.get(session_id)
 
     def forget(self, principal: str, session_id: int) -> None:
-        """Forget a session's variables, if any are kept."""
+        """Drop a session's variables, if any are kept."""
         share = self._shares.get(principal)
         if share is not None:
             share.pop(session_id)

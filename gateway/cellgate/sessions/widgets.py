@@ -1,4 +1,4 @@
-"""Records the widget messages outside of cells: somebody moves a slider, and the kernel sends the new value.
+"""Records widget messages outside of cells: a user moves a slider, and the kernel sends the new value.
 
 Such a comm message answers a client's comm message, not an execute_request, so no cell's run receives it. It
 becomes an event without an execution. ``cellgate_kernels.protocol.execution`` handles the comm messages of
@@ -21,9 +21,9 @@ from cellgate_kernels.protocol.outputs import LEAST_COST
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 16 * MIB
-"""Limit of one session's widget messages outside of cells, where no cell's cap stops endless updates."""
+"""Most bytes of one session's widget messages outside of cells, where no cell's cap stops endless updates."""
 MOST_MODELS = 50_000
-"""How many widgets of one session are recorded."""
+"""Most widgets of one session that are recorded."""
 
 
 class WidgetMessages:

@@ -1,7 +1,7 @@
-"""Works through a session's queue: one task that runs its cells, one after the other, and its restarts.
+"""Works through a session's queue: one task runs its cells, one after the other, and its restarts.
 
-This is the one place that sends a cell, but for those in Jupyter's subshells, which run beside. ``machine``
-decides what is next, ``replacement`` gets kernels.
+This is the one place that sends cells, except to Jupyter's subshells, which run beside. ``machine`` decides
+the next step, ``replacement`` gets kernels.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ FAULT = GatewayFault.reason
 
 
 class SessionFaults:
-    """Carries on after internal errors of a session's worker and of what it depends on, logged before.
+    """Carries on after internal errors of a session's worker and of its helpers, which are logged before.
 
-    Such an error ends what the session was doing, with a cause, and the session continues with a fresh
-    worker, which `resume` starts; after too many of them with no cell completed in between `end` begins its
-    end. The session's other tasks are short, and each has a failure handler of its own that ends whatever
-    waits for it.
+    Such an error ends the session's current work, with a cause, and `resume` starts a fresh worker. After too
+    many errors with no cell completed in between, `end` begins the session's end. The session's other tasks
+    are short, and each has a failure handler of its own that ends its waiters.
     """
 
     def __init__(self, core: SessionCore, end: Callable[[str], object]) -> None:
@@ -44,11 +43,11 @@ class SessionFaults:
         self._end = end
 
     def of_cell(self, _: Exception) -> None:
-        """End the cell that the worker failed at, or that could not be sent."""
+        """End the cell at which the worker failed, or which could not be sent."""
         current = self._core.runs.current
         step = self._core.machine.failed(broken=current is not None and current.broken)
         if current is not None and step is Step.FAIL_CELL:
-            # Ending it failed as well. Its waiters can be told, but the end can't be recorded.
+            # Ending the cell failed as well. Its waiters are notified, but the end can't be recorded.
             current.end.fail(GatewayFault())
             self._core.runs.current = None
         elif current is not None:
@@ -57,7 +56,7 @@ class SessionFaults:
             self.resume()
 
     def of_listener(self, _: Exception) -> None:
-        """Give up the kernel: a message was lost, so those that follow could be misinterpreted."""
+        """Give up the kernel: a message was lost, so later ones could be misinterpreted."""
         current, kernel = self._core.runs.current, self._core.kernel
         self._core.machine.failed(broken=False)
         if current is not None:
@@ -75,7 +74,7 @@ class SessionFaults:
         self.resume()
 
     def _goes_on(self) -> bool:
-        """Cancel what waits, and end the session if that was too much; returns whether it goes on."""
+        """Cancel queued cells, and end the session after too many errors; return whether it goes on."""
         self._core.queue.cancel_all(FAULT)
         self._core.queue.refuse_restarts(GatewayFault())
         step = self._core.machine.broken_off()
@@ -111,7 +110,7 @@ class SessionWorker:
         self.task = self._core.tasks.start(self._work(), "worker", self._faults.of_cell)
 
     def resume(self) -> None:
-        """Begin again, if the former task has failed."""
+        """Start a new task if the former one has failed."""
         if self.task is None or self.task.done():
             self.start()
 
@@ -123,7 +122,7 @@ class SessionWorker:
         return run
 
     def _try_now(self, run: ExecutionRun) -> bool:
-        """Send the cell if nothing is ahead of it and it needs no preparation; returns whether it is sent."""
+        """Send the cell if nothing is ahead and no preparation is needed; return whether it was sent."""
         kernel = self._core.slot.current
         step = self._core.machine.submitted(
             alive=kernel is not None and kernel.alive,
@@ -167,7 +166,7 @@ class SessionWorker:
                 await queue.wait()
 
     def _look_at(self, run: ExecutionRun) -> Step:
-        """Try to begin with the first queued cell, which waits until its principal may run one more."""
+        """Try to begin the first queued cell, which waits until its principal may run one more."""
         late = run.deadline.late
         turn = not late and (run.end.place is None or run.end.place.begin(self._core.queue.wake))
         step = self._core.machine.looked(late=late, turn=turn)
@@ -200,7 +199,7 @@ class SessionWorker:
         self._core.record.touch()
 
     async def _roll_back_or_restart(self, request: Restart, point: Checkpoint) -> RolledBack:
-        """Roll back; if that fails and the kernel still runs a cell that was given up, replace it."""
+        """Roll back; if that fails and the kernel still runs a cell that was given up, replace the kernel."""
         former = self._core.kernel
         try:
             return await self._go_back(point)
@@ -271,7 +270,7 @@ class SessionWorker:
             self._replacement.take_note(step, kernel)
 
     def _after(self, run: ExecutionRun, *, recorded: bool) -> Step:
-        """Return what is decided about the kernel of a cell that has ended."""
+        """Decide about the kernel of a cell that has ended."""
         kernel = self._core.slot.current
         return self._core.machine.ran(
             recorded=recorded,

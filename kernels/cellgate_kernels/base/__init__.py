@@ -1,1 +1,1 @@
-"""What all rooms of the kernels stand on: errors, tasks, threads, fair turns, trees of files."""
+"""The foundation of all rooms of the kernels: errors, tasks, threads, fair turns, trees of files."""

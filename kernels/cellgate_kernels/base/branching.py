@@ -1,9 +1,10 @@
 """Branches: a second live kernel with everything that the first one has in memory, made by forking it.
 
-Values only: what is asked for (`BranchSpec`), what stands in its way (`Obstacle`), what was made
-(`Branched`). ``KernelPool.branch`` admits branches, ``Kernel.branch`` makes them, ``inside/branch.py`` forks.
-A branch shares its parent's sandbox with its limits, /tmp, /dev/shm and loopback ports, and can do to its
-parent whatever that one's code could. So both must belong to one principal. The sandbox ends with the last.
+Values only: the request (`BranchSpec`), its obstacles (`Obstacle`), the result (`Branched`).
+``KernelPool.branch`` admits branches, ``Kernel.branch`` makes them, ``inside/branch.py`` forks. A branch
+shares its parent's sandbox with its limits, /tmp, /dev/shm and loopback ports, and can do to its parent
+whatever the parent's own code could. So both must belong to one principal. The sandbox ends with the last of
+them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 MOST_SEED = 2**32 - 1
-"""The largest seed that numpy takes."""
+"""The largest seed that numpy accepts."""
 
 BRANCHES = ".branches"
 """Suffix of the folder with the workspaces of all branches in one sandbox.
@@ -25,14 +26,14 @@ It lies beside the workspace of the kernel that the sandbox was started for, by 
 
 
 class BranchWorkspace(StrEnum):
-    """Which files a branch has: a workspace of its own, or its parent's."""
+    """The files of a branch: a workspace of its own, or its parent's."""
 
     COPY = "copy"
     SHARED = "shared"
 
 
 class ObstacleKind(StrEnum):
-    """Why a kernel can't be forked, or not without loss.
+    """The reason why a kernel can't be forked, or not without loss.
 
     `THREAD`: a thread of Python code, by its name. It would not exist in the branch, where the locks that it
     holds would be held for ever. `NATIVE_THREAD`: a thread of a library that does not survive a fork, such as
@@ -75,12 +76,12 @@ WAYS_ROUND: Mapping[ObstacleKind, str] = MappingProxyType(
         " kernels in a sandbox or container can be, and under gVisor not in every version.",
     }
 )
-"""What to do about each kind, in a sentence for whoever asked; `names` are those of its obstacles."""
+"""The advice for each kind, in a sentence for the client; `names` are its obstacles'."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """One thing that stands in the way of a branch. `name` is at most 200 printable characters."""
+    """One obstacle to a branch. `name` is at most 200 printable characters."""
 
     kind: ObstacleKind
     name: str
@@ -100,11 +101,11 @@ Fill = Callable[[Path], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class BranchSpec:
-    """What a branch should be.
+    """The description of a branch.
 
-    `fill` is called with the folder of a workspace of its own (`COPY`) before the fork; without it that is
-    empty. It may raise: then there is no branch. `seed`: for the generators of ``random`` and
-    ``numpy.random`` in the branch, which otherwise go on as the parent's do. `anyway`: despite obstacles.
+    `fill` is called with the folder of a workspace of its own (`COPY`) before the fork; without `fill` the
+    workspace is empty. If it raises, no branch is made. `seed`: for the generators of ``random`` and
+    ``numpy.random`` in the branch, which otherwise continue like the parent's. `anyway`: despite obstacles.
     """
 
     workspace: BranchWorkspace = BranchWorkspace.COPY
@@ -115,11 +116,11 @@ class BranchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Branched:
-    """How a kernel was branched off, for the record. `parent` is the id of the kernel that was forked.
+    """The origin of a branch, for the record. `parent` is the id of the forked kernel.
 
-    `overruled`: obstacles in spite of which it was made. `children`: processes that cells of the parent had
-    started and that still ran then, each as its pid and name; they are the parent's and not the branch's.
-    `checkpoint`: the id of the held fork that it was made of, if `parent` was not forked itself.
+    `overruled`: obstacles despite which it was made. `children`: processes of the parent's cells that still
+    ran then, each as its pid and name; they belong to the parent and not to the branch. `checkpoint`: the id
+    of the held fork from which it was made, if `parent` was not forked itself.
     """
 
     parent: str

@@ -1,8 +1,9 @@
 """Bytes that many holders keep in memory, under one limit for all of them together.
 
-Each holder counts its bytes here, for somebody or for nobody in particular. Beyond the total, one holder
-after another gives up until the rest fits. Those who go are of whoever holds most in all, and nobody may have
-more than three quarters. The budget's owner decides which of somebody's holders goes first.
+Each holder counts its bytes here, for a principal or for nobody in particular. Above the total, one holder
+after another gives up until the rest fits. Holders of the principal with the most bytes go first, and no
+principal may have more than three quarters. The budget's owner decides which of a principal's holders goes
+first.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ class Holder(Protocol):
     """Something that holds bytes."""
 
     def give_up(self) -> None:
-        """Drop what is held, and remember that it is missing. Called at most once for the same bytes."""
+        """Drop the held bytes, and remember that they are missing. Called at most once for the same bytes."""
 
 
 Sizes = Mapping[Holder, int]
-"""The holders and their bytes, in the order in which they began to hold something."""
+"""The holders and their bytes, in the order in which they began to hold some."""
 
 
 def oldest(sizes: Sizes) -> Holder:
-    """Return the holder that has held something longest: one that never finishes is the first to go."""
+    """Return the longest holder: one that never finishes is the first to go."""
     return next(iter(sizes))
 
 
@@ -37,9 +38,9 @@ def largest(sizes: Sizes) -> Holder:
 
 
 class ByteBudget:
-    """Use it on the loop's thread. `first` chooses which of somebody's holders gives up first.
+    """Use it on the loop's thread. `first` chooses which of a principal's holders gives up first.
 
-    `held`: the bytes of all holders. `given_up`: how many holders have had to give up so far.
+    `held`: the bytes of all holders. `given_up`: the number of holders that have had to give up.
     """
 
     def __init__(self, total: int, first: Callable[[Sizes], Holder]) -> None:
@@ -53,17 +54,17 @@ class ByteBudget:
 
     @property
     def most_of_one(self) -> int:
-        """Bytes that one of those who hold something may have."""
+        """The most bytes that one principal may have."""
         return self.total * 3 // 4
 
     def held_by(self, whose: str) -> int:
-        """Return the bytes that somebody's holders have."""
+        """Return the bytes of a principal's holders."""
         return self._sums.get(whose, 0)
 
     def hold(self, holder: Holder, size: int, whose: str = "") -> None:
-        """`holder` now holds `size` bytes in all. Holders, even this one, give up while that is too much.
+        """Set `holder`'s bytes to `size` in all. Holders, even this one, give up while that is too much.
 
-        `whose`: whose part that is; by default nobody's, which has no limit of its own.
+        `whose`: the principal that it counts for; by default nobody, without a limit of its own.
         """
         if holder in self._sizes:
             self._count(self._whose[holder], -self._sizes[holder])
@@ -96,7 +97,7 @@ class ByteBudget:
         first.give_up()
 
     def release(self, holder: Holder) -> None:
-        """`holder` holds nothing any more."""
+        """Set `holder`'s bytes to zero."""
         size = self._sizes.pop(holder, None)
         if size is not None:
             self._count(self._whose.pop(holder), -size)
@@ -106,30 +107,30 @@ class ByteBudget:
 
 
 class ReceiveBudget(ByteBudget):
-    """For kernel messages that the gateway holds and can't use yet; one for the whole gateway.
+    """The budget for kernel messages that the gateway holds and can't use yet; one for the whole gateway.
 
-    A kernel may announce a large message and never complete it. What has arrived must be kept meanwhile, so
-    every decoder counts it here, as it does complete messages that wait to be read. Of whoever holds most the
-    oldest is given up first, so a message that fits into one's part always arrives.
+    A kernel may announce a large message and never complete it. Its first bytes must be kept meanwhile, so
+    every decoder counts them here, as well as complete messages that wait to be read. The oldest of the
+    largest principal is given up first, so a message that fits into one's part always arrives.
     """
 
     def __init__(self, total: int = MOST_HELD) -> None:
         super().__init__(total, oldest)
 
     def part(self, owner: Owner) -> PartOfBudget:
-        """Return this budget for a kernel of this owner's."""
+        """Return this budget for a kernel of this owner."""
         return PartOfBudget(self, owner)
 
 
 class Owner:
-    """Whose kernel it is; nobody's as long as it runs no code of users."""
+    """The principal of a kernel; nobody while it runs no user's code."""
 
     def __init__(self) -> None:
         self.name = ""
 
 
 class PartOfBudget:
-    """A budget as one kernel's holders see it."""
+    """A budget for one kernel's holders."""
 
     def __init__(self, budget: ByteBudget, owner: Owner) -> None:
         self._budget = budget

@@ -70,7 +70,7 @@ class KernelStartFailed(CellgateError):
 
 
 class KernelDied(CellgateError):
-    """The kernel ended while somebody needed it."""
+    """The kernel ended while it was needed."""
 
     reason = "kernel_died"
 
@@ -119,7 +119,7 @@ class DeadlinePassed(PoolExhausted):
 
 
 class GatewayFault(CellgateError):
-    """An internal error of the gateway; its log says which. The caller's request was valid."""
+    """An internal error of the gateway, named in its log. The caller's request was valid."""
 
     def __init__(self, message: str = "The gateway failed at this; its log says why") -> None:
         super().__init__(message)
@@ -129,9 +129,9 @@ _NUMBER: Final = re.compile(r"\[Errno -?\d+\] ?", re.IGNORECASE)
 
 
 def in_words(error: BaseException) -> str:
-    """Return an error in words, with its file: for the system's errors, and whatever is caught beside them.
+    """Return an error in words, with its file: for the system's errors, and others caught beside them.
 
-    ``tests/house.py`` sees to it that none of these is told otherwise.
+    ``tests/house.py`` checks that none of these is worded otherwise.
     """
     named = error.filename if isinstance(error, OSError) else None
     words = in_brief(error)
@@ -146,13 +146,13 @@ def in_brief(error: BaseException) -> str:
 
 
 LONGEST_MISTYPED: Final = 64
-"""Longer words are no misspelling of anything: comparing two takes the square of their length."""
+"""Most letters of a word that can be misspelt: comparing two words takes the square of their length."""
 _ALIKE: Final = 0.6
-"""How like a known word a mistyped one has to be (difflib's ratio)."""
+"""The least similarity of a known word to a mistyped one (difflib's ratio)."""
 
 
 def nearest(word: str, known: Iterable[str], *, alike: float = _ALIKE) -> str | None:
-    """Return the known word that was probably meant by this one, to be suggested; None if none is near."""
+    """Return the known word that was probably meant, as a suggestion; None if none is near."""
     if len(word) > LONGEST_MISTYPED:
         return None
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=alike)
@@ -163,7 +163,7 @@ _MOST_NAMES: Final = 1000
 
 
 def near_file(path: Path) -> str:
-    """Return a suggestion to append to an error about a file that is not there; nothing if none is near."""
+    """Return a suggestion to append to an error about a missing file; nothing if no file is near."""
     try:
         names = [] if path.exists() else os.listdir(path.parent)  # noqa: PTH208 - names are compared
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
 """Removes folders that are no longer needed: now, or later if that fails.
 
-A kernel, a session or a failed start must not wait for a folder that can't be removed at the moment, because
-no file can be opened or code still writes to it. This is the one place that tries again: at growing
-intervals, once when the gateway stops, and at its next start. A folder is first renamed to a name that marks
-it for removal, which takes no open file: nothing mistakes it for one in use, or for user files.
+A kernel, a session or a failed start must not wait for a folder that can't be removed just now, because no
+file can be opened or code still writes to it. Only this module tries again: at growing intervals, once when
+the gateway stops, and at its next start. A folder is first renamed to a name that marks it for removal, which
+takes no open file: so it is never mistaken for one in use, or for user files.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "leftover-"
 PAUSES = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0)
-"""Between attempts to remove a folder; the last one repeats until the gateway ends."""
+"""Seconds between attempts to remove a folder; the last one repeats until the gateway ends."""
 MOST = 1024
-"""Folders that are tried again at the same time."""
+"""Most folders that are tried again at the same time."""
 
 
 def is_leftover(name: str) -> bool:
@@ -36,13 +36,13 @@ def is_leftover(name: str) -> bool:
 
 
 def make_way(path: Path) -> None:
-    """Rename what is at `path` so that the path is free and `sweep` removes it. Raises OSError."""
+    """Rename the entry at `path` so that the path is free and `sweep` removes the entry. Raises OSError."""
     with suppress(FileNotFoundError):
         path.rename(_nameless(path))
 
 
 class Leftovers:
-    """The leftovers of one gateway. `close` it when nothing more is to be removed."""
+    """The leftovers of one gateway. `close` it when nothing more will be removed."""
 
     def __init__(self, pauses: Sequence[float] = PAUSES) -> None:
         self._pauses = pauses
@@ -54,7 +54,7 @@ class Leftovers:
     async def remove(self, *folders: Path) -> None:
         """Remove these folders with everything in them; a missing one is not an error.
 
-        Returns when each has been tried. Those that could not be removed are logged and tried again later.
+        Returns when each has been tried. Folders that could not be removed are logged and tried again later.
         """
         await self._tasks.complete(self._remove_all(folders), "remove folders")
 
@@ -63,7 +63,7 @@ class Leftovers:
         await self.remove(*(folder / name for name in await self._names(folder) if name not in but))
 
     async def sweep(self, *folders: Path) -> None:
-        """At the start: remove from these folders what an earlier gateway could not. Raises as `empty`."""
+        """Remove an earlier gateway's leftovers from these folders, at the start. Raises as `empty`."""
         for folder in folders:
             await self.remove(*(folder / name for name in await self._names(folder) if is_leftover(name)))
 
@@ -72,7 +72,7 @@ class Leftovers:
         return await asyncio.to_thread(os.listdir, folder)
 
     async def gone(self, *folders: Path) -> None:
-        """Return when nothing is left of these folders, which were given to `remove` before."""
+        """Return when these folders, which were given to `remove` before, are completely gone."""
         for former, gone in tuple(self._left.values()):
             if former in folders:
                 await asyncio.shield(gone)

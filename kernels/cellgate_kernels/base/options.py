@@ -1,7 +1,7 @@
-"""Settings that operators may set: the field of a dataclass says all that is known of an option, once.
+"""Settings for operators: the field of a dataclass has all facts about an option, once.
 
-`option` declares such a field. ``cellgate.cli.serve.options`` makes the command line's option and the
-reference's line of it, and reads its value. A field of settings that is declared without it is a constant.
+`option` declares such a field. ``cellgate.cli.serve.options`` makes the command line's option and its line of
+the reference, and reads its value. A field of settings without `option` is a constant.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 KEY = "option"
-"""Of an option among the metadata of its field."""
+"""The key of an option in the metadata of its field."""
 T = TypeVar("T")
 
 
 class Unit(StrEnum):
-    """What a number counts; the values are metavars."""
+    """The unit of a number; the values are metavars."""
 
     BYTES = "SIZE"
     SECONDS = "SECONDS"
@@ -33,7 +33,7 @@ BYTES, SECONDS, DAYS = Unit.BYTES, Unit.SECONDS, Unit.DAYS
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option. See `option`."""
+    """The facts about an option. See `option`."""
 
     name: str
     field: str
@@ -48,7 +48,7 @@ class Option:
 
     @property
     def kind(self) -> type:
-        """The type of what is given; None stands for a number that depends on something else."""
+        """The type of the option's value; None is for a number that depends on another setting."""
         return int if self.default is None else type(self.default)
 
 
@@ -67,7 +67,7 @@ def option(  # noqa: PLR0913 - most by name
     """Declare a field of a dataclass as an option.
 
     `name`: the setting's, if it is not the field's, after the `PREFIX` of a dataclass that has one. `among`:
-    all words that may be given. `absent`: what stands for a default that can't be given, such as 0 for None.
+    all allowed words. `absent`: the word for a default that is no valid value, such as 0 for None.
     """
     metavar = metavar or unit or (Unit.NUMBER if isinstance(default, int | float | None) else "")
     least = 0 if absent == 0 else least

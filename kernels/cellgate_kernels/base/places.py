@@ -1,9 +1,9 @@
-"""Places in the turns of the loop, for work of which a single read can bring thousands of pieces.
+"""Places in the turns of the loop, for work that a single read can bring in thousands of pieces.
 
-Pieces as small as a protocol allows, frames or chunks of one byte, would all be handled that one read brought
-before the loop turns, and all others wait. So whoever handles such pieces asks for a place before each. The
-gateway's listener, programs in sandboxes, their ports, and sessions' proxies have places of their own each;
-kernels' channels have none, because ``sockets`` counts for itself.
+Without places, all pieces of one read, frames or chunks of a single byte, would be handled before the loop
+turns, and all others would wait. So every handler of such pieces takes a place before each. The gateway's
+listener, programs in sandboxes, their ports, and sessions' proxies have separate places; kernels' channels
+have none, because ``sockets`` counts for itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FRAMES_A_TURN: Final = 32
 
 
 class Places:
-    """`most` places in each turn of the loop, for all who ask together, in the order in which they asked."""
+    """At most `most` places in each turn of the loop, given in the order of the calls."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -29,7 +29,7 @@ class Places:
         self._guarded_next = guarded(self._next, "places")
 
     def take(self) -> Awaitable[None] | None:
-        """Take a place in this turn; if there is none left, return what to await for one in a later turn."""
+        """Take a place in this turn; if none is left, return an awaitable for one in a later turn."""
         loop = asyncio.get_running_loop()
         if not self._counts:
             self._counts = True
@@ -42,7 +42,7 @@ class Places:
         return place
 
     def _next(self) -> None:
-        """Begin a turn: those that have waited longest come first."""
+        """Begin a turn: the longest waiting callers come first."""
         left = self._most
         while left and self._waiting:
             place = self._waiting.popleft()

@@ -1,8 +1,8 @@
-"""Opens files without waiting for anybody, and reads small files of the data folder, only regular ones.
+"""Opens files without ever waiting, and reads small, regular files of the data folder.
 
 Anyone who can write to that folder may have put something else in a file's place. Reading a pipe would block
-the gateway before it can even be stopped, and a device has no end. Files of a session's code may be held,
-too, as by a lease: whoever opens one as usual waits for its holder. The caller interprets the bytes.
+the gateway before it can even be stopped, and a device has no end. A session's code may hold its files, too,
+as by a lease: a usual open would wait for the holder. The caller interprets the bytes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from pathlib import Path
 
 
 class NoRegularFile(OSError):
-    """There is a folder, a pipe, a socket or a device in place of a file."""
+    """The path has a folder, a pipe, a socket or a device instead of a file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(errno.EINVAL, "it is no regular file", str(path))
 
 
 AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""With these flags of open(2) nothing waits: what would raises BlockingIOError."""
+"""Flags of open(2) that never wait: they raise BlockingIOError instead."""
 
 
 def open_at_once(name: str, flags: int, *, folder: int | None = None, follow: bool = False) -> int:
-    """Return a descriptor, which the caller closes, of what may be a session's file; the one way to open it.
+    """Return a descriptor, which the caller closes, of a possible session's file; the only way to open one.
 
-    Raises OSError; BlockingIOError if somebody holds the file, so that opening it takes until they let go.
+    Raises OSError; BlockingIOError if the file is held, so that opening it would wait for its holder.
     """
     return os.open(name, flags | AT_ONCE | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
 

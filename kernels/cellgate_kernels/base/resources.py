@@ -18,7 +18,8 @@ GIB = 1024 * MIB
 MOST_BYTES = 1 << 50
 
 HASH_SEED = "0"
-"""For every kernel, so that sets of strings have the same order in a replay as in the recorded run."""
+"""The same for every kernel, so that sets of strings have the same order in a replay as in the recorded run.
+"""
 
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
@@ -42,7 +43,7 @@ def parse_size(value: str | int, *, name: str = "size") -> int:
 
 
 def size_in_units(size: int) -> str:
-    """Return what `parse_size` takes for a number of bytes, in the largest unit that fits: ``512m``."""
+    """Return a number of bytes in `parse_size`'s form, in the largest unit that fits: ``512m``."""
     unit = next((unit for unit in "tgmk" if size and not size % _UNITS[unit]), "")
     return f"{size // _UNITS[unit]}{unit}"
 

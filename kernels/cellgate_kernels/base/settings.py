@@ -1,4 +1,4 @@
-"""Settings of the pool and of containers. Only values: ``pool`` and ``provisioners`` do what they say."""
+"""Settings of the pool and of containers. Only values: ``pool`` and ``provisioners`` apply them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cellgate_kernels.base.options import SECONDS, option
 
 IMAGE = "cellgate/kernel:latest"
 SOCKET = "unix:///var/run/docker.sock"
-"""Where the container engine listens by default."""
+"""The container engine's default address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class PoolSettings:
     """Limits of a pool. Durations in seconds.
 
     `size`, `burst_size`, `tell_interval`: see ``pool``. `claim_timeout`: until a claim's kernel starts.
-    `refill_pause`: how long after a claim the next warm kernel's start is delayed while others are warm. A
-    start would compete for a processor just when the first cell runs.
+    `refill_pause`: the delay of the next warm kernel's start after a claim, while others are warm: a start
+    would compete with the first cell for a processor.
     """
 
     size: int | None = option(

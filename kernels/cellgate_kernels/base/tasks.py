@@ -157,7 +157,7 @@ class Supervisor:
             error = task.exception()
             if error is None or isinstance(error, expected):
                 return
-        if isinstance(error, Exception):  # KeyboardInterrupt and SystemExit end the loop by themselves
+        if isinstance(error, Exception):  # KeyboardInterrupt and SystemExit end the loop without help
             self._tell(name, error, failed, ids)
 
     def _tell(
@@ -234,7 +234,7 @@ async def outcome(task: asyncio.Task[T], cancelled: Callable[[], CellgateError])
 
 
 async def until(condition: Callable[[], bool], progress: asyncio.Event) -> None:
-    """Return when a condition holds, which is looked at whenever `progress` is set."""
+    """Return when a condition holds, which is checked whenever `progress` is set."""
     while not condition():
         progress.clear()
         await progress.wait()

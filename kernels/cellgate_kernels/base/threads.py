@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def work_for(name: str) -> None:
-    """Note whose work the present task has threads do from now on, and the tasks that it starts."""
+    """Set the principal for the thread work of the present task, and of tasks that it starts, from now on."""
     _WHOSE.set(name)
 
 
 class Lane:
-    """A pool of at most `workers` threads, or of `executor`'s; those for whom calls wait take turns.
+    """A pool of at most `workers` threads, or of `executor`'s; principals with waiting calls take turns.
 
     Its queue has no limit: every caller waits for its result, and requests and kernels are limited.
     """
@@ -69,7 +69,7 @@ class Lane:
         return await result
 
     def _done(self, loop: asyncio.AbstractEventLoop, running: Future[T], _: object) -> None:
-        """Free the thread, unless the call's caller was cancelled: it is still at work then."""
+        """Free the thread, unless the call's caller was cancelled: the call is still running then."""
         if running.done():
             self._leave()
         else:
@@ -80,7 +80,7 @@ class Lane:
             loop.call_soon_threadsafe(self._guarded_leave)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Return when a thread is this call's."""
+        """Return when this call has a thread."""
         turn = loop.create_future()
         self._line.add(Claimant(_WHOSE.get()), turn)
         try:
@@ -89,12 +89,12 @@ class Lane:
             if turn in self._line:
                 self._line.remove(turn)
             elif not turn.cancelled():
-                # It had its turn in the same moment.
+                # The call got its turn in the same moment.
                 self._leave()
             raise
 
     def _leave(self, _: object = None) -> None:
-        """Give a thread without work to the next in line."""
+        """Give a free thread to the next call in line."""
         while (turn := self._line.first()) is not None:
             self._line.take(turn)
             if not turn.done():
@@ -114,7 +114,7 @@ class Lane:
 
 
 class ThreadLanes:
-    """The lanes of one gateway; ``channels.frame_log`` has one more.
+    """The lanes of one gateway; ``channels.frame_log`` has a further one.
 
     `cells`: kernels, workspaces and results of cells, a thread for each of the `kernels` that may exist.
     `record`: encoding and hashing of large events. `texts`: decoding and encoding of clients' large texts.

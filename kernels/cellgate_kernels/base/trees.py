@@ -20,18 +20,18 @@ from pathlib import Path
 import msgspec
 
 DEEPEST = 64
-"""Names that a path may have below the folder that is walked; each level holds a descriptor."""
+"""Most names in a path below the walked folder; each level holds a descriptor."""
 MOST = 100_000
-"""Entries that one walk visits."""
+"""Most entries that one walk visits."""
 
 NO_OPEN_FILES = frozenset({errno.EMFILE, errno.ENFILE})
-"""The process or the system has too many open files: that says nothing about a folder, and is temporary."""
+"""The process or the system has too many open files: a temporary fault that says nothing about a folder."""
 
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OURS = stat.S_IRWXU
 _PASSES = 3
-"""How often a folder that code still writes to is processed again."""
+"""Most repeats for a folder to which code still writes."""
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 _GONE = (errno.ENOENT, *_NO_FOLDER)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
@@ -126,7 +126,7 @@ class Walk:
         folder, path, waiting = levels[-1]
         try:
             with os.scandir(folder) as found:
-                # One more than the limit, to notice that there is more.
+                # One more than the limit, to notice further entries.
                 entries = sorted(islice(found, self._left + 1), key=_name) if self._ordered else found
                 for each in entries:
                     if self._left <= 0:
@@ -172,7 +172,7 @@ def open_folder(parent: int | None, name: str) -> int:
 
 
 def _unlock(handle: int) -> int:
-    """Let the owner of a folder read and change it; returns its former mode."""
+    """Let the owner of a folder read and change it; return its former mode."""
     mode = stat.S_IMODE(os.fstat(handle).st_mode)
     if mode & _OURS != _OURS:
         # If the mode can't be changed, the caller's next operation raises its own error.
@@ -225,7 +225,7 @@ def move_entries(source: Path, target: Path) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a folder, even if its owner took away the permission to change it or the folder around it.
+    """Rename a folder, even if its owner removed the permission to change it or its parent.
 
     It has the same mode afterwards. Opens a file only where permissions are restored.
     """
@@ -239,13 +239,13 @@ def rename(source: Path, target: Path) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """List the names in a folder, even if its owner took away the permission to read it."""
+    """List the names in a folder, even if its owner removed the permission to read it."""
     with opened(folder) as descriptor:
         return os.listdir(descriptor)  # noqa: PTH208 - a descriptor
 
 
 def move_entry(old: int, name: str, new: int, new_name: str) -> OSError | None:
-    """Move an entry of an open folder to another; returns why it can't be. A missing one is no error."""
+    """Move an entry of an open folder to another; return the error, if any. A missing one is no error."""
     try:
         os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
     except FileNotFoundError:
@@ -279,7 +279,7 @@ def _move_unlocked(old: int, name: str, new: int, new_name: str, refusal: OSErro
 
 
 def remove(path: Path) -> None:
-    """Remove a folder and everything below it, or whatever else is there; a missing path is not an error.
+    """Remove a folder and everything below it, or any other entry; a missing path is not an error.
 
     Everything that can be removed is removed before the first error is raised.
     """
@@ -363,7 +363,7 @@ def _lift(folder: int, root: int, name: str, fresh: str) -> OSError | None:
 
 
 def _unlink_files(folder: int) -> tuple[list[str], OSError | None]:
-    """Remove everything but folders from a folder. Returns the names of those, and the first error."""
+    """Remove everything but folders from a folder. Return the names of these, and the first error."""
     folders: list[str] = []
     refused: OSError | None = None
     with os.scandir(folder) as entries:

@@ -1,11 +1,11 @@
-"""Whose turn it is: a fair order among claimants that wait for the same thing. Pure.
+"""A fair order of turns among claimants that wait for the same thing. Pure.
 
 Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996), with one turn as the unit of service. The
-claimant whose turn is due first, in a virtual time that the turns move forward, is next; its following turn
-is due later by 1 divided by its weight. What one claimant waits for is served in order of arrival. A claimant
-that was absent is due now, not earlier: being absent earns nothing, and whoever comes new is served after at
-most one turn of each other. One that has just had a turn is due later even if it left in between. Each
-operation takes O(log n) steps for n claimants; `order` takes O(n) before its first item.
+claimant whose turn is due first is next, in a virtual time that advances with the turns; its following turn
+is due later by 1 divided by its weight. One claimant's items are served in order of arrival. A claimant that
+was absent is due now, not earlier: absence earns nothing, and a newcomer is served after at most one turn of
+each other. A claimant that has just had a turn is due later even if it left meanwhile. Each operation takes
+O(log n) steps for n claimants; `order` takes O(n) before its first item.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ T = TypeVar("T", bound=Hashable)
 LEAST_WEIGHT = 0.001
 MOST_WEIGHT = 1000.0
 TURN = 1_000_000
-"""What a turn at weight 1 adds to the virtual time: whole numbers stay exact, however large they grow."""
+"""The virtual time of a turn at weight 1: whole numbers stay exact, however large they grow."""
 MOST_REMEMBERED = 10_000
-"""Absent claimants that have had a turn lately. Beyond so many, the one that is due first is forgotten."""
+"""Most absent claimants, with a recent turn, that are remembered; beyond, the first due one is dropped."""
 SLACK = 16
 """Stale entries that are kept even if few claimants wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """Who takes turns. With `weight` 2 it gets twice the turns of one with weight 1."""
+    """A taker of turns. With `weight` 2 it gets twice the turns of one with weight 1."""
 
     name: str
     weight: float = 1.0
@@ -43,15 +43,15 @@ class Claimant:
 
     @property
     def turn(self) -> int:
-        """The time by which each turn puts off the next one."""
+        """The virtual time by which each turn delays the next one."""
         return round(TURN / self.weight)
 
 
 @dataclass(slots=True)
 class _Line(Generic[T]):
-    """What one claimant waits for. `due`: when its next turn is; among equals, the lowest `joined` is first.
+    """One claimant's waiting items. `due`: when its next turn is; among equals, the lowest `joined` is first.
 
-    `absent_until`: the `due` with which it is among the absent.
+    `absent_until`: its `due` while it is absent.
     """
 
     claimant: Claimant
@@ -72,7 +72,7 @@ class TurnOrder(Generic[T]):
         self._now = 0
         self._lines: dict[str, _Line[T]] = {}
         self._line_of: dict[T, _Line[T]] = {}
-        # An entry that is not its line's any more is stale, and skipped.
+        # An entry that no longer matches its line is stale, and skipped.
         self._waiting: list[tuple[int, int, str]] = []
         self._absent: list[tuple[int, str]] = []
         self._joined = itertools.count()
@@ -85,7 +85,7 @@ class TurnOrder(Generic[T]):
 
     @property
     def claimants(self) -> int:
-        """The number of known claimants: those that wait, and those remembered from their last turns."""
+        """The number of known claimants: waiting ones, and ones remembered from their last turns."""
         return len(self._lines)
 
     def add(self, claimant: Claimant, item: T) -> None:
@@ -103,7 +103,7 @@ class TurnOrder(Generic[T]):
         return None if line is None else next(iter(line.items))
 
     def take(self, item: T) -> None:
-        """Serve an item, which is a turn of its claimant even if it was not the first."""
+        """Serve an item: a turn of its claimant, even if the item was not the first."""
         first = self._first_line()
         assert first is not None
         self._advance(first.due)
@@ -112,14 +112,14 @@ class TurnOrder(Generic[T]):
         self._charge(line)
 
     def remove(self, item: T) -> None:
-        """Let an item wait no longer; no turn was had."""
+        """Remove a waiting item, without a turn."""
         line = self._line_of.pop(item)
         del line.items[item]
         if not line.items:
             self._leave(line)
 
     def served(self, claimant: Claimant) -> None:
-        """Note that a claimant was served without waiting, which is a turn like any other."""
+        """Count a claimant's service without a wait as a turn."""
         line = self._line(claimant)
         line.due = max(line.due, self._now)
         first = self._first_line()
@@ -179,7 +179,7 @@ class TurnOrder(Generic[T]):
             self._leave(line)
 
     def _leave(self, line: _Line[T]) -> None:
-        """Remember an empty line until its claimant would be due as anybody else."""
+        """Remember an empty line until its claimant would be due like a new one."""
         if line.due <= self._now:
             del self._lines[line.claimant.name]
             return

@@ -1,9 +1,9 @@
 """One kernel's four channels on the server's event loop: one reader each, many listeners.
 
-It signs what it sends, checks what it receives, and delivers every message, in order, to the listeners and to
-the follower of the request that it answers. A message over its limit is delivered without its content. A
-large one is read in a thread of ``reception``, and the kernel's other messages wait for it. This is no client
-of the protocol: ``execution`` and the gateway know what a request means. ``kernel`` owns it.
+It signs outgoing messages, checks incoming ones, and delivers every message, in order, to the listeners and
+to the follower of the request that it answers. A message over its limit is delivered without its content. A
+large one is read in a thread of ``reception``, and the kernel's other messages wait for it. It does not
+interpret messages: ``execution`` and the gateway know the meaning of a request. ``kernel`` owns it.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from cellgate_kernels.protocol.waiting_questions import WaitingQuestions
 logger = logging.getLogger(__name__)
 
 _MOST_PROCESSES = 64
-"""Processes of a kernel's whose latest text is known."""
+"""Most processes of a kernel whose latest text is remembered."""
 MOST_RECENT = 256
-"""Messages with output of a kernel's, the latest, whose ids are known."""
+"""Most ids of a kernel's latest messages with output that are remembered."""
 _LONGEST_ID = 200
-"""Characters; longer ids are not remembered."""
+"""Most characters of an id that is remembered."""
 
 Listener = Callable[[Message], None]
 Room = Callable[[Message], int]
-"""How many bytes of a message's content a listener would read; the content itself is not here yet."""
+"""Returns how many bytes of a message's content a listener would read; the content is not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attendant:
-    """Who receives messages, and how. `types`: only these; None for all."""
+    """One listener. `types`: the types that it receives; None for all."""
 
     received: Listener
     sent: Listener | None = None
@@ -67,7 +67,7 @@ class _Attendant:
 
 
 class Fan:
-    """Delivers one kernel's messages to those who listen, without the values that `masker` replaces, if any.
+    """Delivers one kernel's messages to its listeners, with secrets masked by `masker`, if any.
 
     `listeners` are replaced on every change: a message goes to those that were listening when it arrived. If
     one fails, that is logged and counted as one of `failures`, and the others still get the message.
@@ -89,11 +89,11 @@ class Fan:
         types: frozenset[str] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `received` with the kernel's messages, those of these `types`; `sent` with those to it.
+        """Call `received` with the kernel's messages of these `types`, `sent` with those to the kernel.
 
         Listeners run on the loop, must be quick and should not raise; `failed` is called if one does. `room`
-        is asked before a large message is decoded, with its headers only; without it a large message comes
-        with its content unread. Returns a function that stops listening.
+        is called before a large message is decoded, with its headers only; without `room` a large message
+        comes with its content unread. Returns a function that stops listening.
         """
         attendant = _Attendant(received, sent, room, failed, types)
         self.listeners = (*self.listeners, attendant)
@@ -119,25 +119,25 @@ class Fan:
             nonlocal follower
             if follower is not None and self._followers.get(msg_id) is follower:
                 del self._followers[msg_id]
-            # Who follows usually keeps this function. If it kept the follower in turn, the two would form a
-            # cycle, and each cell would leave some thirty objects to the garbage collector.
+            # A follower usually keeps this function. If the function kept the follower in turn, the two would
+            # form a cycle, and each cell would leave some thirty objects to the garbage collector.
             follower = None
 
         return stop
 
     def room(self, message: Message) -> int:
-        """Return how many bytes of a large message's content somebody would read."""
+        """Return how many bytes of a large message's content some listener would read."""
         follower = self._followers.get(message.parent.msg_id)
         asked = self.listeners if follower is None else (*self.listeners, follower)
         fitting = (each for each in asked if each.types is None or message.header.msg_type in each.types)
         most = max((each.room(message) for each in fitting if each.room is not None), default=0)
-        # A secret's value may be anywhere in a text, also where nobody would read it.
+        # A secret's value may be anywhere in a text, even in an unread part.
         return sys.maxsize if self.masker is not None and message.msg_type == "stream" else most
 
     def tell(self, message: Message | None, *, is_masked: bool = False) -> None:
-        """Deliver a message, and before it what it ends the waiting of; None: nothing of it is shown yet.
+        """Deliver a message, after text that was held back for it. None: nothing can be shown yet.
 
-        `is_masked`: what had to be replaced in it was replaced when it was read.
+        `is_masked`: the message was masked when it was read.
         """
         if self.masker is not None and message is not None:
             for earlier in self.masker.before(message):
@@ -148,7 +148,7 @@ class Fan:
             self.deliver(message)
 
     def deliver(self, message: Message) -> None:
-        """Deliver a message to all who are to receive it; an error in one does not affect the others."""
+        """Deliver a message to all its receivers; an error in one does not affect the others."""
         follower = self._followers.get(message.parent.msg_id)
         for listener in self.listeners if follower is None else (*self.listeners, follower):
             if listener.types is not None and message.header.msg_type not in listener.types:
@@ -159,7 +159,7 @@ class Fan:
                 self.note_failure(listener, message, error)
 
     def note_failure(self, listener: _Attendant, message: Message, error: Exception) -> None:
-        """Tell a listener of its failure; the first that nobody is told is logged."""
+        """Report a listener's failure to it; without a callback, the first failure is logged."""
         self.failures += 1
         if listener.failed is not None:
             listener.failed(error)
@@ -174,15 +174,15 @@ class Fan:
             )
 
     def close(self) -> None:
-        """Forget the listeners and followers."""
+        """Remove the listeners and followers."""
         self.listeners = ()
         self._followers.clear()
 
 
 class LastSent:
-    """The ids of the latest messages with output, should the kernel die: what it kept comes after these.
+    """The ids of the latest messages with output: if the kernel dies, the spool continues after them.
 
-    `recent`: those on iopub. `texts`: by process, as ipykernel numbers messages: a cell's forks send some.
+    `recent`: of iopub messages. `texts`: by process, as ipykernel numbers messages: forks of cells send some.
     """
 
     def __init__(self) -> None:
@@ -190,7 +190,7 @@ class LastSent:
         self.texts: dict[str, str] = {}
 
     def note(self, message: Message) -> None:
-        """Remember a message that has come."""
+        """Remember a message that has arrived."""
         msg_id = message.header.msg_id
         if message.channel is not Channel.IOPUB or len(msg_id) > _LONGEST_ID:
             return
@@ -202,7 +202,7 @@ class LastSent:
             self.texts[process] = msg_id
 
     def note_kept(self, messages: Iterable[Message]) -> None:
-        """Remember messages that the kernel had kept, and that were received in another way."""
+        """Remember messages from the kernel's spool, which were received in another way."""
         for message in messages:
             process, _, number = message.header.msg_id.rpartition("_")
             latest = self.texts.get(process, "").rpartition("_")[2]
@@ -211,11 +211,11 @@ class LastSent:
 
 
 class Intake:
-    """Takes what one kernel sends, in order, each message checked and within its limit.
+    """Receives one kernel's messages, in order, each checked and within its limit.
 
-    A large one is read in a thread, and the others wait for it. `received_at`: when something last came, by
-    the loop's clock. Counters: `malformed` messages, and those `passed_over` because they exceed a limit.
-    `all_is_read`: set while no message is being read or waits for that.
+    A large one is read in a thread, and the others wait for it. `received_at`: when bytes last came, by the
+    loop's clock. Counters: `malformed` messages, and those `passed_over` because they exceed a limit.
+    `all_is_read`: set while no message is being read or waits.
     """
 
     def __init__(
@@ -246,10 +246,10 @@ class Intake:
         self._resumed_at = -inf
 
     def receive(self, channel: Channel, frames: list[bytes], left_out: int = 0) -> None:
-        """Take a message as it came from a channel's socket."""
+        """Receive a message from a channel's socket."""
         self.received_at = self._time()
         if self.large.current is None and (channel is Channel.SHELL or channel is Channel.STDIN):
-            # Output that was sent before a reply or a question is received before it.
+            # Receive output that was sent before a reply or a question first.
             self._sockets[Channel.IOPUB].wake()
         if self.large.current is not None:
             self._waiting.append((channel, frames, left_out))
@@ -276,7 +276,7 @@ class Intake:
             self._questions.go_on(self._last_sent.recent)
 
     def _quiet(self) -> float:
-        """Return the seconds for which nothing has come; 0 while something is unread or being read."""
+        """Return the seconds without any message; 0 while one is unread or being read."""
         if self._held_back or self.large.current is not None:
             return 0.0
         return self._time() - max(self.received_at, self._resumed_at)
@@ -297,11 +297,11 @@ class Intake:
             return self._signer.parse(channel, frames)
         self._last_sent.note(routed)
         room = self._fan.room(routed)
-        # Until it is read no other message of this kernel is, to keep their order.
+        # Until it is read, the kernel's other messages wait, to keep their order.
         self.all_is_read.clear()
         for socket in self._sockets.values():
             socket.pause()
-        # And so the masker is used by one thread at a time.
+        # This way only one thread at a time uses the masker.
         mask = None if self._fan.masker is None else self._fan.masker.mask
         self.large.begin(LargeReading(channel, frames, size, mask is not None), room, mask, self._read)
         return None
@@ -318,7 +318,7 @@ class Intake:
         return message
 
     def _read(self, reading: LargeReading, future: Future[Message | None]) -> None:
-        """Deliver a large message that has been read, and those that waited for it."""
+        """Deliver a large message that has been read, and the messages that waited for it."""
         try:
             if future.cancelled() or isinstance(future.exception(), MemoryError):
                 routed = self._signer.route(reading.channel, reading.frames, reading.size)
@@ -369,7 +369,7 @@ class Intake:
             socket.resume()
 
     def close(self) -> None:
-        """Drop what waits, and what is being read."""
+        """Drop the waiting messages, and the one being read."""
         self._waiting.clear()
         self._questions.close()
         self.large.close()
@@ -379,9 +379,9 @@ class Intake:
 class KernelConnection:
     """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`.
 
-    `session`: its identity; a kernel answers the one that asked, also after another gateway has taken over.
-    `owner`: whose code the kernel runs, and whose part of memory its messages take. `prefix`: of the kernel's
-    sockets' paths, if any. `places`: the loop's, for what kernels' programs say, and last words.
+    `session`: its identity; a kernel answers the asking one, even after another gateway has taken over.
+    `owner`: the principal whose code the kernel runs and whose part of memory its messages take. `prefix`: of
+    the kernel's sockets' paths, if any. `places`: the loop's, for output of programs, and last words.
     """
 
     def __init__(
@@ -407,7 +407,7 @@ class KernelConnection:
         self.intake = Intake(
             large, self._reception.policy, self._sockets, self.fan, self.last_sent, kernel_id
         )
-        # What these do is the connection's to others.
+        # Offer these methods of its parts as its own.
         self.listen, self.follow = self.fan.listen, self.fan.follow
         self.pause, self.resume = self.intake.pause, self.intake.resume
         self.show_rest, self.note_received = self.intake.show_rest, self.last_sent.note_kept
@@ -449,15 +449,15 @@ class KernelConnection:
 
     @property
     def masks(self) -> bool:
-        """Whether values of secrets are replaced in what the kernel sends."""
+        """Whether values of secrets are masked in the kernel's messages."""
         return self.fan.masker is not None
 
     def mask(self, masker: MessageMasker) -> None:
-        """Replace values of secrets in all messages from now on, before anybody receives them."""
+        """Mask values of secrets in all messages from now on, before any listener receives them."""
         self.fan.masker = masker
 
     async def tell_undelivered(self, messages: Iterable[Message]) -> None:
-        """Deliver messages that the kernel had kept, after all that did arrive; in turns with others."""
+        """Deliver messages from the kernel's spool, after all that did arrive; in turns with others."""
         await self.intake.all_is_read.wait()
         for message in messages:
             if (place := self.places.take()) is not None:
@@ -465,7 +465,7 @@ class KernelConnection:
             self.fan.tell(message)
 
     async def tell_unsent(self, unsent: Iterable[LastText]) -> None:
-        """Deliver text that the kernel could not send any more, as if it had, after all that it did send."""
+        """Deliver text that the kernel could no longer send, after all text that it did send."""
         await self.tell_undelivered(map(self._message_of, unsent))
         self.show_rest()
 
@@ -488,7 +488,7 @@ class KernelConnection:
                     self.fan.note_failure(listener, message, error)
 
     def request(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> str:
-        """Send a new message of our own; returns its msg_id."""
+        """Send a new message of our own; return its msg_id."""
         message = new_message(channel, msg_type, content, session=self.session)
         self.send(message)
         return message.header.msg_id

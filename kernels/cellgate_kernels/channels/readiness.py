@@ -1,4 +1,4 @@
-"""When a kernel is ready: it has answered, and its iopub messages arrive.
+"""Waits until a kernel is ready: it has answered, and its iopub messages arrive.
 
 It talks to ``connection``; ``launcher`` starts kernels, ``forks`` and ``adopting`` get others.
 """
@@ -21,7 +21,7 @@ KERNEL_INFO_INTERVAL = 0.25
 async def ready(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], channel: Channel = Channel.SHELL
 ) -> dict[str, Any]:
-    """Wait for a kernel_info_reply and the first iopub message; returns the reply's content.
+    """Wait for a kernel_info_reply and the first iopub message; return the reply's content.
 
     ipykernel 7 sends an iopub_welcome upon subscription (JEP 65); for kernels without it the request is
     repeated until its status messages arrive, which proves that the subscription is in place.

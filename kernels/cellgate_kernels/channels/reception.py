@@ -1,12 +1,12 @@
-"""What the connections of all kernels share: limits, a budget of bytes, threads for large messages.
+"""The common parts of all kernels' connections: limits, a budget of bytes, threads for large messages.
 
 A gateway has one. A large message is checked and decoded in a thread of a small separate pool, so that
 neither the loop nor other threads' work waits for it. A decoding thread holds the interpreter, so
 ``structure`` limits how large a message can be. ``connection`` decides which are large.
 
 The worst message takes a thread seconds. So only one message above `LONG_BYTES` is read at a time: the other
-thread is left to the shorter ones. And the kernel that has had the least time is next, so that one that
-rarely sends waits for one message (start-time fair queueing: Goyal, Vin and Cheng, 1996).
+thread is left for shorter ones. The kernel that has used the least time is next, so a kernel that rarely
+sends waits for one message (start-time fair queueing: Goyal, Vin and Cheng, 1996).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _shown = msgspec.json.Decoder(_Shown)
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Share:
-    """One principal's share of the threads. `used`: seconds, including those that it let pass unused."""
+    """One principal's share of the threads. `used`: seconds, including time that it left unused."""
 
     used: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A message to be read. `start`: no less than what had been used when it was queued."""
+    """A message to be read. `start`: at least the share's `used` when the message was queued."""
 
     share: Share
     start: float
@@ -72,21 +72,21 @@ class _Work:
 
     @property
     def due(self) -> float:
-        """The time that its share had used; the message with the least is read next."""
+        """The time that its share had used; the message with the least time is read next."""
         return max(self.start, self.share.used)
 
 
 class Reception:
-    """`policy`: how large messages may be. `budget`: for bytes that are held and can't be used yet.
+    """Limits and threads of reception. `policy`: of messages' sizes. `budget`: for bytes held unused.
 
-    `places`: those in which what programs beside kernels say is handled.
+    `places`: limits how many outputs of programs beside kernels are handled at once.
     """
 
     def __init__(self, caps: OutputCaps | None = None, *, most_held: int | None = None) -> None:
         self.places = Places(FRAMES_A_TURN)
         self.policy = MessagePolicy(OutputCaps() if caps is None else caps)
         largest = max(map(self.policy.most_bytes, Channel))
-        # One message must fit, whatever the caps, and another one while it waits to be read.
+        # One message must fit, whatever the caps, plus another one that waits to be read.
         self.budget = ReceiveBudget() if most_held is None else ReceiveBudget(most_held)
         self.budget.total = max(self.budget.total, 2 * largest)
         self._threads = ThreadPoolExecutor(THREADS, "messages")
@@ -97,7 +97,7 @@ class Reception:
         self._long_is_read = False
 
     def share(self, owner: str) -> Share:
-        """Return the share of all this principal's kernels; a new one for a kernel that is nobody's."""
+        """Return the share of all this principal's kernels; a new one for a kernel without a principal."""
         return self._shares.setdefault(owner, Share()) if owner else Share()
 
     def read(
@@ -109,9 +109,9 @@ class Reception:
         room: int,
         mask: Callable[[Message], Message | None] | None = None,
     ) -> Future[Message | None]:
-        """Read a large message in a thread, as `read_large`, and show what `mask` makes of it.
+        """Read a large message in a thread, by `read_large`, and deliver what `mask` makes of it.
 
-        A kernel has at most one under way. Cancel the future to abandon one that is not being read yet.
+        A kernel has at most one in progress. Cancel the future to abandon one that is not being read yet.
         """
         is_long = sum(map(len, frames)) > LONG_BYTES
         future: Future[Message | None] = Future()
@@ -127,12 +127,12 @@ class Reception:
         return future
 
     def _forget(self, future: Future[Message | None]) -> None:
-        """Drop a message that was abandoned: its bytes must not wait for a thread."""
+        """Drop an abandoned message: its bytes must not wait for a thread."""
         with self._lock:
             self._waiting.pop(future, None)
 
     def _read_waiting(self) -> None:
-        """Read waiting messages, in a thread, while there is one that may be read now."""
+        """Read waiting messages in a thread, while one may be read now."""
         while self._read_next():
             pass
 
@@ -175,14 +175,14 @@ class Reception:
                 self._long_is_read = False
 
     def close(self, *, wait: bool = False) -> None:
-        """End the threads once they have finished the messages being read; with `wait`, return only then."""
+        """End the threads after the messages being read; with `wait`, return only then."""
         for future in tuple(self._waiting):
             future.cancel()
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
 
 class LargeReading:
-    """A large message being read in a thread, where it `is_masked` too; a holder in the budget of all."""
+    """A large message being read in a thread, masked there if `is_masked`; it counts in the budget of all."""
 
     def __init__(self, channel: Channel, frames: Sequence[bytes], size: int, is_masked: bool) -> None:
         self.channel = channel
@@ -192,13 +192,13 @@ class LargeReading:
         self.future: Future[Message | None] | None = None
 
     def give_up(self) -> None:
-        """Don't read it, unless it is being read already."""
+        """Abandon the message, unless it is being read already."""
         if self.future is not None:
             self.future.cancel()
 
 
 Mask = Callable[[Message], Message | None]
-"""Makes of a message what may be shown."""
+"""Returns the part of a message that may be shown."""
 ReadingEnd = Callable[[LargeReading, Future[Message | None]], None]
 
 
@@ -228,7 +228,7 @@ class LargeMessages:
         reading.future.add_done_callback(partial(self._read, reading, end))
 
     def _read(self, reading: LargeReading, end: ReadingEnd, _: Future[Message | None]) -> None:
-        """Called in the thread when it has been read."""
+        """Hand a read message over to the loop; called in the thread."""
         with suppress(RuntimeError):  # the loop is closed
             guarded_end = guarded(self._end, "large message", kernel=self._kernel_id)
             self._loop.call_soon_threadsafe(guarded_end, reading, end)
@@ -244,7 +244,7 @@ class LargeMessages:
             end(reading, future)
 
     def close(self) -> None:
-        """Give up what is being read."""
+        """Abandon the message being read."""
         if self.current is not None:
             self.budget.release(self.current)
             self.current.give_up()
@@ -257,7 +257,7 @@ def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Messag
 
 
 def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:
-    """Return the message with its content decoded; unread when it needs more than `room`, or is too complex.
+    """Return the message with decoded content; unread if it needs more than `room`, or is too complex.
 
     A stream's text is cut at `room` instead. Raises MalformedMessage as `Signer.parse` does.
     """

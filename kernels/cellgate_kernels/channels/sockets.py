@@ -1,8 +1,8 @@
 """One channel's socket to a kernel: a Unix socket, by asyncio itself.
 
-It moves frames and knows nothing of their content: ``connection`` does, and ``zmtp`` of their bytes. libzmq
-can't limit frames by their kind, or what all kernels leave unfinished, before they are received, and its
-thread wakes for every packet and then wakes ours (docs/explanation/architecture.md).
+It moves frames without interpreting them: ``connection`` does, and ``zmtp`` parses their bytes. libzmq can't
+limit frames by kind, or all kernels' unfinished bytes, before they are received, and its thread wakes for
+every packet and then wakes ours (docs/explanation/architecture.md).
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from cellgate_kernels.protocol.messages import Channel
 logger = logging.getLogger(__name__)
 
 Receiver = Callable[[list[bytes], int], None]
-"""Takes the frames of a message, and how many bytes are missing if it was too long."""
+"""Takes the frames of a message, and the number of missing bytes if it was too long."""
 
 MESSAGES_PER_TURN: Final = 64
 BYTES_PER_TURN: Final = 1024 * 1024
 SECONDS_PER_TURN: Final = 0.001
 """One kernel's share of a turn of the loop; enough for all the output of a quick cell."""
 SECONDS_OF_FLOOD: Final = 0.0003
-"""Its share of the turns after one that was not enough, so that its flood costs others little time."""
+"""Its share of the turns after a turn that was too short, so that its flood costs others little time."""
 SECONDS_PER_WAKE: Final = 0.002
 UNSENT_MESSAGES: Final = 1000
-"""As many as libzmq keeps by itself."""
+"""libzmq's own default."""
 UNSENT_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
 _RETRY_SECONDS: Final = 0.015
@@ -57,10 +57,10 @@ _LONGEST_PATH: Final = 107
 
 
 class ChannelSocket(Protocol):
-    """What `connection` needs. Call all methods on the loop's thread; none blocks."""
+    """The socket that `connection` needs. Call all methods on the loop's thread; none blocks."""
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send one message, or keep it until the kernel takes it. Raises KernelDied when too many wait."""
+        """Send one message, or keep it until the kernel accepts it. Raises KernelDied if too many wait."""
 
     def pause(self) -> None:
         """Stop reading, so that further messages wait in the kernel's memory."""
@@ -69,10 +69,10 @@ class ChannelSocket(Protocol):
         """Read again after `pause`."""
 
     def rest(self, seconds: float) -> None:
-        """Read nothing until `wake`, or for `seconds` at most, to read what has arrived by then together."""
+        """Read nothing until `wake`, or for at most `seconds`, to read several messages together."""
 
     def wake(self) -> None:
-        """Read what has arrived, now, whether the socket was resting or not."""
+        """Read all bytes that have arrived, now, whether the socket was resting or not."""
 
     def close(self) -> None:
         """Release everything. The receiver is not called any more."""
@@ -122,7 +122,7 @@ class LocalSocket(ChannelSocket):
         try:
             connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError:
-            # Too many open files at the moment.
+            # Too many files are open just now.
             self._again()
             return
         try:
@@ -139,7 +139,7 @@ class LocalSocket(ChannelSocket):
         self._watch()
 
     def _begin(self) -> None:
-        """Send what waits: the kernel is ready."""
+        """Send the waiting messages: the kernel is ready."""
         self._ready = True
         if self._subscribes:
             self._unsent.appendleft(SUBSCRIPTION)
@@ -199,7 +199,7 @@ class LocalSocket(ChannelSocket):
         self._deliver(SECONDS_PER_TURN)
 
     def _deliver(self, seconds: float = SECONDS_OF_FLOOD) -> None:
-        """Deliver what was read, up to the limits for one turn of the loop."""
+        """Deliver the messages read, up to the limits for one turn of the loop."""
         self._delivery = None
         size, decoder, end = 0, self._decoder, monotonic() + seconds
         for _ in range(MESSAGES_PER_TURN):
@@ -229,7 +229,7 @@ class LocalSocket(ChannelSocket):
             self._cut()
 
     def _leave(self, error: ProtocolError) -> None:
-        """Disconnect from a socket that does not speak as a kernel's does, and log that once."""
+        """Disconnect from a socket that does not speak the kernels' protocol, and log that once."""
         if not self._was_left:
             self._was_left = True
             logger.warning(
@@ -244,7 +244,7 @@ class LocalSocket(ChannelSocket):
         self._again()
 
     def _again(self) -> None:
-        """Try again: soon while the kernel starts, then at growing intervals until it says something."""
+        """Reconnect: soon while the kernel starts, then at growing intervals until it sends something."""
         if self._met:
             self._delay = min(_LONGEST_RETRY, self._delay * 2)
         self._timer = self._loop.call_later(self._delay, guarded(self._connect, "kernel's socket"))
@@ -292,7 +292,7 @@ class LocalSocket(ChannelSocket):
             self._resting = None
             self._watch()
         if self._delivery is not None:
-            # Messages that were read but left for the next turn are older than what made the caller ask.
+            # Messages that were read but left for the next turn are older than the caller's reason to wake.
             self._delivery.cancel()
             self._deliver(SECONDS_PER_WAKE)
         elif self._socket is not None and not self._paused:
@@ -322,8 +322,8 @@ def open_socket(
 ) -> ChannelSocket:
     """Return a socket that connects to a kernel's channel as `identity`, to which input_requests come.
 
-    `most_bytes`: of a message. `budget`: for what all sockets hold of messages that are not complete yet.
-    `most_next`: how long the next frame may be, given those before it; see `Decoder`.
+    `most_bytes`: of a message. `budget`: for incomplete messages of all sockets. `most_next`: the limit of
+    the next frame, given the earlier ones; see `Decoder`.
     """
     path, decoder = socket_path(info, channel), partial(Decoder, most_bytes, budget, most_next)
     if channel is Channel.IOPUB:

@@ -1,8 +1,8 @@
 """Reads a kernel's spool: its cells' messages, in its own folder for a gateway that was away.
 
 ``inside/bootstrap.py`` writes it if CELLGATE_SPOOL names a folder: a ring of files, each entry the five
-signed frames of one message. Code in the kernel can write there too, so no link is followed, only regular
-files are opened, and no more is read than a ring holds. Its process alone signs. Blocking.
+signed frames of one message. Code in the kernel can write there too, so links are never followed, only
+regular files are opened, and at most a ring's bytes are read. Only the kernel's process can sign. Blocking.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Undelivered:
 
 
 def read_spool(folder: Path, key: bytes) -> list[Spooled]:
-    """Return the messages that are left in a kernel's spool, oldest first; none where there is no spool."""
+    """Return the messages in a kernel's spool, oldest first; none without a spool."""
     try:
         with os.scandir(folder) as entries:
             # Limited, because code in the kernel may have made any number of entries.
@@ -67,10 +67,10 @@ def read_spool(folder: Path, key: bytes) -> list[Spooled]:
 
 
 def undelivered(folder: Path, key: bytes, received: Sequence[str], most: int) -> Undelivered:
-    """Return the outputs in the spool of a kernel that has died which were sent and did not arrive.
+    """Return a dead kernel's spooled outputs that were sent and did not arrive.
 
     `received`: the ids of the latest messages that came, in order; `most`: how many are remembered. If there
-    are as many, earlier ones came, too.
+    are so many, earlier ones came, too.
     """
     entries = read_spool(folder, key)
     known = frozenset(received)
@@ -87,7 +87,7 @@ def undelivered(folder: Path, key: bytes, received: Sequence[str], most: int) ->
 
 
 def _read(path: Path) -> bytes:
-    """At most a segment of a regular file; nothing of anything else, or of a file that is gone."""
+    """Return at most a segment of a regular file; nothing of any other or missing file."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return b""
@@ -103,7 +103,7 @@ def _read(path: Path) -> bytes:
 
 
 def _entries(data: bytes, signer: Signer) -> Iterator[Spooled]:
-    """Up to the end, or to what is still being written."""
+    """Yield the entries up to the end, or up to one that is still being written."""
     at = 0
     while at + _ENTRY.size <= len(data):
         before, *sizes = _ENTRY.unpack_from(data, at)

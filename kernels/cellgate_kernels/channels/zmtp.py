@@ -1,7 +1,7 @@
 """ZeroMQ's wire protocol for a client of one local socket: bytes in, messages out, and back.
 
-Pure: ``sockets`` reads and writes. Only what a kernel's own sockets need is here: the NULL mechanism and the
-socket types DEALER and SUB. Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
+Pure: ``sockets`` reads and writes. It has only the parts for a kernel's own sockets: the NULL mechanism and
+the socket types DEALER and SUB. Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cellgate_kernels.base.resources import MIB
 
 MOST_BYTES = 64 * MIB
 MOST_FRAMES = 10_032
-"""A message with more is passed over: code in a kernel can send whatever it likes."""
+"""Most frames of a message; longer ones are passed over, because code in a kernel can send anything."""
 NOT_COPIED = 1024 * 1024
 FRAME_COST = 64
 """Bytes of memory that a frame takes in addition to its content."""
@@ -28,15 +28,15 @@ _MORE, _LONG, _COMMAND = 1, 2, 4
 _SMALL_REST = 64 * 1024
 """A frame with at most this many bytes missing waits in the buffer; a larger one is gathered separately."""
 MOST_IDLE_FRAMES = 1_000_000
-"""Frames one after the other of which nothing is kept; who sends more is no kernel."""
+"""Most frames in a row of which nothing is kept; a peer that sends more is not a kernel."""
 _FRAMES_AT_ONCE = 1024
 _HEAD_FRAMES = 8
 _HEAD_BYTES = 512 * 1024
-"""What is kept of a message that is passed over: its first frames, which say what kind it was."""
+"""Most bytes kept of a message that is passed over: its first frames, which show its kind."""
 
 
 class ProtocolError(CellgateError):
-    """The other side does not speak ZMTP 3 with the NULL mechanism, or says nothing by it."""
+    """The other side does not speak ZMTP 3 with the NULL mechanism, or sends nothing with it."""
 
     reason = "protocol_error"
 
@@ -84,12 +84,12 @@ def _parts(frames: Sequence[bytes]) -> list[bytes]:
 class Decoder:
     """Splits received data into messages. `feed` it, then take messages until there are none.
 
-    A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over as soon as that is known:
-    a frame's length is announced before its bytes. So is one with a frame longer than `most_next` says, given
-    those before it, and one for which the `budget` for unfinished bytes has no room. Frames of such messages
-    and commands are ProtocolErrors when there are more than MOST_IDLE_FRAMES before a message ends.
+    A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over once that is known: a
+    frame's length is announced before its bytes. So is a message with a frame longer than `most_next` allows
+    after the frames before it, and one for which the `budget` for unfinished bytes has no room. More than
+    MOST_IDLE_FRAMES frames of such messages and commands, before a message ends, are a ProtocolError.
 
-    `ready`: whether the other side takes messages. `received`: how many bytes the message had that `next` has
+    `ready`: whether the other side accepts messages. `received`: the bytes of the message that `next` has
     just returned; `left_out`: how many of them were passed over. `more`: whether `next` returned None before
     looking at all the data, to let others have their turn.
     """
@@ -115,7 +115,7 @@ class Decoder:
         self._passed_over = False
         self._idle = 0
         self._held = 0
-        # A large frame: its flags, what is there of it (None: passed over), and how many bytes are missing.
+        # A large frame: its flags, its bytes so far (None: passed over), and how many bytes are missing.
         self._flags = 0
         self._gathered: bytearray | None = None
         self._gathered_size = 0
@@ -209,7 +209,7 @@ class Decoder:
 
     def _add_gathered(self) -> list[bytes] | None:
         flags, self._flags = self._flags, 0
-        # Not copied, which would take time: nothing changes it any more, and it reads like bytes.
+        # Not copied, to save time: nothing changes it any more, and it reads like bytes.
         frame = b"" if self._gathered is None else cast("bytes", self._gathered)
         self._gathered = None
         return self._add(flags, frame, self._gathered_size)
@@ -217,7 +217,7 @@ class Decoder:
     def _add(self, flags: int, frame: bytes, size: int) -> list[bytes] | None:
         """Add a frame of `size` bytes to the message; returns the message if it is complete."""
         if flags & _COMMAND:
-            # A kernel's libzmq sends no PING or the like unless it is configured to.
+            # Unless configured, a kernel's libzmq sends no PING or other commands.
             self.ready = self.ready or frame.startswith(b"\x05READY")
             self._note_idle()
             return None
@@ -270,7 +270,7 @@ class Decoder:
         self._pass_over()
 
     def close(self) -> None:
-        """Drop what is there: no more data will come."""
+        """Drop the buffered data: no more will come."""
         self._budget.release(self)
         self._held = 0
         self._frames, self._gathered = [], None

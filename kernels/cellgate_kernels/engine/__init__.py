@@ -1,1 +1,1 @@
-"""The container engine: its API, its events, containers, images, and removal of what former gateways left."""
+"""The container engine: its API, events, containers and images, and removal of former gateways' leftovers."""

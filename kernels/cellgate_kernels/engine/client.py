@@ -1,6 +1,6 @@
 """Makes the SDK's client of a container engine: the one way to connect to one, for ``engine`` and others.
 
-Blocking. It decides nothing about containers; ``engine.explained`` says in our words what its errors mean.
+Blocking. It decides nothing about containers; ``engine.explained`` translates its errors.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _UNIX = "unix://"
 
 
 def connect(url: str, timeout: float) -> APIClient:
-    """Return a client of the engine at `url`, in the latest version of the API that both know.
+    """Return a client of the engine at `url`, in the latest version of the API that both support.
 
     Raises OSError or DockerException when no engine answers; then nothing is left open. We try first, because
-    the SDK never closes a socket that it can't connect, and errors that are kept keep it.
+    the SDK never closes a socket that it can't connect, and stored errors keep it open.
     """
     if url.startswith(_UNIX):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
@@ -26,5 +26,5 @@ def connect(url: str, timeout: float) -> APIClient:
     try:
         return APIClient(base_url=url, version="auto", timeout=timeout)
     except (ValueError, TypeError, KeyError) as error:
-        # A URL that can't be taken apart, or an answer of something that is no engine.
+        # The URL is malformed, or the answer is not from an engine.
         raise DockerException(f"{url}: {error}") from error

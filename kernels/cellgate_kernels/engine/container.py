@@ -1,7 +1,7 @@
 """The configuration of one kernel's container: a launch, its limits and its isolation in the engine's terms.
 
 Pure: values in, the body of ``POST /containers/create`` out (Docker Engine API 1.41 and later). ``engine``
-sends it, ``docker`` decides on the launch. Everything that is not set here has the engine's default.
+sends it, ``docker`` decides on the launch. Other fields have the engine's defaults.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ WORKSPACE = "/workspace"
 INSTANCE_LABEL = "org.cellgate.instance"
 KERNEL_LABEL = "org.cellgate.kernel"
 PRINCIPAL_LABEL = "org.cellgate.principal"
-"""Of a container that holds kernels of one principal."""
+"""The label of a container that holds kernels of one principal."""
 
 IMAGE_USER = (1000, 1000)
 """The uid and gid of kernels if the gateway runs as root; otherwise they run as the gateway's user."""
 
 OPEN_FILES = 4096
 GVISOR_THREADS = 192
-"""What gVisor's own threads add to the tasks of a container; without this allowance it aborts."""
+"""The tasks of gVisor's own threads in a container; without this allowance gVisor aborts."""
 
 KEPT_BYTES = 5 * 4 * 1024 * 1024 + FILES_BYTES
-"""What a kernel keeps beside its sockets: the spool (``inside/bootstrap.py``), which is a ring and the next
-segment, and the text that was not sent."""
+"""A kernel's files beside its sockets: the spool (``inside/bootstrap.py``), with the next segment, and unsent
+text.
+"""
 
-# What the engine hides by default besides names in /proc: all of it, because a list here replaces its own.
+# Paths that the engine hides by default besides names in /proc: a list here replaces its own.
 _HIDDEN = ("/sys/firmware", "/sys/devices/virtual/powercap")
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
@@ -52,7 +53,7 @@ LOG_BYTES = 64 * 1024  # per file, of two
 
 
 def mounts_in_workspace(settings: ContainerSettings) -> bool:
-    """Return whether one of the mounts is within the workspace, by the names that we know."""
+    """Return whether one of the mounts is within the workspace, by the known names."""
     targets = (Path(words.partition(":")[2].partition(":")[0]) for words in settings.mounts)
     return any(target.is_relative_to(name) for target in targets for name in (WORKSPACE, *OTHER_NAMES))
 
@@ -109,10 +110,10 @@ def shared_config(
     settings: ContainerSettings,
     limits: ResourceLimits,
 ) -> dict[str, Any]:
-    """Return the same, for a container of several kernels: with these folders instead of those of one kernel.
+    """Return the body for a container of several kernels: with these folders instead of one's.
 
-    Each is here, there, and whether kernels may write to it. `limits` are those of one kernel: as it may
-    leave files in memory when it ends, what the container has for them is no larger than for one.
+    Each has its path here, its path there, and whether kernels may write to it. `limits` are those of one
+    kernel: an ended kernel may leave files in memory, so their limit is no larger than for one.
     """
     mounts = [_bind(str(source), target, writable=writable) for source, target, writable in binds]
     host = {
@@ -120,7 +121,7 @@ def shared_config(
         "Mounts": [*mounts, *map(_extra_mount, settings.mounts)],
         **_in_memory(limits),
     }
-    # Nothing is ever written where a kernel in a container of its own has its files.
+    # Nothing is ever written to the working folder of an unshared kernel.
     return {**config, "WorkingDir": "/", "HostConfig": host}
 
 

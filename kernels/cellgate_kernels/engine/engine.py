@@ -1,9 +1,9 @@
 """One Docker engine as the event loop sees it: calls that do not block, containers whose end is a future.
 
 The SDK's calls run in a few threads that an `Engine` owns, and one more reads the engine's events: nothing
-polls. Containers carry the label of one gateway (`instance`); those of others are never touched, and unknown
+polls. Containers carry the label of one gateway (`instance`); other gateways' are never touched, and unknown
 ones with our label are removed. When the engine goes away its containers may live on (live-restore): the
-events thread reconnects, and the containers that exist are then compared with those that should.
+events thread reconnects, and the existing containers are then compared with the expected ones.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CALL_TIMEOUT = 60.0
 THREADS = 4
 LOG_TAIL_BYTES = 8 * 1024
 REMOVAL_PAUSES = (0.5, 2.0, 10.0, 60.0, 300.0)
-"""Between attempts to remove a container. Any left are removed when the gateway stops or next starts."""
+"""Seconds between attempts to remove a container. The gateway's stop or next start removes the rest."""
 MOST_LEFT = 1024
 _TAR_OVERHEAD = 10 * 1024  # bytes that a tar of one file has before the file's
 
@@ -65,7 +65,7 @@ Result = TypeVar("Result")
 class Container:
     """One kernel's container. `exited` completes when all its processes are gone, `starting` when it runs.
 
-    `workspaces`: how many of them are in it, at the moment. `has_disk`: whether its files are watched here.
+    `workspaces`: returns the present number of them inside. `has_disk`: whether its files are watched here.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Engine:
         self, url: str = SOCKET, instance: str | None = None, *, spared: Collection[str] = ()
     ) -> None:
         self.url = url
-        # Containers of ours that are neither managed nor removed: to be adopted, or left for the next start.
+        # Our containers that are neither managed nor removed: to be adopted, or left for the next start.
         self._spared = set(spared)
         self.instance = instance or secrets.token_hex(16)
         self.processors = 1.0
@@ -109,7 +109,7 @@ class Engine:
 
     @property
     def answers(self) -> bool:
-        """Whether the engine is there, as far as its stream of events shows."""
+        """Whether the engine answers, as far as its stream of events shows."""
         return self._events is not None and self._events.connected
 
     async def open(self) -> None:
@@ -179,7 +179,7 @@ class Engine:
     def launch(self, launch: Launch, config: dict[str, Any], *, watch: bool = True) -> Container:
         """Start creating and starting a container; `starting` ends when it runs, or with the error.
 
-        The caller must also `end` it. `watch`: whether it is ended when its files are too large.
+        The caller must also `end` it. `watch`: whether the container is ended when its files are too large.
         """
         if self._closed:
             raise BackendUnavailable("The gateway is shutting down.")
@@ -194,13 +194,13 @@ class Engine:
         return self._manage(name, launch, lambda: self.call(_inspect_running, name))
 
     def detach(self, container: Container) -> None:
-        """Stop managing it, and leave it running when this gateway ends."""
+        """Stop managing the container, and leave it running when this gateway ends."""
         self._spared.add(container.name)
         self._disks.discard(container.watched)
         self._containers.pop(container.name, None)
 
     async def reap(self) -> None:
-        """Remove containers that were spared and not adopted."""
+        """Remove the spared containers that were not adopted."""
         self._spared.clear()
         await self._compare()
 
@@ -250,7 +250,7 @@ class Engine:
         await asyncio.shield(container.starting)
 
     def end(self, container: Container, fate: KernelExit | None = None) -> None:
-        """Start killing and removing a container, even one that is still starting. `fate` says why."""
+        """Start killing and removing a container, even one that is still starting. `fate`: its cause."""
         if container.ending is None:
             container.fate = fate
             self._disks.discard(container.watched)
@@ -258,10 +258,10 @@ class Engine:
 
     @staticmethod
     async def explain_kill(container: Container) -> KernelExit | None:
-        """Return the end of a kernel in a running container for want of memory; None for other ends."""
+        """Return the end of a kernel in a running container for lack of memory; None for other ends."""
         if not await _soon(container.out_of_memory):
             return None
-        # The next may have another reason.
+        # The next end may have another cause.
         container.out_of_memory.clear()
         return out_of_memory(container.launch.limits.memory)
 
@@ -295,17 +295,17 @@ class Engine:
         try:
             await self.call(_remove, container.name)
         except CellgateError as error:
-            # It is unknown from now on, and removed when the engine answers again.
+            # The container is unknown from now on, and removed when the engine answers again.
             logger.warning("A container could not be removed: %s", error.message)
             container.fate = container.fate or _ENGINE_LOST
             self._remove_later(container.name)
         finally:
-            # Also after an internal error: waiters must see an end.
+            # Needed also after an internal error: waiters must see an end.
             self._containers.pop(container.name, None)
             self._finish(container, _KILLED)
 
     def _remove_later(self, name: str) -> None:
-        """Try removing again: too many open files kept the engine from being asked."""
+        """Try removing again: with too many open files, the engine could not be called."""
         if self._closed or len(self._left) >= MOST_LEFT:
             return
         self._left[name] = self._leaving.start(self._insist(name), f"remove {name}")
@@ -336,7 +336,7 @@ class Engine:
         container = self._containers.get(name)
         if action == "create":
             if container is None and name not in self._spared and not self._closed:
-                # An earlier run of this gateway asked for it and ended before it was created.
+                # An earlier run of this gateway requested it and ended before it was created.
                 self._own(self.call(_remove, name))
             return
         if container is None or container.exited.done():
@@ -350,7 +350,7 @@ class Engine:
             self._own(self._bury(container, code))
 
     async def _bury(self, container: Container, code: int) -> None:
-        """Find out why a container ended on its own, then remove it."""
+        """Find the cause of a container's own end, then remove the container."""
         ended = KernelExit.of_shell_code(code)
         try:
             state = (await self.call(APIClient.inspect_container, container.name))["State"]
@@ -371,7 +371,7 @@ class Engine:
             self.end(container, fate)
 
     async def files_given(self, container: Container) -> None:
-        """Allow what is in the workspace now, even over the limit."""
+        """Allow the present files of the workspace, even over the limit."""
         if container.watched is not None:
             await self._disks.files_given(container.watched)
 

@@ -24,7 +24,7 @@ from cellgate_kernels.specs.environments import OWN, environment_of, start_up_fi
 
 RECIPE = "Dockerfile.kernel"
 MATERIAL = ("inside/uv.txt", "specs/uv_command.py", "specs/compile_packages.py")
-"""The files that the recipe copies, but for the list of packages and the start-up files."""
+"""The files that the recipe copies, besides the list of packages and the start-up files."""
 
 _LABEL = "org.cellgate.environment"
 
@@ -37,7 +37,7 @@ _TELLING = re.compile(
 def build_image(
     url: str, tag: str, progress: Callable[[str], None], *, requirements: Path, base_image: str = ""
 ) -> str:
-    """Build the kernel image of the packages in `requirements` and name it `tag`; returns its id.
+    """Build the kernel image with the packages in `requirements`, name it `tag`, and return its id.
 
     `base_image` replaces the recipe's own. `progress` gets lines. Raises BackendUnavailable.
     """
@@ -72,7 +72,7 @@ def build_image(
 
 
 def built_of(url: str, tag: str) -> str | None:
-    """Return the environment an image was built of, `OWN`, or None. Raises BackendUnavailable."""
+    """Return the source environment of an image, `OWN`, or None. Raises BackendUnavailable."""
     client = _client(url)
     try:
         labels = client.inspect_image(tag)["Config"].get("Labels") or {}
@@ -97,7 +97,7 @@ def _list_name(requirements: Path) -> str:
 
 
 def build_context(requirements: Path) -> io.BytesIO:
-    """Return the recipe and its material as the tar file that the builder takes."""
+    """Return the recipe and its material as a tar file for the builder."""
     package = Path(__file__).parents[1]
     copied = [*(package / name for name in MATERIAL), *start_up_files()]
     files = {f"kernels/{package.name}/{path.relative_to(package)}": path for path in copied}

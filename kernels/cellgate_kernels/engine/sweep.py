@@ -1,7 +1,7 @@
 """Removes all containers of a gateway that has no time left: one blocking call with a time limit.
 
-The orderly way is ``Engine.close``. This is for a process that is about to end: it uses none of the engine's
-threads and tasks, nor the loop, which may be the part that hangs.
+The orderly way is ``Engine.close``. This is for a process that is about to end: it uses neither the engine's
+threads and tasks nor the loop, which may be the part that hangs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cellgate_kernels.engine.container import INSTANCE_LABEL
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Containers that are removed at the same time: more would not be faster."""
+"""Containers that are removed at the same time: a higher number would not be faster."""
 
 
 def sweep(url: str, instance: str, seconds: float) -> bool:
-    """Remove containers of `instance` at `url`; return whether none is left, in twice the time."""
+    """Remove containers of `instance` at `url`; return whether none is left, within twice `seconds`."""
     deadline = time.monotonic() + seconds
     try:
         client = connect(url, seconds)

@@ -1,7 +1,7 @@
-"""Experience with zygotes in containers: which kinds work, which are not tried again before when.
+"""Experience with zygotes in containers: which kinds work, and when a failed kind may be tried again.
 
 A kernelspec whose zygote failed gets containers of one kernel each for some minutes. ``shared_containers``
-starts the zygotes and reports here how they fared. Nothing is kept beyond this process.
+starts the zygotes and reports the outcome here. Nothing is kept beyond this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER = 300.0
 RETRY_SOON = 20.0
-"""Seconds before a zygote of a kind that failed is tried again; the shorter for a cause that may pass."""
+"""Seconds before a failed kind of zygote is tried again, if the cause may pass soon."""
 _MOST_TOLD = 100
 _MOST_FAILED = 100
 
@@ -39,7 +39,7 @@ class ForkTrials:
     def forks(self, kernelspec: str, limits: ResourceLimits | None = None) -> bool:
         """Return whether kernels of this kernelspec are forked, as far as is known.
 
-        With these limits: a client may have chosen some with which no zygote works. Without: any.
+        With limits: a client may have chosen ones with which no zygote works. Without: for any limits.
         """
         if limits is not None:
             return not self.why_not((kernelspec, limits))
@@ -48,12 +48,12 @@ class ForkTrials:
         )
 
     def why_not(self, kind: Kind) -> str:
-        """Return why no kernel of this kind is forked for the time being; empty if some may be."""
+        """Return why no kernel of this kind is forked at present; empty if some may be."""
         why, until = self._failed.get(kind, ("", 0.0))
         return why if asyncio.get_running_loop().time() < until else ""
 
     def check(self, kernelspec: str, changed: Sequence[str]) -> None:
-        """Raise NotForked for variables known to be read by an interpreter before it forks."""
+        """Raise NotForked for variables that an interpreter is known to read before it forks."""
         for name in changed:
             if is_read_early(name) or name in self._read.get(kernelspec, frozenset()):
                 raise NotForked(f"the variable {name} was read before the fork")
@@ -64,7 +64,7 @@ class ForkTrials:
         self._failed.pop(kind, None)
 
     def failed(self, kind: Kind, why: str, retry_after: float = RETRY_AFTER) -> None:
-        """Note that no zygote of this kind works, for the time being."""
+        """Note that no zygote of this kind works at present."""
         self._failed.pop(kind, None)
         while len(self._failed) >= _MOST_FAILED:
             del self._failed[next(iter(self._failed))]
@@ -72,7 +72,7 @@ class ForkTrials:
         self.tell(why, logging.WARNING)
 
     def tell(self, why: str, level: int = logging.INFO) -> None:
-        """Say once why kernels get containers of their own."""
+        """Log once why kernels get containers of their own."""
         if why not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(why)
             logger.log(level, "A kernel gets a container of its own, as others may: %s", why)

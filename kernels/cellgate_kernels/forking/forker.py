@@ -1,9 +1,9 @@
-"""What forks kernels for us, at the other end of a socket, and the kernels that it has forked.
+"""The process that forks kernels, at the other end of a socket, and the kernels that it has forked.
 
-A `Forker` is a zygote as the gateway sees it once it runs, wherever that is: ``server`` has those in
-sandboxes, ``shared_containers`` those in containers. It sends requests, each with one end of a connection to
-the child, and describes the kernel to the child. A `ForkedChild` is such a child, which is watched and ended
-by its pidfd. A descriptor that nobody waits for is closed, and never signalled: it may be anything.
+A `Forker` is the gateway's view of a running zygote, wherever it runs: ``server`` has the ones in sandboxes,
+``shared_containers`` the ones in containers. It sends requests, each with one end of a connection to the
+child, and describes the kernel to the child. A `ForkedChild` is such a child, which is watched and ended by
+its pidfd. A descriptor without a waiter is closed, and never signalled: it may be anything.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ _STATUS_TIMEOUT = 1.0
 
 _ANSWER_BYTES = 1024
 _OK, _WITH_NAMES = b"ok", b"ok, with names"
-"""What a child answers that is as it was described, and one that has taken the names of a workspace."""
+"""The answers of a child that matches its description, the second with the names of a workspace."""
 
 
 class Outer(Protocol):
-    """What a zygote runs in."""
+    """The environment in which a zygote runs."""
 
     @property
     def exited(self) -> asyncio.Future[KernelExit]:
         """Completed when it has ended, and with it all that was forked there."""
 
     def kill(self) -> None:
-        """End it, with all that was forked there."""
+        """End it, with all processes forked there."""
 
     def log_tail(self) -> str:
         """Return the end of the zygote's stderr, as far as it is known."""
@@ -86,8 +86,8 @@ class Outer(Protocol):
 class Forker:
     """One zygote process, and the children that it has forked.
 
-    `outer`: what it runs in. `control`: our end of the connection to it, which this closes. `common`: the
-    variables that it was started with. It is in use from `start` until `retire`.
+    `outer`: where it runs. `control`: our end of the connection to it, which this closes. `common`: the
+    variables with which it was started. It is in use from `start` until `retire`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Forker:
         self._children: dict[int, ForkedChild] = {}
         self._retired = False
         self.forked = 0
-        """How many kernels it has been asked to fork."""
+        """The number of forks requested from it."""
         self._heard = 0
         self.since = self._loop.time()
         self._loop.add_reader(control, self._guard(self._receive))
@@ -115,7 +115,7 @@ class Forker:
         return guarded(callback, "zygote", self._broke)
 
     def _broke(self, error: Exception) -> None:
-        """End the zygote after an internal error: nothing is known for sure any more."""
+        """End the zygote after an internal error: its state is unknown."""
         if self._control.fileno() >= 0:
             self._loop.remove_reader(self._control)
         self.kill()
@@ -136,7 +136,7 @@ class Forker:
         return self._read_variables
 
     async def _begin(self, orders: bytes) -> Ready:
-        """Give it its orders, and wait until it has followed them. Raises NotForked."""
+        """Send its orders, and wait until it has followed them. Raises NotForked."""
         self._control.send(orders)
         ready = await self._ready
         if ready.threads != 1:
@@ -148,7 +148,7 @@ class Forker:
         return ready
 
     def check_variables(self, env: Mapping[str, str]) -> None:
-        """Raise NotForked if a kernel has another value of a variable that has been read already."""
+        """Raise NotForked if a kernel has another value for a variable that was read already."""
         for name in sorted(self._common.keys() | env.keys()):
             if self._common.get(name) != env.get(name) and (
                 name in self._read_variables or is_read_early(name)
@@ -166,7 +166,7 @@ class Forker:
     ) -> None:
         """Fork a kernel, which is added to `made` as soon as it exists. Raises NotForked.
 
-        `further`: descriptors for it. `scratch`: a folder that the zygote is to remove after its end.
+        `further`: descriptors for it. `scratch`: a folder that the zygote must remove after its end.
         """
         number = self.forked
         self.forked += 1
@@ -217,17 +217,17 @@ class Forker:
             raise
 
     def _check_child(self, pidfd: int) -> None:
-        """Raise NotForked or OSError unless this may be a child of the zygote's."""
+        """Raise NotForked or OSError unless the descriptor may be a child of the zygote."""
 
     def _doubt(self, why: str) -> None:
-        """Retire the zygote, which has named a child that can't be one."""
+        """Retire the zygote, which has named an impossible child."""
         self.retire(why)
 
     def _new_child(self, pidfd: int, cgroup: Cgroup | None, limits: ResourceLimits) -> ForkedChild:
         return ForkedChild(pidfd, cgroup, limits.memory, self._tasks)
 
     async def _request_child(self, number: int, door: socket.socket, scratch: str) -> int | None:
-        """Have a child of this number forked; `door` is its end of the connection.
+        """Have a child with this number forked; `door` is the child's end of the connection.
 
         Returns its pidfd; None if there is none, which puts the zygote in doubt.
         """
@@ -277,7 +277,7 @@ class Forker:
         return ()
 
     def _take(self, descriptors: list[int]) -> bool:
-        """Take those that came when it was ready out of the list; returns whether they are as expected."""
+        """Take the descriptors that came with `Ready` out of the list; return whether they are expected."""
         return not descriptors
 
     def _receive(self) -> None:
@@ -311,7 +311,7 @@ class Forker:
                 self._ready.set_result(what)
             case ForkSuccess(number) if len(descriptors) == 1 and number < self.forked:
                 answer = self._waiting.get(number)
-                # Where nobody waits any more, the child ends as it finds its connection closed.
+                # Without a waiter, the child ends as it finds its connection closed.
                 if answer is not None and not answer.done():
                     answer.set_result(descriptors.pop())
             case ForkRefusal(number, why) if number in self._waiting:
@@ -325,7 +325,7 @@ class Forker:
                 raise NotForked("the zygote said what nobody had asked for")
 
     def retire(self, why: str) -> None:
-        """Fork no more; when the last child has ended, so does this. Idempotent."""
+        """Fork no more; end the zygote after its last child. Idempotent."""
         if not self._retired:
             self._retired = True
             logger.info("A zygote is given up after %d forks: %s", self.forked, why)
@@ -367,7 +367,7 @@ def is_read_early(name: str) -> bool:
 
 @dataclass(slots=True)
 class _Fate:
-    """What is known of a child's end. `given`: how we said that it ends; `killed`: whether we ended it.
+    """The facts about a child's end. `given`: the end that we announced; `killed`: whether we ended it.
     `status`: see `KernelExit.of_shell_code`, negative for a signal.
     """
 
@@ -436,7 +436,7 @@ class ForkedChild:
         return out_of_memory(self._memory) if await self._ran_out_of_memory() else None
 
     async def _ran_out_of_memory(self) -> bool:
-        """Return whether the system ended a process for want of memory, unexplained by an end so far."""
+        """Return whether the system ended a process for lack of memory and no earlier end explains that."""
         if self._cgroup is None:
             return False
         known = self._memory_kills
@@ -472,10 +472,10 @@ class ForkedChild:
             self.exited.set_result(ended)
 
     async def _clear(self) -> None:
-        """End what is left of it: nothing, if it was the first process of a pid namespace."""
+        """End remaining processes: there are none, if it was the first process of a pid namespace."""
 
     async def _seal(self) -> None:
-        """Keep others from its files: nobody else sees them, if it had a mount namespace of its own."""
+        """Close its files to others, which can't see them if it had a mount namespace of its own."""
 
     def _explained(self) -> KernelExit:
         if self._fate.given is not None:
@@ -484,7 +484,7 @@ class ForkedChild:
         return KernelExit.of_shell_code(status) if status >= 0 else KernelExit.of_returncode(status)
 
     def _lost(self, error: Exception) -> None:
-        """Tell an end after an internal error to all that wait for it."""
+        """Report an end after an internal error to all waiters."""
         self.log.close()
         if not self.exited.done():
             self.exited.set_result(self._explained())

@@ -1,4 +1,4 @@
-"""One kernel's process among several in a sandbox, as their keeper tells of it: how it ended, and a kill.
+"""One kernel's process among several in a sandbox, by its keeper's reports: its end, and a way to kill it.
 
 A connection to the keeper for each kernel, which works from a gateway in a container too: no process id of
 this machine is needed. ``programs`` has the protocol; ``inside/programs.py`` is the keeper's half.
@@ -16,13 +16,13 @@ from cellgate_kernels.launch.backend import KernelExit
 
 
 class Kept:
-    """A kernel's process as its keeper tells of it. Made by `keep`; `close` it."""
+    """A kernel's process, as its keeper reports it. Made by `keep`; `close` it."""
 
     def __init__(self, program: Program, tasks: Supervisor) -> None:
         self.pid = program.pid
         """The process's number in its own PID namespace."""
         self.ended: asyncio.Future[KernelExit | None] = asyncio.get_running_loop().create_future()
-        """Completed with how it ended; with None if the keeper is gone."""
+        """Completed with the kind of its end; with None if the keeper is gone."""
         self._program = program
         self._waiting = tasks.start(self._wait(), f"end of kernel process {program.pid}")
 
@@ -41,7 +41,7 @@ class Kept:
         self._program.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Listen to the keeper no more; `ended` is never completed then."""
+        """Stop listening to the keeper; `ended` is never completed then."""
         self._waiting.cancel()
 
 
@@ -51,9 +51,9 @@ def _exit(told: ProgramExit) -> KernelExit:
 
 
 async def keep(path: str, pid: int, tasks: Supervisor, *, held: bool = False) -> Kept:
-    """Listen to the keeper whose socket is at `path`, for a kernel of this pid in its own namespace.
+    """Listen to the keeper whose socket is at `path`, for a kernel with this pid in its own namespace.
 
-    A branch becomes one of its kernels by this, and a `held` fork does not. Raises InvalidInput if there is
-    no such process, KernelDied if nobody answers.
+    This makes a branch one of the keeper's kernels, but not a `held` fork. Raises InvalidInput if there is no
+    such process, KernelDied if the keeper does not answer.
     """
     return Kept(await keep_kernel(path, pid, held=held), tasks)

@@ -1,8 +1,8 @@
-"""What the gateway and a zygote say to each other; ``inside/zygote.py`` is the other end.
+"""The messages between the gateway and a zygote; ``inside/zygote.py`` is the other end.
 
-Over the control socket: orders once, then requests for forks; back come typed messages, limited in size. Over
-the connection to each child, which the zygote passes on without reading it: the description of one kernel, of
-which the zygote learns nothing. Pure.
+Over the control socket: orders once, then requests for forks; typed messages of limited size come back. Over
+the connection to each child, which the zygote passes on unread: the description of one kernel, which the
+zygote never sees. Pure.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from cellgate_kernels.walls.mounts import Bind, Devices, Folder, Hidden, Memory,
 
 LENGTH = struct.Struct(">I")
 MOST_BYTES = 256 * 1024
-"""The most that a message of a zygote may have."""
+"""Most bytes of a zygote's message."""
 MOST_DESCRIPTORS = 4
 
 
 class NotForked(CellgateError):
-    """This kernel can't be forked; it is started cold. The message says why."""
+    """This kernel can't be forked; it is started cold. The message gives the reason."""
 
     reason = "not_forked"
 
@@ -33,8 +33,8 @@ class NotForked(CellgateError):
 class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="kind"):
     """It has loaded its modules. Comes with its view of the sessions' folders.
 
-    `asked`: the variables that were read while it did. `reserved`: bytes of memory that its children share.
-    `private`: a file that it has loaded and that other users can't read, if there is one.
+    `asked`: the variables that were read meanwhile. `reserved`: bytes of memory that its children share.
+    `private`: a loaded file that other users can't read, if there is one.
     """
 
     asked: list[str]
@@ -45,13 +45,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="kind"):
 
 
 class ForkSuccess(msgspec.Struct, frozen=True, tag="forked", tag_field="kind"):
-    """There is a child. Comes with its pidfd."""
+    """A child was forked. Comes with its pidfd."""
 
     number: int
 
 
 class ForkRefusal(msgspec.Struct, frozen=True, tag="refused", tag_field="kind"):
-    """There is none."""
+    """No child was forked."""
 
     number: int
     why: str
@@ -89,15 +89,15 @@ def orders(sessions: Sequence[str], mounts: Iterable[Step], folder: str, modules
 
 
 def request(number: int, scratch: str = "") -> bytes:
-    """Ask for a fork. `scratch`: a folder that the zygote is to remove after its end, if it has one."""
+    """Encode a request for a fork. `scratch`: a folder that the zygote must remove after its end, if any."""
     return json.dumps({"number": number, "scratch": scratch} if scratch else {"number": number}).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """One kernel, as its child reads it.
+    """The description of one kernel for its child.
 
-    `mounted`: how many detached mounts come with it. `user`: its id within; `uid`: the one that it has in the
+    `mounted`: the number of detached mounts that come with it. `user`: its id within; `uid`: its id in the
     zygote's user namespace. `filter`: of system calls.
     """
 
@@ -114,7 +114,7 @@ class Description:
     def encoded(self, source_of: Callable[[str], str | int]) -> bytes:
         """Encode the request as JSON.
 
-        `source_of` says where the child finds a folder or file of the host: a path, or the number of a
+        `source_of` returns where the child finds a folder or file of the host: a path, or the number of a
         detached mount. Raises NotForked.
         """
         return json.dumps(

@@ -1,12 +1,13 @@
-"""The fork server: zygotes, and the kernels that they fork, as the gateway sees them.
+"""The fork server: the gateway's view of zygotes, and of the kernels that they fork.
 
-A zygote (``inside/zygote.py``) is an interpreter in a sandbox of its own that has loaded what kernels need.
-There is one for each `ZygoteLineage`: a kernelspec with what all its kernels have in common. It is replaced
-after a number of forks, after some time, and at the first doubt; then it ends with its last kernel.
+A zygote (``inside/zygote.py``) is an interpreter in a sandbox of its own that has loaded the modules of
+kernels. There is one for each `ZygoteLineage`: a kernelspec with the common parts of all its kernels. It is
+replaced after a number of forks, after some time, and at the first doubt; then it ends with its last kernel.
 
-What can't be forked faithfully is not forked: `ForkServer.fork` raises NotForked, and the caller starts the
-kernel cold: for variables that the interpreter or the loaded modules have read already, for libraries that
-start threads when loaded, for folders that the zygote's sandbox lacks. Nothing here blocks the loop.
+Kernels that can't be forked faithfully are not forked: `ForkServer.fork` raises NotForked, and the caller
+starts the kernel cold. Reasons are variables that the interpreter or the loaded modules have already read,
+libraries that start threads when loaded, and folders that the zygote's sandbox lacks. Nothing here blocks the
+loop.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ from cellgate_kernels.walls.seccomp import sandbox_filter
 logger = logging.getLogger(__name__)
 
 MODULES = ("numpy", "pandas", "matplotlib.pyplot", "matplotlib_inline.backend_inline")
-"""What a zygote loads, where it is installed. They start no threads, and look for no shell when they are
-imported, except pyplot, for which ``inside/zygote.py`` compensates."""
+"""Modules that a zygote loads, where installed. They start no threads, and look for no shell on import,
+except pyplot, for which ``inside/zygote.py`` compensates.
+"""
 
 BOOTSTRAP = "bootstrap.py"
 # Named and explained in inside/bootstrap.py and inside/keeper.py.
@@ -81,7 +83,7 @@ _MOST_TOLD = 100
 
 @dataclass(frozen=True, slots=True)
 class ForkSettings:
-    """When a zygote is replaced, and how many there may be.
+    """Limits of zygotes: their replacement and their number.
 
     `most_forks` and `age` (in seconds): a zygote that has forked so many kernels, or is so old, is replaced.
     """
@@ -94,8 +96,8 @@ class ForkSettings:
 
 @dataclass(frozen=True, slots=True)
 class ZygoteLineage:
-    """What a zygote is made for: the command and the environment that all its kernels have, and what they may
-    read of the host. `packages`: whether they have a folder of packages, maybe with other versions.
+    """The purpose of a zygote: its kernels' common command and environment, and their readable files of the
+    host. `packages`: whether they have a folder of packages, maybe with other versions.
     """
 
     argv: tuple[str, ...]
@@ -175,7 +177,7 @@ class ForkServer:
         return made[0]
 
     def _tell(self, why: str, level: int = logging.INFO) -> None:
-        """Say once why kernels are not forked."""
+        """Log once why kernels are not forked."""
         if why not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(why)
             logger.log(level, "A kernel is started cold, as others may be for the same reason: %s", why)
@@ -184,10 +186,10 @@ class ForkServer:
         zygote.check_variables(wanted.env)
         uid = await self._uid(zygote)
         try:
-            # Also with a uid of its own, for its files on disk are ours.
+            # Needed even with a uid of its own, because its files on disk are ours.
             program = sandbox_filter(platform.machine(), branches=True, root=os.geteuid() == 0)
             if program is None:
-                # It is also what keeps a forked kernel from making namespaces; bubblewrap has another way.
+                # The filter also keeps a forked kernel from making namespaces; bubblewrap has another way.
                 raise NotForked(f"there is no filter of system calls for {platform.machine()}")
             with Mounts() as mounts:
                 await self._fork_as(uid, mounts, zygote, wanted, program, made)
@@ -205,7 +207,7 @@ class ForkServer:
             raise NotForked(f"it can't have a uid of its own: {in_words(error)}") from error
 
     def _give_back(self, uids: KernelUids, uid: KernelUid, made: Sequence[ForkedChild]) -> None:
-        """Give back a uid when the kernel that has it has ended; at once if there is none."""
+        """Release a uid when its kernel has ended; at once if there is no kernel."""
         if not made:
             uids.give_back(uid)
             return
@@ -234,7 +236,7 @@ class ForkServer:
             mounts=steps,
             mounted=len(mounts.descriptors),
             folder=WORKSPACE,
-            # What the zygote has loaded is shared, and no part of what the kernel may use.
+            # The zygote's loaded memory is shared, and does not count towards the kernel's limit.
             limits=rlimits(
                 wanted.limits,
                 processes=os.geteuid() != 0 or uid is not None,
@@ -263,7 +265,7 @@ class ForkServer:
 
     def _source_of(self, path: str) -> str:
         """Return the path at which a child finds the host's file before it gives up sessions' folders."""
-        # What is above it is ours, and may be reached by links; it may itself be written to by a kernel.
+        # The folders above are ours, and may be reached by links; a kernel may write to the file itself.
         real = Path(path).parent.resolve() / Path(path).name
         for number, (folder, _) in enumerate(self._sessions):
             if real.is_relative_to(folder):
@@ -338,7 +340,7 @@ class ForkServer:
         return [zygote.process for zygote in self._zygotes]
 
     async def close(self) -> None:
-        """End all zygotes with whatever they have forked, and remove the cgroups. Idempotent."""
+        """End all zygotes with all their kernels, and remove the cgroups. Idempotent."""
         self._closed = True
         for zygote in tuple(self._zygotes):
             zygote.kill()
@@ -373,7 +375,7 @@ class SandboxZygote(Forker):
         """
         self.reserved = 0
         self.unreadable: str | None = None
-        """A file that it has loaded and others can't read, so that its children need the gateway's uid."""
+        """A loaded file that others can't read, so that its children need the gateway's uid."""
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -409,7 +411,7 @@ class SandboxZygote(Forker):
         return self._child.pid
 
     async def start(self, modules: Sequence[str]) -> None:
-        """Wait until it has loaded these modules. Raises NotForked."""
+        """Wait until the zygote has loaded these modules. Raises NotForked."""
         own: list[Step] = [
             Memory("/tmp", _ZYGOTE_TMP, 0o1777),  # noqa: S108
             Folder(VIEW.home),

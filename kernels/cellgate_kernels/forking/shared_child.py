@@ -1,7 +1,7 @@
-"""A zygote in a shared container, and the kernels that are forked off it, as processes of this machine.
+"""A zygote in a shared container, and the kernels forked from it, as processes of this machine.
 
-``shared_containers`` starts the container and says what each kernel gets. Unlike a sandbox's, these kernels
-have no namespace of their own that would end with them: each has a keeper and, mostly, a cgroup.
+``shared_containers`` starts the container and describes each kernel. Unlike a sandbox's, these kernels have
+no namespace of their own that would end with them: each has a keeper and, mostly, a cgroup.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cellgate_kernels.limits.disk_watch import Watched
 logger = logging.getLogger(__name__)
 
 _INSIST_AFTER = 1.0
-"""Seconds after which a kernel is killed that its keeper was asked to end."""
+"""Seconds after which a kernel is killed whose keeper was asked to end it."""
 
 
 def _namespace(process: int) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def number_inside(process: int) -> int | None:
 
 @dataclass(slots=True)
 class ZygoteContainer:
-    """The zygote's container, as the process around a zygote is seen by a `Forker`."""
+    """The zygote's container, as its `Forker` sees it."""
 
     engine: Engine
     container: Container
@@ -84,14 +84,14 @@ class SharedForker(Forker):
         self._container = container
 
     async def start(self, modules: Sequence[str]) -> None:
-        """Wait until it has loaded these modules. Raises NotForked."""
+        """Wait until the zygote has loaded these modules. Raises NotForked."""
         await self._begin(json.dumps({"modules": list(modules)}).encode())
 
     def _check_child(self, pidfd: int) -> None:
         """Raise NotForked or OSError unless it is a process of this container.
 
-        Whoever has taken the zygote over can send any descriptor, such as one of the gateway's own process,
-        which is at the other end of their connection. And we signal the child as root.
+        A process that has taken the zygote over can send any descriptor, such as one of the gateway's own
+        process, which is at the other end of their connection. And we signal the child as root.
         """
         watched = self._container.watched
         process = process_of(pidfd)
@@ -121,7 +121,7 @@ class SharedChild(ForkedChild):
         self.workspaces: Callable[[], int] = lambda: 1
 
     def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
-        """End it with all its processes: those of its cgroup, or without one those that its keeper knows."""
+        """End it with all its processes: its cgroup's, or without one the processes that its keeper knows."""
         self._fate.given = self._fate.given or fate
         if self._fate.killed:
             return
@@ -130,7 +130,7 @@ class SharedChild(ForkedChild):
             self.signal(signal.SIGKILL)
             self._tasks.start(self._clear(), "end of a kernel's processes")
             return
-        # What the keeper understands as the end of all that it has started.
+        # Asks the keeper to end all processes that it has started.
         self.signal(signal.SIGQUIT)
         self._loop.call_later(_INSIST_AFTER, self._guard(lambda: self.signal(signal.SIGKILL)))
 
@@ -140,13 +140,13 @@ class SharedChild(ForkedChild):
         return await Engine.explain_kill(self._container)
 
     async def _clear(self) -> None:
-        """Kill what is left in its cgroup. Without one it lasts as long as the container."""
+        """Kill the remaining processes of its cgroup. Without one they last as long as the container."""
         if self._cgroup is not None:
             with suppress(OSError):
                 await asyncio.to_thread(self._cgroup.kill)
 
     async def _seal(self) -> None:
-        """Let no neighbour into its folders; whoever has them next gives them to their kernel's user."""
+        """Close its folders to neighbours; their next owner gives them to its kernel's user."""
         try:
             await asyncio.to_thread(_take, self.folders)
         except OSError as error:
@@ -154,7 +154,7 @@ class SharedChild(ForkedChild):
 
 
 def _take(folders: Sequence[Path]) -> None:
-    """Make folders the gateway's alone. What is around them is root's, so they can't be links."""
+    """Make folders the gateway's alone. Their parents belong to root, so they can't be links."""
     for folder in folders:
         with suppress(FileNotFoundError):
             os.chown(folder, os.geteuid(), os.getegid(), follow_symlinks=False)

@@ -52,27 +52,27 @@ logger = logging.getLogger(__name__)
 
 CGROUPS = "cellgate"
 MOST_KERNELS = 32
-"""Of one container; the principal's next kernel opens another."""
+"""Most kernels of one container; the principal's next kernel opens another."""
 _PEER = struct.Struct("3i")
 
 _ADDRESS = "zygote"
 _LONGEST_NAME = "00000000-0000/b00000000"
-"""What the names of sockets begin with at the most: those of a branch."""
+"""The longest beginning of sockets' names: a branch's."""
 _FIRST = 1
 """A container's first process, in it."""
 
 # Seconds.
 START_TIMEOUT = 45.0
 _LOWER_AGAIN = (0.5, 2.0, 8.0)
-"""Between attempts to lower a container's memory; files may have to be written to disk for it."""
+"""Seconds between attempts to lower a container's memory; files may have to be written to disk for it."""
 
 
 class _NotNow(NotForked):
-    """What failed says little about the next attempt."""
+    """The failure says little about the next attempt."""
 
 
 class SharedContainers:
-    """A gateway's shared containers; `close` before the engine. `patience`: seconds to have a zygote."""
+    """A gateway's shared containers; `close` before the engine. `patience`: seconds for a zygote's start."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class SharedContainers:
     def _new_places(self) -> ContainerPlaces:
         name = f"shared-{secrets.token_hex(4)}"
         packages = None if self._roots.packages is None else self._roots.packages / name
-        # As with branches, of which the start of a gateway knows.
+        # Placed like branches, which the start of a gateway knows.
         workspaces = self._roots.workspaces / f"{name}{BRANCHES}"
         kernels = 1 if self.trials.divides is False else MOST_KERNELS
         places = ContainerPlaces(self._roots.runtime / name, workspaces, packages, kernels)
@@ -115,7 +115,7 @@ class SharedContainers:
             raise NotForked(error.message) from error
         for folder in places.all:
             folder.mkdir()
-            # Kernels may read them and pass through; only we may change what is in them.
+            # Kernels may read and enter them; only we may change their content.
             folder.chmod(0o755)
         return places
 
@@ -162,7 +162,7 @@ class _House:
         self._container: Container | None = None
         self._cgroups: Cgroups | None = None
         self.forks = 0
-        """How many kernels have been forked there, or were to be."""
+        """The number of kernels forked there, or about to be."""
         self._memory = asyncio.Lock()
         self._naming = NameMaking()
         self._live = 0
@@ -227,7 +227,7 @@ class _House:
         self._containers.tidy(self)
 
     async def fork(self, seat: Seat, request: SeatRequest) -> SharedChild:
-        """Return a forked kernel, as it begins to start. Raises NotForked; then nothing is left of it."""
+        """Return a forked kernel that begins to start. Raises NotForked; then nothing of it is left."""
         env, common = seat.common_env(request.launch.env), seat.common_env(request.common.env)
         try:
             changed = [name for name in env.keys() | common.keys() if env.get(name) != common.get(name)]
@@ -274,7 +274,7 @@ class _House:
         return child
 
     async def make_names(self, folder: str, forked: int, user: tuple[int, int]) -> Names | None:
-        """Let a folder of the container be the workspace, for a kernel that is forked off this process."""
+        """Make a folder of the container the workspace of a kernel forked from this process."""
         container = self._container
         watched = None if container is None or container.exited.done() else container.watched
         if watched is None or watched.process is None:
@@ -295,9 +295,9 @@ class _House:
             raise NotForked(f"its cgroup can't be made: {in_words(error)}") from error
 
     async def _fit(self) -> None:
-        """Let all processes have the memory of the kernels that there are, and of the zygote.
+        """Set the memory of all processes to that of the present kernels and the zygote.
 
-        What ended kernels have left counts too, in /tmp, /dev/shm or anywhere. Raises OSError.
+        Leftovers of ended kernels count too, in /tmp, /dev/shm or anywhere. Raises OSError.
         """
         if self._cgroups is not None:
             limits = self.sharers.limits
@@ -310,7 +310,7 @@ class _House:
         self._tasks.start(self._lower(), "memory of a shared container")
 
     async def _lower(self) -> None:
-        """Take back an ended kernel's memory; if it can't be had, this ends."""
+        """Take back an ended kernel's memory; if that fails, the container ends."""
         container = self._container
         if container is None:
             return
@@ -364,7 +364,7 @@ class _House:
         child.folders = own
         for before in tuple(self._left):
             if before.folders == folders:
-                # It was started again in the same place.
+                # The container was started again in the same place.
                 self._let_go(before)
         self._containers.disks.add(child.watched)
         child.exited.add_done_callback(self._tasks.guard(lambda _: self._ended(child), "end of a kernel"))
@@ -375,8 +375,8 @@ class _House:
         self._one_less()
         if child.watched is None or self._container is None or self._container.exited.done():
             return
-        # Its neighbours can write there until its session has taken the files along: by folders and files
-        # that they have opened before. What is there now is nobody else's doing.
+        # Neighbours can write there until the session has taken its files: by folders and files that they
+        # opened before. The present content is the kernel's own.
         number = max(1, child.workspaces())
         watched = Watched(
             child.watched.limits,
@@ -400,7 +400,7 @@ class _House:
             async with asyncio.timeout(patience):
                 forker = await self._started(request, env)
                 if self._cgroups is None and self.places.kernels > 1:
-                    # It has limits for many kernels, which each of them could use up alone.
+                    # The container has limits for many kernels, which each of them could use up alone.
                     await self._gone()
                     self.places = replace(self.places, kernels=1)
                     forker = await self._started(request, env)
@@ -409,7 +409,7 @@ class _House:
             if not self._closed:
                 soon = isinstance(error, _NotNow)
                 self._containers.trials.failed(kind, why, RETRY_SOON if soon else RETRY_AFTER)
-            # Its seats are left by their kernels; no more are given.
+            # Its kernels leave their seats; no more are given.
             self._closed = True
             self._containers.ended(self)
             if self._container is not None:
@@ -431,7 +431,7 @@ class _House:
             listener.setblocking(False)
             listener.bind(str(address))
             try:
-                # Nobody else gets past the folders above.
+                # The folders above are closed to all others.
                 address.chmod(0o666)
                 listener.listen(1)
                 container = self._launch(request, env)
@@ -481,7 +481,7 @@ class _House:
         self._containers.tidy(self)
 
     async def _divide(self, container: Container, control: socket.socket) -> None:
-        """Give the zygote a cgroup, beside which its kernels will have theirs."""
+        """Give the zygote a cgroup, beside which its kernels will have their own."""
         peer, _, _ = _PEER.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         process = None if container.watched is None else container.watched.process
         if peer <= 0 or process is None:
@@ -495,7 +495,7 @@ class _House:
         except BackendUnavailable as error:
             self._containers.trials.undivided(error.message)
         except OSError as error:
-            # It may be this container that has gone, or that we have too many files open.
+            # This container may be gone, or too many files are open.
             raise _NotNow(f"its container's cgroup can't be divided: {in_words(error)}") from error
         else:
             self._containers.trials.divides = True
@@ -512,11 +512,11 @@ class Seat(SeatPaths):
     async def make_names(
         self, child: SharedChild, folder: str, forked: int, user: tuple[int, int]
     ) -> Names | None:
-        """Make names as `IsolationBackend.make_names` does, for kernels of this user and group."""
+        """Make names as `IsolationBackend.make_names` does, for kernels with this user and group."""
         if not self.has_names:
             return None
         if forked == _FIRST:
-            # The first of the container is not where this kernel is, but its keeper is.
+            # The container's first process is not where this kernel is, but the kernel's keeper is.
             process = child.inner_pid
             inside = None if process is None or child.exited.done() else number_inside(process)
             if inside is None:
@@ -540,7 +540,7 @@ class Seat(SeatPaths):
         return self._house.forks <= 1
 
     async def fork(self, request: SeatRequest) -> SharedChild:
-        """Fork the kernel. Raises NotForked; then nothing is left of it."""
+        """Fork the kernel. Raises NotForked; then nothing of the kernel is left."""
         return await self._house.fork(self, request)
 
     async def files_given(self, child: SharedChild) -> None:

@@ -1,4 +1,4 @@
-"""Values of shared containers: which kernels are together, their folders, limits, and a kernel to be forked.
+"""Values of shared containers: their kernels' common properties, folders, limits, and requests for forks.
 
 Nothing here starts anything: ``shared_containers`` starts the containers, and ``shared_child`` follows their
 kernels.
@@ -20,7 +20,7 @@ from cellgate_kernels.launch.backend import KernelView, Launch
 SOCKETS_AT = "/run/kernel"
 WORKSPACES_AT = "/sessions"
 PACKAGES_AT = VIEW.packages
-"""Where a container has the folders of its kernels."""
+"""The folder of the kernels' package folders in a container."""
 
 _KEEPER = "CELLGATE_KEEPER"
 _FIRST_MEMORY = 512 * MIB
@@ -30,7 +30,7 @@ _MOST_CPUS, _MOST_PIDS = 1024.0, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sharers:
-    """What kernels in one container have in common."""
+    """The common properties of the kernels in one container."""
 
     principal: str
     kernelspec: str
@@ -38,7 +38,7 @@ class Sharers:
 
     @property
     def kind(self) -> tuple[str, ResourceLimits]:
-        """The values that a container's start depends on, whoever uses it."""
+        """The values on which a container's start depends, for any principal."""
         return self.kernelspec, self.limits
 
 
@@ -55,9 +55,9 @@ class Roots:
 class SeatRequest:
     """A kernel to be forked.
 
-    `launch` is its own; `common` has what it would be if its owner had chosen nothing. `connection`: what its
-    connection file is to say. `config` makes a container's configuration out of its launch. `named_for`: the
-    user and group that kernels are there, if they can have names of their own for their workspaces.
+    `launch` is its own; `common` is the launch if its owner had chosen nothing. `connection`: the content of
+    its connection file. `config` makes a container's configuration from its launch. `named_for`: the kernels'
+    user and group in the container, if their workspaces can have private names.
     """
 
     launch: Launch
@@ -69,7 +69,7 @@ class SeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlaces:
-    """The folders of one container's kernels, here; and for how many kernels its own limits are."""
+    """The folders of one container's kernels, here; and the number of kernels that its limits are for."""
 
     sockets: Path
     workspaces: Path
@@ -113,7 +113,7 @@ class SeatPaths:
         self.path = f"{WORKSPACES_AT}/{kernel_id}"
         """The path of its workspace, for all in the container."""
         self.has_names = False
-        """Whether the usual names are those of its own workspace, for its kernel."""
+        """Whether the usual names are its own workspace's, for its kernel."""
 
     @property
     def view(self) -> KernelView:
@@ -129,7 +129,7 @@ class SeatPaths:
         )
 
     def own_env(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return this kernel's variables, with those that it has in any case."""
+        """Return this kernel's variables, including the ones that every kernel has."""
         return {
             "HOSTNAME": "cellgate",
             **env,
@@ -140,7 +140,7 @@ class SeatPaths:
         }
 
     def common_env(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return variables without a kernel's own folders, with which a zygote can be started."""
+        """Return variables without a kernel's own folders, fit to start a zygote."""
         ours = {self.view.packages: PACKAGES_AT, self.view.home: VIEW.home}
         found = {}
         for name, value in self.own_env(env).items():
@@ -152,7 +152,7 @@ class SeatPaths:
         return found
 
     def description(self, request: SeatRequest, names: int) -> bytes:
-        """Return the kernel as its child reads it. `names`: the descriptors that come for its workspace."""
+        """Return the kernel's description for its child. `names`: how many descriptors are for names."""
         return json.dumps(
             {
                 "env": self.own_env(request.launch.env),

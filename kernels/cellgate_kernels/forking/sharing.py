@@ -1,13 +1,13 @@
-"""Several kernels in one sandbox or container: a kernel, its branches and theirs.
+"""Several kernels in one sandbox or container: a kernel, its branches and their branches.
 
-A `SharedSandbox` knows who is in a sandbox and ends it with the last of them; until then a kernel ends alone,
-by its keeper, and one that dies does not end a sandbox with held forks. Folders that several use are removed
-with the last one that does. A `BranchProvisioner` is that of a kernel that was branched off: what belongs to
-the sandbox is the first kernel's (`root`), whose provisioner works on after that kernel's own end.
+A `SharedSandbox` lists the kernels of a sandbox and ends it with the last of them. Until then a kernel ends
+alone, by its keeper, and a dying kernel does not end a sandbox with held forks. Folders that several kernels
+use are removed with the last of these. A `BranchProvisioner` belongs to a branch: the sandbox's own parts are
+the first kernel's (`root`), whose provisioner works on after that kernel's own end.
 
-How a single kernel ended is told by its keeper (``kept``). Code in the sandbox can end the keeper, and with
-it the sandbox, or forge what is told, and would deceive its owner about its own kernels. The end of the whole
-sandbox is seen from outside, and believed in any case.
+The keeper reports a single kernel's end (``kept``). Code in the sandbox can end the keeper, and with it the
+sandbox, or forge reports, and would deceive its owner about its own kernels. The end of the whole sandbox is
+seen from outside, and always believed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cellgate_kernels.protocol.unsent import SUFFIX as UNSENT
 logger = logging.getLogger(__name__)
 
 _INSIST_AFTER = 2.0
-"""Seconds after which a kernel counts as ended that was killed, and whose keeper says nothing."""
+"""Seconds after which a killed kernel counts as ended although its keeper reports nothing."""
 
 _FIRST = 1
 _SOCKETS = 5
@@ -41,10 +41,10 @@ _KILLED = KernelExit.of_returncode(-signal.SIGKILL)
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What a kernel's process sees of the workspaces in its sandbox. `workspace`: the name of its own.
+    """A kernel's view of the workspaces in its sandbox. `workspace`: the name of its own.
 
-    `named`: the folder, here, that the sandbox's name of a workspace leads to; its own, or that of a kernel
-    that it comes from. `depth`: how many user namespaces it has entered.
+    `named`: the folder, here, to which the sandbox's name of a workspace leads; its own, or that of a kernel
+    from which it was forked. `depth`: the number of user namespaces that it has entered.
     """
 
     workspace: str
@@ -54,7 +54,7 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class BranchPlace:
-    """Where a new branch's sockets and workspace are, here, and the sockets as it sees them."""
+    """The place of a new branch's sockets and workspace, here, and the sockets as the branch sees them."""
 
     prefix: str
     inner_prefix: str
@@ -63,8 +63,8 @@ class BranchPlace:
 
 @dataclass(slots=True, eq=False)
 class _Tenant:
-    """One kernel of the sandbox. `workspace` and `packages`: the folders that it uses besides the sandbox's
-    own. `kept`: known of all once there are several. `killed`: by us. `vacated`: it has left.
+    """One kernel of the sandbox. `workspace` and `packages`: its folders besides the sandbox's own. `kept`:
+    set for all once there are several. `killed`: by us. `vacated`: it has left.
     """
 
     exited: asyncio.Future[KernelExit]
@@ -85,7 +85,7 @@ class _Tenant:
             self.exited.set_result(how)
 
     def close(self) -> None:
-        """Listen to its keeper no more."""
+        """Stop listening to its keeper."""
         if self.kept is not None:
             self.kept.close()
 
@@ -161,19 +161,19 @@ class SharedSandbox:
         return tuple(each.kept.pid for each in tenants if each.kept is not None)
 
     def process_of(self, kernel_id: str) -> int:
-        """Return a process in this kernel's place, numbered as inside: its own, or the first of all."""
+        """Return a process for this kernel, numbered as inside: its own, or the first of all."""
         kept = self._tenants[kernel_id].kept
         return _FIRST if kept is None else kept.pid
 
     def add(
         self, kernel_id: str, exited: asyncio.Future[KernelExit], workspace: Path, packages: Path | None
     ) -> None:
-        """Add a kernel. Its `exited` completes at its end by its keeper's word, or with the sandbox."""
+        """Add a kernel. Its `exited` completes when its keeper reports its end, or with the sandbox."""
         self._tenants[kernel_id] = _Tenant(exited, workspace, packages)
 
     @contextmanager
     def filling(self, workspace: Path) -> Iterator[None]:
-        """Count one more workspace, that of a kernel that will be added before the end of this."""
+        """Count one more workspace, of a kernel that will be added before this context ends."""
         self._filling.add(workspace)
         try:
             yield
@@ -182,12 +182,12 @@ class SharedSandbox:
 
     @property
     def workspaces(self) -> int:
-        """See `Sharing`. Those of kernels that have ended count until their files are saved elsewhere."""
+        """See `Sharing`. Ended kernels' workspaces count until their files are saved elsewhere."""
         used = {each.workspace for each in self._tenants.values()}
         return len((used | self._filling | self._spared) - {self._packages})
 
     def is_kept(self, kernel_id: str) -> bool:
-        """Return whether its keeper tells of this kernel."""
+        """Return whether the keeper reports this kernel's end."""
         return self._tenants[kernel_id].kept is not None
 
     def keep(self, kernel_id: str, kept: Kept) -> None:
@@ -212,8 +212,8 @@ class SharedSandbox:
         how = None if told.cancelled() else told.result()
         tenant.close()
         if how is None or (self._is_last(tenant) and not self._held):
-            # Whether the keeper has gone or has nothing more to keep: this is the sandbox's end, which says
-            # more, and is brought about if it is not near.
+            # The keeper has gone, or has nothing more to keep. Either way the sandbox ends, which tells more;
+            # it is ended now if it still runs.
             self._end_sandbox()
         elif how.signal == signal.SIGKILL and not tenant.killed:
             self._tasks.start(self._explain(tenant, how), "end of a kernel", failed=lambda _: tenant.end(how))
@@ -273,10 +273,10 @@ class SharedSandbox:
         return self.folders.owned
 
     def leave_folders(self, kernel_id: str, spared: Collection[Path] = ()) -> list[Path]:
-        """Return a kernel that has ended needs its folders no more; returns those that nobody else uses.
+        """Release an ended kernel's folders; return the ones that no other kernel uses.
 
-        The `spared` ones are not among them, whoever else leaves them later: their files are still to be
-        saved for this kernel's owner. The folder of branches stays too then.
+        The `spared` ones are never among them, even if others leave them later: their files must still be
+        saved for this kernel's owner. The folder of branches then stays too.
         """
         tenant = self._tenants.pop(kernel_id, None)
         if tenant is None:
@@ -299,7 +299,7 @@ class BranchProvisioner(CellgateProvisioner):
     def join(
         self, sandbox: SharedSandbox, place: BranchPlace, kept: Kept, workspace: Path, packages: Path | None
     ) -> None:
-        """Become the kernel of a process that runs already. Its connection has a new key."""
+        """Become the kernel of a running process. Its connection has a new key."""
         self.sandbox = sandbox
         self.sharing = sandbox
         self.isolation = sandbox.root.isolation
@@ -347,7 +347,7 @@ class BranchProvisioner(CellgateProvisioner):
         await self.sandbox.root.branch_files_given()
 
     async def cleanup(self, restart: bool = False) -> None:
-        """End it if it still runs, and remove what only it had of the sandbox."""
+        """End the branch if it still runs, and remove its own parts of the sandbox."""
         await self.kill()
         self._attached = False
         if self._is_in:
@@ -362,7 +362,7 @@ class BranchProvisioner(CellgateProvisioner):
 
     @classmethod
     async def check(cls) -> None:
-        """Do nothing: the kernel runs where its sandbox does."""
+        """Do nothing: the kernel runs in its sandbox."""
 
     def _view(self, folders: LaunchFolders) -> KernelView:
         return self.sandbox.view
@@ -381,7 +381,7 @@ class BranchProvisioner(CellgateProvisioner):
 
 
 def branch_connection(place: BranchPlace) -> dict[str, Any]:
-    """Connection info of a branch, with a new key, as we see it."""
+    """Return the connection info of a branch, with a new key, as we see it."""
     return dict(connection_info(place.prefix))
 
 
@@ -392,5 +392,5 @@ def _unlink_files(prefix: str) -> None:
 
 
 def keeper_of(folders: LaunchFolders) -> str:
-    """Return the path of the socket on which a sandbox's keeper takes programs."""
+    """Return the path of the socket on which a sandbox's keeper accepts programs."""
     return f"{folders.socket_prefix}-0"

@@ -1,6 +1,6 @@
-"""Takes over a kernel of a former gateway: connects to it, wakes it, and learns whether it answers.
+"""Takes over a kernel of a former gateway: connects to it, wakes it, and checks that it answers.
 
-``stored`` has what the former gateway knew of it; ``launcher`` starts new ones.
+``stored`` has the former gateway's data about the kernel; ``launcher`` starts new ones.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ async def adopt(
 ) -> Kernel:
     """Take over a kernel that an earlier gateway started, with its running cell.
 
-    `secrets`: those of the stored names, with their values as they are now. `attend` is called before the
-    connection opens, to listen from the first message on. Once this has returned, all branches in its sandbox
-    have ended. Raises KernelStartFailed, KernelDied, BackendUnavailable or KernelspecNotFound when the kernel
-    or its keeper does not answer; then the kernel is ended, but its workspace is left.
+    `secrets`: the stored names with their present values. `attend` is called before the connection opens, to
+    listen from the first message on. When this returns, all branches in its sandbox have ended. Raises
+    KernelStartFailed, KernelDied, BackendUnavailable or KernelspecNotFound when the kernel or its keeper does
+    not answer; then the kernel is ended, but its workspace is left.
     """
     manager = workshop.manager(stored.kernelspec, Path(stored.runtime), stored.id)
     spec = workshop.catalog.get_kernel_spec(stored.kernelspec)
@@ -62,7 +62,7 @@ async def adopt(
             # While it runs a cell, a kernel answers only on its control channel.
             await ready(connection, provisioner.exited, Channel.CONTROL)
             if stored.can_branch and provisioner.can_share and provisioner.keeper_socket is not None:
-                # They end with the gateway that knew of them; from here on they have ended.
+                # Forks end with the gateway that knew of them; from here on they have ended.
                 await end_other_kernels(provisioner.keeper_socket)
     except BaseException as error:
         if connection is not None:
@@ -91,7 +91,7 @@ async def adopt(
 
 
 def _thaw(process: int | None) -> None:
-    """Let a kernel go on that a gateway put to sleep and left behind when it was killed."""
+    """Thaw a kernel that a gateway put to sleep and left behind when it was killed."""
     group = None if process is None else ControlGroup.of(process)
     if group is not None:
         try:

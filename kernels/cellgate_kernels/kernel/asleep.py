@@ -1,7 +1,7 @@
 """A kernel's sleep: frozen, its memory given back to the system, and woken by the next message to it.
 
-A frozen kernel keeps everything. Whatever is sent to it waits in its sockets until it is thawed, so waking
-loses nothing and need not come first. Without swap it is frozen only. ``sessions.sleep`` decides who sleeps.
+A frozen kernel keeps everything. Messages to it wait in its sockets until it is thawed, so waking loses
+nothing and need not come first. Without swap it is only frozen. ``sessions.sleep`` decides which sleep.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
 
 
 class Sleep:
-    """One sleep of one kernel. `over` from the moment it is woken."""
+    """One sleep of one kernel. `over`: set from the moment the kernel is woken."""
 
     def __init__(self, group: ControlGroup, connection: KernelConnection, lane: Lane) -> None:
         self.over = False
@@ -40,12 +40,13 @@ class Sleep:
         self._stop_listening = connection.listen(lambda _: None, self._sent, types=frozenset())
 
     async def begin(self) -> bool:
-        """Freeze the kernel and give its memory back; returns whether it sleeps when that is done.
+        """Freeze the kernel and give its memory back; return whether it sleeps afterwards.
 
-        It does not when it was woken in the meantime, or could not be frozen: then it goes on as before.
+        It does not if it was woken meanwhile, or could not be frozen: then it goes on as before.
         """
         try:
-            # Before it is frozen: one that ends until then wakes it for nothing, but none is missed.
+            # Read before the freeze: a process that ends until then wakes the kernel in vain, but none is
+            # missed.
             self._processes = frozenset(self._group.processes())
             self._group.freeze()
             await self._until_frozen()
@@ -71,9 +72,9 @@ class Sleep:
         self._given_back = before - self._group.memory_used()
 
     def is_disturbed(self) -> bool:
-        """Return whether one of its processes was ended in its sleep, as when memory is short.
+        """Return whether a process of the kernel ended in its sleep, as when memory is short.
 
-        Its keeper sleeps too, and finds that only when it is woken. Blocks for a moment.
+        Its keeper sleeps too, and notices only when it is woken. Blocks for a moment.
         """
         try:
             return not self.over and not self._processes <= frozenset(self._group.processes())
@@ -84,14 +85,14 @@ class Sleep:
         self.wake()
 
     def wake(self) -> None:
-        """Let the kernel go on, now. Idempotent. One that has ended has nothing to wake."""
+        """Let the kernel go on now. Idempotent. Does nothing for an ended kernel."""
         if not self.over:
             self.leave()
             if self._given_back > LITTLE:
                 self._tasks.start(self._read_back(), "read back")
 
     def leave(self) -> None:
-        """Let a kernel run on that is not used here any more: its memory comes back as it needs it."""
+        """Thaw a kernel that this gateway gives up: its memory comes back as needed."""
         if self.over:
             return
         self.over = True
@@ -108,7 +109,7 @@ class Sleep:
             self._group.limit_swap(self._swap_before)
 
     async def _read_back(self) -> None:
-        """Bring its memory back in order: by itself it would wait for each page when it needs it."""
+        """Read the kernel's memory back in order; otherwise it would wait for each page on demand."""
         try:
             processes = self._group.processes()
             await self._lane.run(read_back, processes)
@@ -116,6 +117,6 @@ class Sleep:
             logger.debug("A kernel's memory comes back as it needs it: %s", in_words(error))
 
     async def close(self) -> None:
-        """Wake it, and let nothing be left to do."""
+        """Wake the kernel, and finish all remaining work."""
         self.leave()
         await self._tasks.cancel()

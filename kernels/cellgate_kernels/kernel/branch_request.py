@@ -1,7 +1,7 @@
 """Asks a kernel for a branch, by a message of our own on its control channel, and reads the answer.
 
-``inside/branch.py`` answers. What comes back is from a kernel, whose cells can say anything in its place: its
-size is limited, and it becomes a typed value. A false answer deceives nobody but its own user.
+``inside/branch.py`` answers. The answer comes from a kernel, whose cells can forge it: its size is limited,
+and it becomes a typed value. A false answer deceives only the kernel's own user.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cellgate_kernels.protocol.messages import Channel
 
 REQUEST: Final = "cellgate_branch_request"
 FEATURE: Final = "cellgate branch"
-"""In the supported features of a kernel_info_reply. Both are named in ``inside/branch.py``."""
+"""Stands in the supported features of a kernel_info_reply. Both are named in ``inside/branch.py``."""
 
 ANSWER_TIMEOUT: Final = 30.0
-"""Longer than the kernel waits for a branch."""
+"""Seconds; longer than the kernel waits for a branch."""
 
 _Pid = Annotated[int, msgspec.Meta(gt=0, le=2**22)]
 _Line = Annotated[str, msgspec.Meta(max_length=2000)]
@@ -34,17 +34,17 @@ _SHOWN: Final = 200
 
 
 class Moves(msgspec.Struct, frozen=True, rename={"before": "from"}):
-    """The workspace of the process that is forked, and of the one that is made, as each sees its own."""
+    """The workspaces of the forked process and of the new one, as each process sees its own."""
 
     before: str
     to: str
 
 
 class NamesOffer(msgspec.Struct, frozen=True):
-    """Names of its own for the workspace that a kernel gets, which is `folder` then.
+    """Private names for the workspace of a new kernel, whose folder is `folder`.
 
-    `socket`: where it receives them. `workspace`: as in an `BranchOrder`, if it has taken them; otherwise the
-    order's hold. `needed`: without them there is to be no kernel.
+    `socket`: where the kernel receives them. `workspace`: as in a `BranchOrder`, if the kernel has taken
+    them; otherwise the order's holds. `needed`: without them the kernel must not be made.
     """
 
     socket: str
@@ -54,10 +54,10 @@ class NamesOffer(msgspec.Struct, frozen=True):
 
 
 class BranchOrder(msgspec.Struct, frozen=True):
-    """What the kernel is told: where the branch's sockets go and its key, and how it differs.
+    """The order to the kernel: the branch's key, the place of its sockets, and its differences.
 
-    `workspace`: None if it is where the parent's is. `spool`: a folder for its spool. `hold`: whether it is
-    to become a held fork and no kernel; `prefix` is then its socket's whole path.
+    `workspace`: None if it is the parent's. `spool`: a folder for its spool. `hold`: whether the fork becomes
+    a held fork and no kernel; `prefix` is then its socket's whole path.
     """
 
     prefix: str
@@ -72,7 +72,7 @@ class BranchOrder(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A branch that runs, with processes as numbered there. `named`: it has the names that it was offered."""
+    """A running branch, with the sandbox's process numbers. `named`: whether it has the offered names."""
 
     pid: int
     parent: int
@@ -98,7 +98,7 @@ class _NotMade(msgspec.Struct, tag_field="status", tag="error", frozen=True):
 async def ask_for_branch(
     connection: KernelConnection, exited: asyncio.Future[KernelExit], order: BranchOrder
 ) -> Made:
-    """Let a kernel fork, and return when its branch runs.
+    """Make a kernel fork, and return when its branch runs.
 
     Raises KernelBusy, CannotBranch, KernelStartFailed if the branch did not come up, and KernelDied.
     """

@@ -27,7 +27,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 PATIENCE = 10.0
-"""Seconds that a kernel may take to answer."""
+"""Seconds that a kernel may take to report its environment."""
 
 MOST_PACKAGES = 5000
 MAX_ANSWER = 512 * 1024
@@ -51,8 +51,8 @@ EXPRESSION = _AS_IT_IS % (
     "(__import__('importlib.metadata').metadata, __import__('platform'), __import__('re'))"
 )
 
-# The names that the code imports and that are no modules in the kernel: not imported, not on its path. The
-# kernel parses it: what takes long there, holds up nobody else.
+# The names that the code imports and the kernel lacks: not imported, not on its path. The kernel parses the
+# code: slow parsing delays nobody else.
 MISSING = """
 def missing(code):
     import ast, sys
@@ -71,7 +71,7 @@ _MISSING_OF = "(lambda given: (exec(given['source'], given), given['missing'](gi
 
 
 class RawEnvironment(msgspec.Struct, frozen=True):
-    """An environment as reported, with types checked alone. `left_out`: the packages its author left out."""
+    """An environment as reported, with types checked alone. `left_out`: packages its author left out."""
 
     python: str
     packages: dict[str, str]
@@ -117,7 +117,7 @@ class Environment(msgspec.Struct, frozen=True):
         return {package.name: package.version for package in self.packages}
 
     def told(self) -> RawEnvironment:
-        """Return the form in which it is stored; `accept` reads it."""
+        """Return the form in which the environment is stored; `accept` reads it."""
         return RawEnvironment(self.python, self.versions(), self.machine, self.libc, self.left_out)
 
 
@@ -167,7 +167,7 @@ def distributions(told: Mapping[Any, Any]) -> tuple[tuple[Distribution, ...], in
 
 
 async def ask(connection: KernelConnection, exited: asyncio.Future[Any]) -> Environment | None:
-    """Return the kernel's answer; None when it does not come in time or makes no sense."""
+    """Return the kernel's answer; None if it is late or invalid."""
     answer = _decode(await _evaluate(connection, exited, EXPRESSION), RawEnvironment)
     return None if answer is None else accept(answer)
 
@@ -175,10 +175,10 @@ async def ask(connection: KernelConnection, exited: asyncio.Future[Any]) -> Envi
 async def missing_modules(
     connection: KernelConnection, exited: asyncio.Future[Any], code: str, names: Collection[str]
 ) -> list[str]:
-    """Return top-level modules that this code imports and an idle kernel can't; none without an answer.
+    """Return top-level modules that this code imports and an idle kernel lacks; none without an answer.
 
     The kernel may have run its user's code, so the answer is trusted only for that user. It can only select
-    from `names`; without any, it is not asked.
+    from `names`; without any, the kernel is not asked.
     """
     if not names:
         return []

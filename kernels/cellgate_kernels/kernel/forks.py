@@ -1,7 +1,7 @@
 """Kernels made by forks of others: branches, held forks (checkpoints), and kernels made of those.
 
-Each is a process in its first kernel's sandbox, whose keeper tells of it. ``launcher`` starts kernels that
-have a sandbox of their own; ``forking`` knows of sandboxes, ``inside/branch.py`` forks.
+Each is a process in its first kernel's sandbox, whose keeper reports its end. ``launcher`` starts kernels
+with a sandbox of their own; ``forking`` manages sandboxes, ``inside/branch.py`` forks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class KernelForks:
         try:
             order = BranchOrder(inner_path, "", anyway=anyway, hold=True)
             made = await ask_for_branch(parent.connection, parent.exited, order)
-            # First of all, because it ends when nobody comes.
+            # First of all, because the fork ends if nobody connects.
             tether = await tie(path, self._tasks)
             try:
                 await self._keep_parent(parent, sandbox, made)
@@ -98,7 +98,7 @@ class KernelForks:
                 tether.close()
                 raise
         finally:
-            # It may be the kernel's, who knows.
+            # The path may belong to another kernel.
             with suppress(OSError):
                 await asyncio.to_thread(Path(path).unlink)
         return HeldFork(held_id, parent, sandbox, tether, kept, made.overruled, self._tasks)
@@ -113,10 +113,10 @@ class KernelForks:
         branched: Callable[[Made], Branched],
         process: int | None = None,
     ) -> Kernel:
-        """Return a ready kernel in the sandbox, as the parent is in all that is not in its memory.
+        """Return a ready kernel in the sandbox, like the parent in all but its memory.
 
-        `origin`: the kernel that is forked, or was. `process`: what to fork, if not the origin's own.
-        `fork` makes the new one. On any error nothing is left of it.
+        `origin`: the kernel that is forked, or was. `process`: the process to fork, if not the origin's own.
+        `fork` makes the new one. On any error nothing of the new kernel is left.
         """
         kernel_id = str(uuid.uuid4())
         place = sandbox.place_for(kernel_id)
@@ -179,7 +179,7 @@ class KernelForks:
         return branch
 
     async def _keep_parent(self, parent: Kernel, sandbox: SharedSandbox, made: Made) -> None:
-        """Let the keeper tell of a kernel that was forked, if this was its first fork."""
+        """Have the keeper report a forked kernel's end, if this was the kernel's first fork."""
         if not sandbox.is_kept(parent.id):
             kept = await keep(keeper_of(sandbox.folders), made.parent, self._tasks)
             if sandbox.is_kept(parent.id):
@@ -188,7 +188,7 @@ class KernelForks:
                 sandbox.keep(parent.id, kept)
 
     async def _keep(self, sandbox: SharedSandbox, made: Made, *, held: bool = False) -> Kept:
-        """Let the keeper tell of what was forked."""
+        """Have the keeper report the end of a fork."""
         try:
             return await keep(keeper_of(sandbox.folders), made.pid, self._tasks, held=held)
         except InvalidInput as error:
@@ -215,6 +215,6 @@ def _sandbox_of(kernel: Kernel) -> SharedSandbox:
 
 
 def _check_seed(spec: BranchSpec) -> None:
-    """Raise InvalidInput for a seed that not every generator takes."""
+    """Raise InvalidInput for a seed that some generators refuse."""
     if spec.seed is not None and not 0 <= spec.seed <= MOST_SEED:
         raise InvalidInput(f"A seed is a number from 0 to {MOST_SEED}")

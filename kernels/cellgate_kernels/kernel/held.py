@@ -46,7 +46,7 @@ class Tether:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tasks: Supervisor) -> None:
         self._reader = reader
         self._writer = writer
-        # Each is answered in its turn, also those that nobody waits for any more.
+        # Each order is answered in turn, even if nobody waits any more.
         self._asked = asyncio.Queue[asyncio.Future[bytes]]()
         self._reading = tasks.start(self._read(), "answers of a held fork")
         self._reading.add_done_callback(lambda _: self._over())
@@ -55,7 +55,7 @@ class Tether:
     async def ask(self, order: object) -> bytes:
         """Send an order and return the answer's bytes. Raises KernelDied when there is none.
 
-        A held fork that does not answer in time is given up; one is not because a caller is cancelled.
+        A held fork that does not answer in time is given up; a caller's cancellation does not end it.
         """
         if self._is_over:
             raise KernelDied(_GONE)
@@ -78,7 +78,7 @@ class Tether:
                     asked.set_result(line)
 
     def _over(self) -> None:
-        """Stop reading the keeper's words."""
+        """Stop reading the fork's answers."""
         self._is_over = True
         self._writer.transport.abort()
         while not self._asked.empty():
@@ -93,7 +93,7 @@ class Tether:
 
 
 async def tie(path: str, tasks: Supervisor) -> Tether:
-    """Come to the held fork that waits at `path`. Raises KernelStartFailed when it is not there."""
+    """Connect to the held fork that waits at `path`. Raises KernelStartFailed when there is none."""
     try:
         return Tether(*await open_stream(path, MOST_ANSWER), tasks)
     except OSError as error:
@@ -108,10 +108,10 @@ class ForkedKernel(Protocol):
 
 
 class HeldFork:
-    """One kernel as it was. Keep it until `close`.
+    """One kernel as it was at a moment. Keep it until `close`.
 
-    `made_of`: the id of the kernel that was forked. `workspace`: the folder of that one's files, which may be
-    gone by now. `overruled`: in spite of what it was made; a kernel made of it does not have that.
+    `made_of`: the id of the forked kernel. `workspace`: the folder of that kernel's files, which may be gone
+    by now. `overruled`: the obstacles that were ignored; a kernel made from it lacks what they name.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class HeldFork:
         self.sandbox = sandbox
         self.overruled = overruled
         self.ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-        """Completed once, when its process is gone, whoever ended it. Shield it when you await it."""
+        """Completed once, when its process is gone for whatever reason. Shield it when you await it."""
         self._tether = tether
         self._kept = kept
         self._closed = False
@@ -162,14 +162,14 @@ class HeldFork:
 
     @property
     def alive(self) -> bool:
-        """Whether a kernel can be made of it: it is neither closed nor ended."""
+        """Whether a kernel can be made from it: it is neither closed nor ended."""
         return not self._closed
 
     async def memory(self) -> int:
-        """Measure the bytes that it keeps, and that the kernels of its sandbox don't use any more.
+        """Measure the bytes that it keeps and that no kernel of its sandbox uses any more.
 
-        What several held forks keep together is divided among them, so that the sum is what all of them cost.
-        It takes the system some milliseconds for each gigabyte. Raises KernelDied when it has ended.
+        Memory that several held forks share is divided among them, so that the sum is the cost of all. It
+        takes the system some milliseconds for each gigabyte. Raises KernelDied when it has ended.
         """
         order = {"kernels": self.sandbox.processes(), "held": self.sandbox.held}
         answer = await self._ask(order)
@@ -179,7 +179,7 @@ class HeldFork:
             raise KernelDied("The checkpoint does not say how much memory it keeps") from None
 
     async def make(self, order: BranchOrder) -> Made:
-        """Let it fork, and return when the process is about to become a kernel.
+        """Make it fork, and return when the process is about to become a kernel.
 
         Raises KernelDied when it has ended, KernelStartFailed when the kernel did not come up.
         """
@@ -204,13 +204,13 @@ class HeldFork:
         if not self._closed:
             self._closed = True
             self._tether.close()
-            # It ends by itself, unless it was stopped.
+            # It ends on its own, unless it was stopped.
             self._kept.kill()
             loop = asyncio.get_running_loop()
             loop.call_later(_INSIST_AFTER, guarded(self._give_up, "end of a held fork"))
 
     def _give_up(self) -> None:
-        """Assume the end, of which the keeper says nothing."""
+        """Assume the fork's end, because the keeper reports nothing."""
         if not self.ended.done():
             self._kept.close()
             self._end()

@@ -1,8 +1,8 @@
 """One running kernel: ready when handed out, ended for good.
 
 A kernel is never restarted in place: a new one comes from ``pool``. ``launcher`` starts kernels, ``forks``
-makes kernels of kernels, ``adopting`` takes over those of a former gateway. A kernel has a ``connection``,
-and jupyter_client's ``manager``, which ends it.
+makes kernels from kernels, ``adopting`` takes over kernels of a former gateway. A kernel has a
+``connection``, and jupyter_client's ``manager``, which ends it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from cellgate_kernels.protocol.unsent import read_last_words
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """What a kernel is made of. Two kernels of one profile are interchangeable until one has been used.
+    """The description of a kernel. Kernels of one profile are interchangeable until one has been used.
 
-    `secrets`: environment variables too, whose values are stored nowhere and shown in no error.
+    `secrets`: further environment variables, whose values are neither stored nor shown in errors.
     """
 
     kernelspec: str
@@ -48,11 +48,11 @@ class KernelProfile:
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     egress: bool = False
-    """Whether it can connect to a socket that its owner makes in the folder `Kernel.egress`."""
+    """Whether it can connect to a socket that its owner creates in the folder `Kernel.egress`."""
     principal: str = ""
-    """Whose other kernels it may share a container with; empty where each has one of its own."""
+    """The principal whose other kernels may share its container; empty where each has one of its own."""
     workspace: Path | None = None
-    """The folder of another kernel that it works in, in a sandbox of its own; None: one of its own."""
+    """Another kernel's folder in which it works, in a sandbox of its own; None: a folder of its own."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -62,8 +62,8 @@ class KernelProfile:
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What is known of a kernel from its start: its reply to kernel_info_request, the kernelspec's name for
-    people, its ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``).
+    """Facts from the kernel's start: its reply to kernel_info_request, the kernelspec's name for people, its
+    ``PYTHONHASHSEED`` (if known), whether it can be branched, and asked (``questions``).
     """
 
     info: Mapping[str, Any]
@@ -74,7 +74,7 @@ class KernelFacts:
 
 
 class Forks(Protocol):
-    """Makes kernels and checkpoints of kernels; ``forks`` has it."""
+    """Makes kernels and checkpoints from kernels; implemented by ``forks``."""
 
     async def branch(self, parent: Kernel, spec: BranchSpec) -> Kernel:
         """Do what `Kernel.branch` says."""
@@ -107,15 +107,15 @@ class Kernel:
         self.environment: Environment | None = None
         self.packages = packages
         self.branched: Branched | None = None
-        """How it was branched off; None for a kernel that was started."""
+        """The origin of a branch; None for a kernel that was started."""
         self.provisioner = manager.provisioner
         self.exited: asyncio.Future[KernelExit] = self.provisioner.exited
         """Completed once, when the kernel's process has ended. Shield it when you await it."""
         folders, view = self.provisioner.place
         self.outlook = Outlook(view.workspace, workspace)
-        """What it sees of its workspace."""
+        """The kernel's own view of its workspace."""
         self.forking = 0
-        """How many forks of it are being made."""
+        """The number of forks of it in progress."""
         self._branches = folders.branches
         self._forks = forks
         self._manager = manager
@@ -132,7 +132,7 @@ class Kernel:
 
     @property
     def has_own_names(self) -> bool:
-        """Whether the names that workspaces have in its sandbox, such as ``/workspace``, are of its own."""
+        """Whether the workspaces' names in its sandbox, such as ``/workspace``, are private to it."""
         return self.outlook.named == self.workspace
 
     @property
@@ -142,7 +142,7 @@ class Kernel:
 
     @property
     def egress(self) -> Path | None:
-        """The folder where it looks for the socket of its way to a network; None if it has none."""
+        """The folder with the socket of its way to a network; None if it has none."""
         return Path(self._manager.connection_file).parent / EGRESS if self.profile.egress else None
 
     @property
@@ -157,7 +157,7 @@ class Kernel:
 
     @property
     def dismissed(self) -> bool:
-        """Whether it was shut down, so that its exit is no death."""
+        """Whether it was shut down, so that its exit is not reported as a death."""
         return self._shutdown is not None
 
     @property
@@ -172,7 +172,7 @@ class Kernel:
 
     @property
     def shares_sandbox_with(self) -> tuple[str, ...]:
-        """The ids of the other live kernels in its sandbox or container: its branches, its parent, theirs."""
+        """The ids of the other live kernels in its sandbox or container: branches, parent, and theirs."""
         sandbox = self.shared_sandbox
         return () if sandbox is None else sandbox.others(self.id)
 
@@ -197,20 +197,20 @@ class Kernel:
         return sharing if isinstance(sharing, SharedSandbox) else None
 
     def control_group(self) -> ControlGroup | None:
-        """Return the control group that it alone has and that we may freeze, if any. Blocks for a moment.
+        """Return its control group, if only this kernel is in it and it may be frozen. Blocks for a moment.
 
         Kernels that share a sandbox with others or with held forks have none, and so they don't sleep.
         """
         if not self._has_sandbox_alone or self.provisioner.has_neighbours:
             return None
-        # A frozen gVisor answers its engine no more, so nothing but a gateway could end it, if there is one.
+        # A frozen gVisor no longer answers its engine, so only the gateway, while it runs, could end it.
         process = None if self.isolation == "gvisor" else self.process
         return None if process is None else ControlGroup.of(process)
 
     async def sleep(self, group: ControlGroup, lane: Lane) -> bool:
-        """Freeze it and give its memory back to the system; returns whether it sleeps when that is done.
+        """Freeze it and give its memory back to the system; return whether it sleeps afterwards.
 
-        Only of a kernel that does nothing. `group` is its `control_group`; `lane`: threads to wait in.
+        Call it only for an idle kernel. `group` is its `control_group`; `lane`: threads to wait in.
         """
         if not self.alive or self.connection.closed or self.asleep:
             return self.asleep
@@ -222,7 +222,7 @@ class Kernel:
         return await self._sleep.begin()
 
     def is_disturbed(self) -> bool:
-        """Return whether it sleeps and must be woken, because a process was ended. Blocks for a moment."""
+        """Return whether it sleeps and must be woken, because a process ended. Blocks for a moment."""
         return self._sleep is not None and self._sleep.is_disturbed()
 
     def wake(self) -> None:
@@ -235,7 +235,7 @@ class Kernel:
         await self.provisioner.files_given()
 
     def interrupt(self) -> asyncio.Future[Message]:
-        """Ask the kernel to interrupt what it runs (control channel, interrupt_request).
+        """Ask the kernel to interrupt its present work (control channel, interrupt_request).
 
         Once it has answered and the future is done, the interrupt can't hit anything that runs later.
         """
@@ -245,34 +245,34 @@ class Kernel:
         """Return a second live kernel with everything that this one has in memory, by a fork of its process.
 
         The kernel's user calls ``KernelPool.branch`` instead, which counts the new one too. It runs in this
-        one's sandbox or container, so it must belong to the same principal; `shares_sandbox_with`. It has an
-        id, a connection, a profile and a workspace as every other kernel, and ends by itself, in any order.
-        `packages` and `egress` are this one's folders. Listeners and masks are not inherited.
+        one's sandbox or container, so it must belong to the same principal (`shares_sandbox_with`). It has an
+        id, a connection, a profile and a workspace like every other kernel, and may end before or after its
+        parent. `packages` and `egress` are this one's folders. Listeners and masks are not inherited.
 
-        No cell may begin until this has returned: one that runs is not disturbed, and KernelBusy is raised.
-        Raises CannotBranch with what stands in the way; KernelStartFailed when the branch did not become
-        ready, KernelDied when this kernel has ended. Then no branch is left, and this kernel goes on.
+        No cell may begin until this has returned; KernelBusy is raised if one runs, which is not disturbed.
+        Raises CannotBranch with the obstacles; KernelStartFailed if the branch did not become ready,
+        KernelDied if this kernel has ended. Then no branch is left, and this kernel goes on.
         """
         return await self._forks.branch(self, spec)
 
     async def checkpoint(self, *, anyway: bool = False) -> HeldFork:
         """Keep everything that this kernel has in memory, by a fork of its process that waits.
 
-        For this one, the kernel's user calls ``KernelPool.checkpoint``. `anyway`: in spite of obstacles.
-        Don't let a cell begin until this has returned: one that runs is not disturbed, and KernelBusy is
-        raised. Raises as `branch` does; then nothing is left, and this kernel goes on as before.
+        For this too, the kernel's user calls the pool's method, ``KernelPool.checkpoint``. `anyway`: in spite
+        of obstacles. Let no cell begin until this has returned; KernelBusy is raised if one runs. Raises as
+        `branch` does; then nothing is left, and this kernel goes on as before.
         """
         return await self._forks.checkpoint(self, anyway)
 
     async def start_program(self, spec: ProgramSpec) -> Program:
         """Start a program beside the kernel, in its sandbox; it ends with the kernel at the latest.
 
-        Raises InvalidInput for one that can't start, KernelDied when kernel or keeper is gone.
+        Raises InvalidInput if the program can't start, KernelDied if kernel or keeper is gone.
         """
         path = self._awake_keeper()
         joins: int | None = None
         if self.branched is not None:
-            # The keeper starts it in the workspace of the sandbox's first kernel, unless told otherwise.
+            # By default the keeper starts it in the workspace of the sandbox's first kernel.
             spec = replace(spec, folder=f"{self.outlook.workspace}/{spec.folder}")
             if self.outlook.depth and self.shared_sandbox is not None:
                 joins = self.shared_sandbox.process_of(self.id)
@@ -281,12 +281,12 @@ class Kernel:
     async def connect_port(self, port: int) -> PortStreams:
         """Connect to a program that listens on a port inside the kernel's sandbox, whoever started it.
 
-        Raises PortUnanswered when there is none, KernelDied when the kernel is gone or has no keeper.
+        Raises PortUnanswered if no program listens, KernelDied if the kernel is gone or has no keeper.
         """
         return await connect_port(self._awake_keeper(), port)
 
     def _awake_keeper(self) -> str:
-        """Wake the keeper, which sleeps as the kernel does, and return its socket. Raises KernelDied."""
+        """Wake the keeper, which sleeps with the kernel, and return its socket. Raises KernelDied."""
         path = self.provisioner.keeper_socket
         if path is None or not self.alive:
             raise KernelDied("The kernel has ended")
@@ -303,17 +303,17 @@ class Kernel:
         await outcome(self._shutdown, GatewayFault)
 
     async def discard(self, *, spared: Collection[Path] = ()) -> None:
-        """Shut down, and remove the folders of its packages and its files with everything left in them.
+        """Shut down, and remove the folders of its packages and its files with all their content.
 
-        The `spared` folders stay, because what is in them could not be saved elsewhere. Folders that
-        others in its sandbox use too are removed with the last of them.
+        The `spared` folders stay, because their content could not be saved elsewhere. Folders that others in
+        its sandbox use too are removed with the last of them.
         """
         try:
             await self.shutdown()
         finally:
             sandbox = self.shared_sandbox
             if sandbox is None:
-                # Another kernel's folder is not this one's to remove.
+                # Another kernel's folder must not be removed with this one.
                 workspace = self.workspace if self.profile.workspace is None else None
                 own = [self.packages, self._branches, workspace]
                 unused = [folder for folder in own if folder is not None and folder not in spared]
@@ -323,7 +323,7 @@ class Kernel:
             await self.provisioner.remove(*unused)
 
     async def tell_unsent(self) -> bool:
-        """Deliver a dead kernel's unsent text once, as messages of cells; return whether that is all."""
+        """Deliver a dead kernel's unsent text once, as messages of cells; return whether it is complete."""
         connection, prefix = self.connection, self.connection.prefix
         if prefix is None:
             return False

@@ -1,8 +1,8 @@
 """Starts kernels of the catalog's kernelspecs and waits until they are ready.
 
 It launches through jupyter_client and the provisioner that the ``specs`` catalog names, in a sandbox or
-container of the kernel's own or with others of its principal. ``forks`` makes kernels of kernels,
-``adopting`` takes over those of a former gateway; ``pool`` decides how many there are.
+container of the kernel's own or with others of its principal. ``forks`` makes kernels from kernels,
+``adopting`` takes over kernels of a former gateway; ``pool`` decides how many there are.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ ASK_AGAIN = 60.0
 class KernelFolders:
     """Where kernels keep files: `runtime` for sockets (short: see unix(7)), `workspaces` for user files.
 
-    `packages`: where each has a folder that modules can be added to while it runs; None when none has one.
-    `leftovers` removes folders that can't be removed at once.
+    `packages`: the place of folders to which modules can be added while a kernel runs; None: no kernel has
+    one. `leftovers` removes folders that can't be removed at once.
     """
 
     runtime: Path
@@ -66,10 +66,10 @@ class KernelFolders:
 
 @dataclass(frozen=True, slots=True)
 class SharedBackend:
-    """What the kernels of one gateway share of their isolation backend: one connection to the container
-    engine, which watches their disks too, or a watch of disks, and what forks those that can be forked.
+    """The parts of the isolation backend that a gateway's kernels share: one connection to the container
+    engine, which also watches their disks, or a watch of disks, and the fork servers.
 
-    `containers`: those that hold the kernels of one principal each; None where each kernel has one.
+    `containers`: each holds the kernels of one principal; None where each kernel has one.
     """
 
     engine: Engine | None = None
@@ -85,7 +85,7 @@ class SharedBackend:
 
 
 class KernelLauncher:
-    """Starts kernels, and hands out the other ways to one: `restore`, `adopt`."""
+    """Starts kernels, and offers the other ways to get one: `restore`, `adopt`."""
 
     def __init__(
         self,
@@ -111,17 +111,17 @@ class KernelLauncher:
         # By kernelspec and image digest; None where the kernel is not Python.
         self._environments: dict[tuple[str, str], Environment | None] = {}
         # By whole profile, because clients choose limits: kernels with too little memory to answer must not
-        # delay the others.
+        # delay others.
         self._ask_at: dict[KernelProfile, float] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._tasks = self._workshop.tasks
 
     def ways(self) -> dict[str, str]:
-        """Return how each kernelspec's kernels start without what can't be forked: ``fork`` or ``cold``."""
+        """Return how each kernelspec's kernels start, ``fork`` or ``cold``, if nothing prevents a fork."""
         return {name: "fork" if self.forks(name) else "cold" for name in self.catalog.find_kernel_specs()}
 
     def forks(self, kernelspec: str) -> bool:
-        """Return whether this kernelspec's kernels are forked, if they can be. Raises KernelspecNotFound."""
+        """Return whether this kernelspec's kernels are forked if possible. Raises KernelspecNotFound."""
         argv = self.catalog.get_kernel_spec(kernelspec).argv
         if self._containers is not None:
             return can_fork(argv) and self._containers.trials.forks(kernelspec)
@@ -137,22 +137,22 @@ class KernelLauncher:
     def placed(self, profile: KernelProfile, principal: str) -> KernelProfile:
         """Return a profile for this principal's kernel, which may share a container with its others.
 
-        One with a way to a network does not: all in a container would have it. Raises KernelspecNotFound.
+        One with a network does not share: all in its container would have one. Raises KernelspecNotFound.
         """
         if not principal or profile.egress or profile.workspace is not None or self.keeps_warm(profile):
             return profile
         return replace(profile, principal=principal)
 
     def shares_workspaces(self) -> bool:
-        """Return whether a kernel can be started in the workspace of another that has a sandbox of its own.
+        """Return whether a kernel can start in the workspace of another kernel that has its own sandbox.
 
-        Kernels that share a container have their files in a folder of that container, as users of their own.
+        Kernels that share a container have their files in a folder of that container, each as its own user.
         """
         return self._containers is None
 
     def containers(self) -> tuple[str, str] | None:
-        """Return whether a container is a ``session``'s or a ``principal``'s, and whether the limits are each
-        ``kernel``'s or the ``container``'s; None without containers.
+        """Return whether a container is a ``session``'s or a ``principal``'s, and whether limits are for each
+        ``kernel`` or for the ``container``; None without containers.
         """
         if "engine" not in self._workshop.backend:
             return None
@@ -165,7 +165,7 @@ class KernelLauncher:
 
         Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind. A
         client's variables can run code in a kernel before it is asked anything. So a kernel with variables is
-        never asked for its environment: another one is, once, and ended.
+        never asked for its environment: another kernel is, once, and ended.
         """
         self.catalog.get_kernel_spec(profile.kernelspec)
         if not profile.variables:
@@ -177,7 +177,7 @@ class KernelLauncher:
         image = _digest(kernel.image)
         if self._knows(profile.kernelspec, image) or not self._may_ask(KernelProfile(profile.kernelspec)):
             return kernel
-        # It runs a different image from the kernel that was asked: the tag has moved.
+        # The kernel runs a different image from the asked one: the tag has moved.
         await self._discard(kernel)
         await self._learn(profile.kernelspec, image)
         return await self._start(profile)
@@ -192,7 +192,7 @@ class KernelLauncher:
         return await adopting.adopt(self._workshop, self._forks, stored, attend, secrets)
 
     async def restore(self, held: HeldFork, spec: BranchSpec, *, like: Kernel | None = None) -> Kernel:
-        """Return a kernel made of a held fork, as ``KernelPool.restore`` says. `like`: which it replaces."""
+        """Return a kernel made from a held fork; see ``KernelPool.restore``. `like`: which it replaces."""
         return await self._forks.restore(held, spec, like=like)
 
     async def _learn(self, kernelspec: str, image: str | None = None) -> None:
@@ -236,7 +236,7 @@ class KernelLauncher:
         self._ask_at[profile] = moment + ASK_AGAIN
 
     async def _discard(self, kernel: Kernel) -> None:
-        """End a kernel that was handed to nobody. Returns when it is gone, even if this is cancelled."""
+        """End a kernel that nobody has got. Returns when it is gone, even if the caller is cancelled."""
         try:
             await self._tasks.complete(kernel.discard(), f"end {kernel.id}")
         except CellgateError as error:
@@ -268,7 +268,7 @@ class KernelLauncher:
         try:
             return await self._start_at(profile, kernel_id, seat)
         except BaseException:
-            # Unless there was something to end, which has left by now. The folders have been removed since.
+            # If there was a kernel to end, it has left the seat by now. The folders have been removed since.
             seat.leave()
             seat.tidy()
             raise
@@ -315,7 +315,7 @@ class KernelLauncher:
         except BaseException as error:
             await self._workshop.undo(manager, kernel_id, made)
             if isinstance(error, KernelStartFailed) and profile.secrets:
-                # It has the last words of the kernel.
+                # The message contains the kernel's last words.
                 raise KernelStartFailed(Masker(profile.secrets).text(error.message)) from None
             raise
 
@@ -391,7 +391,7 @@ class KernelLauncher:
                 self._ask_later(profile)
                 return None
             if not provisioner.was_alone():
-                return None  # another has come meanwhile
+                return None  # Another kernel has reported meanwhile.
         self._environments[key] = environment
         return environment
 
@@ -411,7 +411,7 @@ class KernelLauncher:
 
 
 async def _remember(kernel: Kernel, store: KernelStore, runtime: Path) -> None:
-    """Store what the next gateway needs to adopt this kernel."""
+    """Store the data that the next gateway needs to adopt this kernel."""
     stored = StoredKernel(
         id=kernel.id,
         identity=kernel.connection.session,

@@ -1,4 +1,4 @@
-"""jupyter_client's manager of one kernel, and the workshop: what a start, a fork and a takeover share.
+"""jupyter_client's manager of one kernel, and the workshop for starts, forks and takeovers.
 
 ``launcher``, ``forks`` and ``adopting`` make kernels with it; ``kernel`` ends itself by its manager.
 """
@@ -28,16 +28,16 @@ SHUTDOWN_TIMEOUT = 15.0
 
 
 class Manager(AsyncKernelManager):
-    """jupyter_client's, without the control socket that it opens for a shutdown_request, which is never sent.
+    """jupyter_client's manager, without the control socket for shutdown_requests, which are never sent.
 
-    libzmq would read it into memory without any limit, from whatever answers at the socket's path.
+    libzmq would read messages without a limit from any process that answers at the socket's path.
     """
 
     def _connect_control_socket(self) -> None:
         """Leave jupyter_client's control socket closed: the gateway has its own."""
 
     async def end(self) -> None:
-        """Kill what was started; a launch that failed halfway is undone by its provisioner."""
+        """Kill the started kernel; the provisioner undoes a launch that failed halfway."""
         if self.provisioner is None:
             return
         # Interrupting first, as jupyter_client's own shutdown does, would open a control socket for nothing.
@@ -58,7 +58,7 @@ class Manager(AsyncKernelManager):
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What kernels are made with. `backend`: options of a launch that all kernels share."""
+    """The means to make kernels. `backend`: options of a launch that all kernels share."""
 
     catalog: KernelspecCatalog
     leftovers: Leftovers
@@ -69,7 +69,7 @@ class Workshop:
     tasks: Supervisor = field(default_factory=Supervisor)
 
     def manager(self, kernelspec: str, runtime: Path, kernel_id: str | None = None) -> Manager:
-        """Return a manager of a kernel to be; its id, if it is not one that the manager starts."""
+        """Return a manager for a new kernel. `kernel_id`: its id, if another process starts it."""
         manager = Manager(
             kernel_name=kernelspec,
             kernel_spec_manager=self.catalog,
@@ -83,11 +83,11 @@ class Workshop:
         return manager
 
     def connection(self, info: Mapping[str, Any], kernel_id: str, session: str = "") -> KernelConnection:
-        """Return a connection to a kernel, which is not open yet."""
+        """Return a connection to a kernel; it is not open yet."""
         return KernelConnection(info, session=session, kernel_id=kernel_id, reception=self.reception)
 
     async def undo(self, manager: Manager, kernel_id: str, folders: Sequence[Path] = ()) -> None:
-        """End what was begun, also if cancelled. Failures are logged: the caller raises the start's error."""
+        """End what was begun, even if cancelled. Failures are logged: the caller raises the start's error."""
         await self.tasks.complete(self._undo(manager, folders), f"undo {kernel_id}")
 
     async def _undo(self, manager: Manager, folders: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""What a forked kernel sees of its workspace: has names of it made if they differ, and the fork take them.
+"""A forked kernel's view of its workspace: has names made for it if it needs other ones.
 
 ``launch/names.py`` makes them, where a sandbox can have them; ``inside/branch.py`` takes them.
 """
@@ -19,9 +19,9 @@ from cellgate_kernels.launch.names import MOST_DEPTH, Names
 
 @dataclass(frozen=True, slots=True)
 class KernelOrder:
-    """A kernel that is to be forked, with this id and workspace. `origin`: of the process that is forked.
+    """A kernel to be forked, with this id and workspace. `origin`: the forked process's outlook.
 
-    `process`: that one's number in the sandbox. `is_branch`: others may be made of it that go elsewhere.
+    `process`: the forked process's number in the sandbox. `is_branch`: it may be forked again elsewhere.
     """
 
     id: str
@@ -37,9 +37,9 @@ async def fork_with_names(
     order: BranchOrder,
     fork: Callable[[BranchOrder], Awaitable[Made]],
 ) -> tuple[Made, Outlook]:
-    """Fork a kernel by an order that says nothing of its workspace yet; returns what it sees of that.
+    """Fork a kernel by an order without a workspace yet; return the kernel's view of its workspace.
 
-    Raises KernelStartFailed if it would not have its own workspace, OSError, and what `fork` does.
+    Raises KernelStartFailed if it would not have its own workspace, OSError, and the errors of `fork`.
     """
     origin, name = wanted.origin, sandbox.view.workspace
     if wanted.workspace == origin.named:
@@ -66,7 +66,7 @@ async def fork_with_names(
 
 
 async def _names(sandbox: SharedSandbox, wanted: KernelOrder) -> Names | None:
-    # The session that goes on as a branch needs names once more.
+    # A session that continues as a branch needs names once more.
     room = 2 if wanted.is_branch else 1
     if wanted.origin.depth + room > MOST_DEPTH:
         return None

@@ -1,10 +1,10 @@
-"""Questions to an idle kernel that are no cells: completions, what is known of a name, its variables.
+"""Questions to an idle kernel besides cells: completions, the meaning of a name, its variables.
 
-They go over the shell channel, where a kernel answers one request after the other, so nobody may be asked who
-runs a cell. Nothing is executed as a cell, counted or recorded. ``inside/variables.py`` tells of variables;
-the others are Jupyter's own ("Messaging in Jupyter", sections "Completion" and "Introspection"). Cells can
-say anything in a kernel's place: an answer's size is limited before it is read, and it becomes a typed value.
-A false one deceives nobody but the kernel's user; what is none counts as empty.
+They go over the shell channel, where a kernel answers one request after the other, so a kernel with a running
+cell can't be asked. Nothing is executed as a cell, counted or recorded. ``inside/variables.py`` answers about
+variables; the others are Jupyter's own ("Messaging in Jupyter", sections "Completion" and "Introspection").
+Cells can forge a kernel's answer: its size is limited before it is read, and it becomes a typed value. A
+false answer deceives only the kernel's user; an invalid one counts as empty.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 VARIABLES: Final = "cellgate_variables_request"
 FEATURE: Final = "cellgate variables"
-"""In the supported features of a kernel_info_reply. Both are named in ``inside/variables.py``."""
+"""Stands in the supported features of a kernel_info_reply. Both are named in ``inside/variables.py``."""
 
 ANSWER_TIMEOUT: Final = 20.0
 """Seconds. A kernel's first completion takes two of an idle processor: jedi reads Python's own names."""
 REPLY_TIMEOUT: Final = 1.0
-"""For a reply that has not come when the kernel says that it is done: it is sent on another socket."""
+"""Seconds to wait for a reply after the kernel says that it is done: the reply comes over another socket."""
 INTERRUPT_TIMEOUT: Final = 2.0
 
 MOST_BYTES: Final = 4 * MIB
-"""Of an answer, also as objects in memory."""
+"""Most bytes of an answer, also as objects in memory."""
 MOST_MATCHES: Final = 1000
 MOST_MATCH: Final = 1000
 """Characters of a match; longer ones are left out."""
@@ -44,7 +44,7 @@ MOST_TYPE: Final = 100
 MOST_FORMS: Final = 8
 """MIME types of an inspection."""
 MOST_FORM: Final = 128 * KIB
-"""Characters of one of them; a longer one is left out."""
+"""Most characters of one type's text; a longer one is left out."""
 MOST_VARIABLES: Final = 1000
 
 _TYPES: Final = "_jupyter_types_experimental"
@@ -55,7 +55,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class KernelCompletion(msgspec.Struct, frozen=True):
-    """What may stand from `start` to `end` of the code, in Unicode code points.
+    """Completions for the code from `start` to `end`, in Unicode code points.
 
     `types`: of each match, such as ``function``; empty if unknown. `truncated`: whether some are missing.
     """
@@ -68,7 +68,7 @@ class KernelCompletion(msgspec.Struct, frozen=True):
 
 
 class KernelInspection(msgspec.Struct, frozen=True):
-    """What a kernel knows of a name: texts by MIME type; none if it does not know it."""
+    """A kernel's information about a name: texts by MIME type; none if the name is unknown."""
 
     data: dict[str, str] = {}
 
@@ -135,14 +135,14 @@ async def variables(
 ) -> KernelVariables:
     """Return the variables of a kernel that has the `FEATURE`. Raises as `ask`.
 
-    `texts`: whether text may be shown. It is cut by the kernel, so a secret in it could not be found here.
+    `texts`: whether text may be shown. The kernel cuts text, so a secret in it could not be found here.
     """
     content = await ask(connection, exited, VARIABLES, {"texts": texts}, "cellgate_variables_reply")
     return variables_of(content)
 
 
 class _Progress:
-    """What a kernel has said of one request."""
+    """A kernel's progress with one request."""
 
     def __init__(self, reply_type: str, exited: asyncio.Future[KernelExit]) -> None:
         self.reply: Message | None = None
@@ -160,7 +160,7 @@ class _Progress:
         return message.channel is Channel.SHELL and message.msg_type == self._reply_type
 
     def receive(self, message: Message) -> None:
-        """Note what it says."""
+        """Note a message about the request."""
         if self._is_reply(message):
             self.reply = message
         elif message.channel is Channel.IOPUB and message.msg_type == "status":
@@ -170,13 +170,13 @@ class _Progress:
         self._changed.set()
 
     def wake(self, _: object = None) -> None:
-        """Look again: the kernel may have ended."""
+        """Wake the waiter: the kernel may have ended."""
         self._changed.set()
 
     async def finished(self) -> None:
-        """Return when there is a reply, or there will be none.
+        """Return when there is a reply, or can be none any more.
 
-        Raises TimeoutError. A reply may come after the word that the kernel is done: over another socket.
+        Raises TimeoutError. The reply may come after the idle status, because it uses another socket.
         """
         async with asyncio.timeout(ANSWER_TIMEOUT):
             await until(lambda: self.over or self._has_ended(), self._changed)
@@ -194,10 +194,10 @@ async def ask(
     question: Mapping[str, Any],
     reply_type: str,
 ) -> dict[str, Any]:
-    """Return the content of an idle kernel's reply; empty if it has none to give, or none that can be read.
+    """Return the content of an idle kernel's reply; empty if the kernel has none, or an unreadable one.
 
-    The caller sees to it that no cell begins until this returns. Raises KernelBusy when there is no reply in
-    time: then a kernel that works on it has been interrupted. Raises KernelDied when the kernel has ended.
+    The caller lets no cell begin until this returns. Raises KernelBusy without a reply in time: then a kernel
+    that works on it has been interrupted. Raises KernelDied when the kernel has ended.
     """
     request = new_message(Channel.SHELL, msg_type, question, session=connection.session)
     progress = _Progress(reply_type, exited)
@@ -210,7 +210,7 @@ async def ask(
         if progress.over:
             return {}
         if progress.begun:
-            # It is this question that keeps the kernel from its next cell.
+            # This question keeps the kernel from its next cell.
             await _interrupt(connection, exited)
         raise KernelBusy(f"The kernel has not answered within {ANSWER_TIMEOUT:g} s") from None
     finally:
@@ -223,7 +223,7 @@ async def ask(
 
 
 async def _interrupt(connection: KernelConnection, exited: asyncio.Future[KernelExit]) -> None:
-    """Interrupt what the kernel does; once this returns, that can't hit anything that runs later."""
+    """Interrupt the kernel's work; once this returns, the interrupt can't hit later work."""
     answer = connection.ask(Channel.CONTROL, "interrupt_request", {})
     waited: set[asyncio.Future[Any]] = {answer, exited}
     try:

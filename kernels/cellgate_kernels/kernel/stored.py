@@ -1,8 +1,8 @@
 """Stored data of kernels that outlive the gateway: one private file each, in the data folder.
 
-A file has what the next gateway needs to take over a kernel: its connection info with the key, where it runs,
-what it was made of. It is as secret as the key (mode 0600). ``launcher`` writes it when a kernel is ready,
-and it goes with the kernel, so one found at a start was left behind. Blocking.
+A file has the data that the next gateway needs to take over a kernel: its connection info with the key, its
+place, and its profile. It is as secret as the key (mode 0600). ``launcher`` writes it when a kernel is ready,
+and it is removed with the kernel, so a file found at a start was left behind. Blocking.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_BYTES = 64 * MIB
 
 
 class StoredKernel(msgspec.Struct, frozen=True):
-    """A kernel as its launch left it. `identity` is the name by which it knows its client's sockets.
+    """A kernel as its launch left it. `identity`: the name by which it knows its client's sockets.
 
-    `provisioner` is what jupyter_client calls provisioner info. A kernel that was started by an older version
-    of the gateway has no `hash_seed`, does not branch and tells of no variables. `secrets` has names only.
+    `provisioner`: jupyter_client's provisioner info. A kernel that was started by an older version of the
+    gateway has no `hash_seed`, can't be branched and can't list its variables. `secrets` has names only.
     """
 
     id: str

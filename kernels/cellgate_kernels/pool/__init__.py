@@ -1,1 +1,1 @@
-"""The pool of warm kernels and the line of those who wait for one."""
+"""The pool of warm kernels and the line of claims for one."""

@@ -1,9 +1,9 @@
-"""The claims that wait for a kernel: whose turn it is, and how long each has waited.
+"""The claims that wait for a kernel: their order, and how long each has waited.
 
 They wait in the fair order of ``turns``: ``pool`` starts a kernel for the claim whose turn it is, whatever
-its profile. If there is no place, the claims after it wait too, so a rare profile is not overtaken. A claim
-is told its position in line: at most once every `tell_interval` seconds, only if it has changed, and only
-among the first `MOST_TOLD`; and at once when it leaves the line for a kernel.
+its profile. If there is no place, the claims after it wait too, so a rare profile is not overtaken. A claim's
+position in line is reported at most once every `tell_interval` seconds, only if it has changed, and only to
+the first `MOST_TOLD`; and at once when it leaves the line for a kernel.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from cellgate_kernels.base.turns import Claimant, TurnOrder
 from cellgate_kernels.kernel.kernel import Kernel, KernelProfile
 
 ANYBODY = Claimant("")
-"""Who claims if the caller makes no difference."""
+"""The claimant if the caller names none."""
 MOST_TOLD = 1000
 
 Moved = Callable[[int | None], None]
-"""Is told how many claims are ahead in line; None once a kernel starts for this one."""
+"""Gets the number of claims ahead in line; None once a kernel starts for this one."""
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A claim that waits: in line, and then for the start that belongs to it. `position`: as it was told."""
+    """A waiting claim: in line, and then for the start assigned to it. `position`: as last reported."""
 
     profile: KernelProfile
     kernel: asyncio.Future[Kernel]
@@ -44,14 +44,14 @@ class Claim:
 
 @dataclass(slots=True, eq=False)
 class Start:
-    """A kernel that is starting. `claim`: whose it will be, if anybody's."""
+    """A kernel that is starting. `claim`: the one that will get it, if any."""
 
     profile: KernelProfile
     claim: Claim | None = None
 
 
 class Claims:
-    """The line of one pool. `changed` is called when a claim has left it by itself."""
+    """The line of one pool. `changed` is called when a claim has left without a start."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Claims:
         self._clock = clock
         self._tasks = tasks
         self._changed = changed
-        # All that wait, by age; and those of them that no start belongs to yet, in the order of their turns.
+        # All waiting claims, by age; and the claims without a start, in the order of their turns.
         self._all: OrderedDict[Claim, None] = OrderedDict()
         self._line: TurnOrder[Claim] = TurnOrder()
         self._in_line: Counter[KernelProfile] = Counter()
@@ -77,7 +77,7 @@ class Claims:
 
     @property
     def in_line(self) -> int:
-        """How many claims no start belongs to yet."""
+        """The number of claims without a start."""
         return self._in_line.total()
 
     def longest_wait(self) -> float:
@@ -118,7 +118,7 @@ class Claims:
         )
 
     def answer(self, claim: Claim) -> None:
-        """Let a claim wait no longer: its caller has an answer, or wants none."""
+        """End a claim's wait: its caller has an answer, or no longer needs one."""
         self._all.pop(claim, None)
         if claim in self._line:
             self._line.remove(claim)
@@ -128,7 +128,7 @@ class Claims:
             claim.start = None
 
     def assign(self, start: Start, claim: Claim) -> None:
-        """Give a claim the kernel that starts: from now on, only the start's timeout applies."""
+        """Assign a starting kernel to a claim: from now on, only the start's timeout applies."""
         self._line.take(claim)
         self._left_line(claim)
         start.claim = claim
@@ -166,7 +166,7 @@ class Claims:
         return self.exhausted("The gateway is shutting down.")
 
     def tell_later(self) -> None:
-        """Tell positions soon, if they may have changed, but not more often than every `tell_interval`."""
+        """Report positions soon, if they may have changed, but at most every `tell_interval`."""
         if self._teller is None and self._listening:
             loop = asyncio.get_running_loop()
             delay = max(0.0, self._told_at + self._settings.tell_interval - loop.time())

@@ -1,7 +1,7 @@
-"""Places for forks of claimed kernels: branches, checkpoints, and kernels made of those.
+"""Places for forks of claimed kernels: branches, checkpoints, and kernels made from those.
 
-A fork needs a place as every kernel does, but does not wait in line for one: whoever asks for it keeps a
-kernel idle. Claims in line come first. A checkpoint has none: it is no kernel. ``pool`` has the contract.
+A fork needs a place like every kernel, but does not wait in line for one, because its caller keeps a kernel
+idle. Claims in line come first. A checkpoint needs no place: it is not a kernel. ``pool`` has the contract.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ForkPlaces:
-    """The forks of one pool. `held`: those kept as checkpoints; `changed`: set when there may be room."""
+    """The forks of one pool. `held`: checkpoints; `changed`: set when there may be room."""
 
     def __init__(self, roster: Roster, warm: WarmKernels, claims: Claims, tasks: Supervisor) -> None:
         self.held: set[HeldFork] = set()
@@ -33,9 +33,9 @@ class ForkPlaces:
         self._tasks = tasks
 
     async def fill(self, fork: Callable[[], Awaitable[Kernel]], instead_of: Kernel | None = None) -> Kernel:
-        """Return the kernel that `fork` makes, in a place of its own or in that of another one.
+        """Return the kernel that `fork` makes, in a new place or in that of `instead_of`.
 
-        Raises PoolExhausted without a place, InvalidInput when the other has none to give, and as `fork`.
+        Raises PoolExhausted without a place, InvalidInput if `instead_of` has none, and as `fork`.
         """
         roster = self._roster
         making_room: asyncio.Task[None] | None = None
@@ -43,7 +43,7 @@ class ForkPlaces:
             making_room = self._make_room()
         else:
             self._displace(instead_of)
-        # Nothing was awaited since the look for a place.
+        # No await separates this from the check for a place.
         roster.forking += 1
         try:
             if making_room is not None:

@@ -2,9 +2,9 @@
 
 The pool decides how many kernels exist and which start next; ``kernel.launcher`` starts them. Every place is
 reserved before the first await, so `max_kernels` holds under any concurrency (see jupyter
-kernel_gateway#341). ``warm`` has the kernels that nobody has claimed, ``claims`` the line of claims that none
-of them serves, ``roster`` the places, ``forks`` those of forks. A kernel that was being started for nobody (a
-warm one, or one whose claim has gone) goes to the first claim in line for its profile.
+kernel_gateway#341). ``warm`` has the unclaimed kernels, ``claims`` the line of claims that none of these
+serves, ``roster`` the places, ``forks`` the places of forks. A kernel that starts without a claim (a warm
+one, or one whose claim has gone) goes to the first claim in line for its profile.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """A snapshot: kernels warm, starting, in use and ending; claims that wait, and since how many seconds the
-    longest of them has waited. `held`: forks that are held as checkpoints, which are no kernels."""
+    """A snapshot: kernels warm, starting, in use and ending; waiting claims, and the longest wait in seconds.
+    `held`: forks that are held as checkpoints, which are not kernels.
+    """
 
     warm: int
     starting: int
@@ -48,7 +49,7 @@ class PoolStatistics:
 
 
 class ClaimEnd(StrEnum):
-    """How a claim ended: with a warm kernel at once, with one that it waited for, or without any.
+    """The end of a claim: with a warm kernel at once, with a kernel after a wait, or without any.
 
     `EXHAUSTED`: nothing became free in time. `DEADLINE`: the claim's own patience ended first.
     """
@@ -68,7 +69,7 @@ _ENDS: Mapping[type[CellgateError], ClaimEnd] = {
 
 
 class PoolObserver:
-    """The reports of a pool, which nobody reads. Overriding methods must be quick and raise nothing."""
+    """The reports of a pool; here they go nowhere. Overriding methods must be quick and raise nothing."""
 
     def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
         """Take note that a claim has ended after `seconds`, in its caller's task."""
@@ -125,13 +126,13 @@ class KernelPool:
 
     @property
     def ready(self) -> bool:
-        """Whether a claim may expect a kernel: the last one to be kept warm became ready, or none is kept."""
+        """Whether a claim may expect a kernel: the last warm one became ready, or none is kept warm."""
         return bool(self._roster.in_use) or len(self._warm) > 0 or self._warm.ready
 
     def processes(self) -> list[int]:
-        """Return the first processes of the kernels that are warm or in use, as far as they are known."""
+        """Return the first processes of the warm and claimed kernels, as far as they are known."""
         kernels = [*self._roster.in_use, *self._roster.replaced, *self._warm]
-        # Kernels that share a sandbox have the same.
+        # Kernels that share a sandbox have the same first process.
         return list({process for kernel in kernels if (process := kernel.process) is not None})
 
     async def claim(
@@ -144,10 +145,10 @@ class KernelPool:
     ) -> Kernel:
         """Return a ready kernel of this profile, which belongs to the caller until `release`.
 
-        If there is none, the claim waits in line, where claimants take turns, until its kernel starts: at
-        most `patience` and at most `claim_timeout` seconds. `moved` is told its position. Raises
-        PoolExhausted when no place became free by then (DeadlinePassed if it was `patience` that ended),
-        KernelStartFailed or KernelspecNotFound when the kernel can't be started. Cancel it to leave.
+        Without one, the claim waits in line, where claimants take turns, until its kernel starts: at most
+        `patience` and at most `claim_timeout` seconds. `moved` gets its position. Raises PoolExhausted if no
+        place became free by then (DeadlinePassed after `patience`), KernelStartFailed or KernelspecNotFound
+        if the kernel can't be started. Cancel the call to leave the line.
         """
         began = self._clock()
         kernel: Kernel | None = None
@@ -192,7 +193,7 @@ class KernelPool:
         try:
             return await claim.kernel
         except asyncio.CancelledError:
-            # A kernel that starts for it goes to the next in line.
+            # The kernel that starts for this claim goes to the next one in line.
             self._claims.answer(claim)
             if not claim.kernel.cancelled() and claim.kernel.exception() is None:
                 # The kernel was handed over at the moment of the caller's cancellation.
@@ -203,16 +204,16 @@ class KernelPool:
     async def branch(self, kernel: Kernel, spec: BranchSpec) -> Kernel:
         """Return a branch of a claimed kernel, the caller's until `release`; see `Kernel.branch`.
 
-        It needs a place as every kernel does, but does not wait in line for one: whoever asks for it keeps a
-        kernel idle. Raises PoolExhausted at once where no place is free for it after all claims in line, or
-        can be made by ending a warm kernel, and as `Kernel.branch` does.
+        It needs a place like every kernel, but does not wait in line for one, because its caller keeps a
+        kernel idle. Raises PoolExhausted at once if no place is free after all claims in line, and none can
+        be freed by ending a warm kernel, and as `Kernel.branch` does.
         """
         return await self._forks.fill(lambda: kernel.branch(spec))
 
     async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
-        """Return a claimed kernel as it is now, kept until the caller closes it or `close`.
+        """Return a held fork of a claimed kernel, kept until the caller closes it or `close`.
 
-        It has no place in the pool: how much memory such forks may take is the caller's to decide. Raises as
+        It has no place in the pool: the caller limits the memory of such forks. Raises as
         `Kernel.checkpoint`, and PoolExhausted when the pool is closed.
         """
         return self._forks.hold(await kernel.checkpoint(anyway=anyway))
@@ -225,15 +226,14 @@ class KernelPool:
         instead_of: Kernel | None = None,
         beside: asyncio.Future[None] | None = None,
     ) -> Kernel:
-        """Return a live kernel made of a held fork, which belongs to the caller until `release`.
+        """Return a live kernel made from a held fork, which belongs to the caller until `release`.
 
-        It needs a place as a branch does, unless it is made instead of a claimed kernel of the same sandbox:
-        then it takes over that one's place, also in a full pool. That one may run a cell, or hang. It is
-        still the caller's, who releases it; the sandbox and its held forks stay for the new one. Files that
-        are shared (`BranchWorkspace.SHARED`) are those of `instead_of`, or of the kernel that was forked.
-        `beside`: what must have gone well too, and goes on meanwhile. Raises KernelDied when the held fork
-        has ended, KernelStartFailed when the kernel does not come up, InvalidInput for a kernel that it can't
-        replace, and as `beside`.
+        It needs a place like a branch, unless it replaces a claimed kernel of the same sandbox, `instead_of`:
+        then it takes over that kernel's place, even in a full pool. The replaced kernel may run a cell, or
+        hang. The caller still releases it; the sandbox and its held forks stay for the new kernel. Shared
+        files (`BranchWorkspace.SHARED`) are those of `instead_of`, or of the forked kernel. `beside`: a
+        concurrent task that must succeed too. Raises KernelDied if the held fork has ended, KernelStartFailed
+        if the kernel does not come up, InvalidInput for a kernel that can't be replaced, and as `beside`.
         """
 
         async def fork() -> Kernel:
@@ -257,7 +257,7 @@ class KernelPool:
         await self._forks.wait_for_room(patience)
 
     def release(self, kernel: Kernel, *, spared: Collection[Path] = ()) -> None:
-        """End a claimed kernel but not its `spared` folders; its place, if it still has one, becomes free."""
+        """End a claimed kernel but not its `spared` folders; free its place, if it still has one."""
         self._roster.release(kernel, spared)
 
     def shares_workspaces(self) -> bool:
@@ -275,14 +275,14 @@ class KernelPool:
         kernel.detach()
 
     def _balance(self) -> None:
-        """Start what is wanted and fits; called after every change, and by one timer."""
+        """Start all wanted kernels that fit; called after every change, and by one timer."""
         self._forks.changed.set()
         roster = self._roster
         if roster.closed:
             return
-        # One moment for all: a retry that is due between two looks at the clock would get no timer.
+        # One time for all: a retry that is due between two readings of the clock would get no timer.
         now = self._clock()
-        # What is starting for nobody goes to claims that can use it.
+        # Kernels that start without a claim go to claims that can use them.
         for start in roster.starting.values():
             if start.claim is None and (claim := self._claims.first_of(start.profile)) is not None:
                 self._claims.assign(start, claim)
@@ -294,7 +294,7 @@ class KernelPool:
             if profile is None:
                 break
             if roster.free < 1:
-                # Its end calls this again, and the place goes to the claim whose turn it is then.
+                # Its end calls this again, and the place goes to the first claim in line by then.
                 if not roster.ending and (idle := self._warm.take_other(profile)) is not None:
                     roster.end(idle)
                 break
@@ -313,7 +313,7 @@ class KernelPool:
         return self._warm.wanted(now, coming) if self._roster.free >= 1 else None
 
     def _set_timer(self, now: float) -> None:
-        """Look again when a failed profile may be retried, or a pause is over."""
+        """Set the timer for the retry of a failed profile, or the end of a pause."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -376,7 +376,7 @@ class KernelPool:
     def _failed(self, start: Start, error: CellgateError) -> None:
         """Fail the claim that the start belongs to; the warm target is retried with a growing delay."""
         self._observer.start_failed()
-        # What a kernel says before its end may repeat the variables that its session gave it.
+        # A kernel's last words may repeat the variables that its session gave it.
         why = f"its session was told ({error.reason})" if start.profile.env else error.message
         logger.warning("A kernel did not start: %s", why, extra={"reason": error.reason})
         self._warm.back_off(start.profile)

@@ -1,7 +1,7 @@
-"""Who has a place in a pool: kernels that start, are forked, are warm, in use, or end.
+"""The places of a pool: for kernels that start, are forked, are warm, in use, or end.
 
-A place is taken before the first await of whatever needs it, and free again when its kernel is gone.
-``pool`` and ``forks`` decide who gets one; this counts them, and ends kernels.
+A place is taken before the first await of its taker, and freed when its kernel is gone. ``pool`` and
+``forks`` assign places; this module counts them, and ends kernels.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Roster:
-    """The places of one pool. `forking`: the forks being made; `closed`: nobody gets a place any more.
+    """The places of one pool. `forking`: forks in progress; `closed`: no more places are assigned.
 
-    `replaced`: kernels that are claimed too, but another has or takes their place. `changed`: called when one
-    is free.
+    `replaced`: claimed kernels whose place another kernel has or takes. `changed`: called when a place is
+    free.
     """
 
     def __init__(self, most: int, warm: WarmKernels, tasks: Supervisor, changed: Callable[[], None]) -> None:
@@ -40,7 +40,7 @@ class Roster:
 
     @property
     def free(self) -> int:
-        """The number of places that nobody has."""
+        """The number of free places."""
         used = len(self.starting) + self.forking + len(self.in_use) + len(self.ending)
         return self.most - used - len(self._warm)
 
@@ -56,7 +56,7 @@ class Roster:
     def end(
         self, kernel: Kernel, spared: Collection[Path] = (), *, has_place: bool = True
     ) -> asyncio.Task[None]:
-        """End a kernel in the background; return that task, with which its place becomes free."""
+        """End a kernel in the background; return the task, whose end frees the kernel's place."""
         ending = kernel.discard(spared=spared)
         task = self._tasks.start(ending, f"end {kernel.id}", kernel=kernel.id)
         if has_place:

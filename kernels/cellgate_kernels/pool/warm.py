@@ -1,9 +1,9 @@
-"""The warm kernels of a pool, which nobody has claimed yet: which there are, and which are wanted next.
+"""The warm kernels of a pool, which are not claimed yet, and the choice of the next one to start.
 
 The target of a profile is `size`; after a burst of claims it rises to the number of claims in the last
-`burst_window` seconds, at most `burst_size`, and falls back by itself. Unless they are set, both go by how
-its kernels start. None are kept of kernels that share a container with others of one principal: they are
-forked when they are claimed. ``pool`` starts and ends kernels.
+`burst_window` seconds, at most `burst_size`, and falls back on its own. By default both depend on how its
+kernels start. Kernels that share a container with others of one principal are not kept warm: they are forked
+when they are claimed. ``pool`` starts and ends kernels.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 
 STARTED: Final = (2, 8)
-"""How many kernels are kept warm, always and at most after a burst of claims, of those that are started as
-programs, which takes a second with their libraries."""
+"""Numbers of warm kernels, always and after a burst of claims, if they are started as programs, which takes a
+second with their libraries.
+"""
 FORKED: Final = (1, 2)
-"""Of those that are forked. That takes a tenth of a second, so two cover as many claims as come in one, and
-more would cost their memory, and the processor just when the sessions of a burst need it."""
+"""The same numbers for forked kernels. A fork takes a tenth of a second, so two kernels cover the claims of
+that time. More would cost memory, and the processor just when the sessions of a burst need it.
+"""
 
 
 @dataclass(slots=True)
 class _Shelf:
-    """What is kept for one warm profile."""
+    """The state of one warm profile."""
 
     warm: deque[Kernel] = field(default_factory=deque)
     claimed_at: deque[float] = field(default_factory=lambda: deque(maxlen=256))
@@ -69,7 +71,7 @@ class WarmKernels:
 
     @property
     def ready(self) -> bool:
-        """Whether the last one to be kept warm became ready, or none is kept."""
+        """Whether the last warm kernel became ready, or none is kept."""
         keeps_any = any(self._launcher.keeps_warm(profile) for profile in self._shelves)
         return self._starts_work or self._settings.size == 0 or not keeps_any
 
@@ -89,19 +91,19 @@ class WarmKernels:
         return shelf.warm.popleft() if shelf is not None and shelf.warm else None
 
     def take_other(self, than: KernelProfile | None = None) -> Kernel | None:
-        """Take out a kernel of another profile than this one."""
+        """Take out a kernel of a profile other than `than`."""
         others = (shelf.warm for profile, shelf in self._shelves.items() if profile != than)
         return next((warm.popleft() for warm in others if warm), None)
 
     def take_unwanted(self) -> Iterator[Kernel]:
-        """Take out the kernels that nobody would get: their claims share containers again."""
+        """Take out the kernels that no claim would get: these share containers again."""
         for profile, shelf in self._shelves.items():
             if shelf.warm and not self._launcher.keeps_warm(profile):
                 while shelf.warm:
                     yield shelf.warm.popleft()
 
     def wanted(self, now: float, coming: Counter[KernelProfile]) -> KernelProfile | None:
-        """Return the profile of the kernel to start next; `coming`: those that start for nobody yet."""
+        """Return the profile of the kernel to start next; `coming`: kernels that start without a claim."""
         for profile, shelf in self._shelves.items():
             total = len(shelf.warm) + coming[profile]
             if total < self._target(profile, shelf) and now >= shelf.start_at:
@@ -120,7 +122,7 @@ class WarmKernels:
         return max(size, min(len(shelf.claimed_at), burst_size))
 
     def pause(self, now: float) -> float | None:
-        """Return in how many seconds a failed profile may be retried, or a pause is over."""
+        """Return the seconds until a failed profile may be retried, or a pause is over."""
         delays = (shelf.start_at - now for shelf in self._shelves.values() if shelf.start_at > now)
         return min(delays, default=None)
 
@@ -132,13 +134,13 @@ class WarmKernels:
             shelf.retry_at = 0.0
 
     def keep(self, kernel: Kernel, profile: KernelProfile) -> bool:
-        """Keep a kernel until it is claimed; returns False for a profile of which none is kept."""
+        """Keep a kernel until it is claimed; return False for a profile that is not kept warm."""
         if (shelf := self._shelves.get(profile)) is not None:
             shelf.warm.append(kernel)
         return shelf is not None
 
     def drop(self, kernel: Kernel, profile: KernelProfile) -> bool:
-        """Take out a kernel that has ended, as a failure; returns whether it was still here."""
+        """Remove a warm kernel that has ended, as a failure; return whether it was still here."""
         warm = self._shelves[profile].warm
         if kernel not in warm:
             return False
@@ -147,7 +149,7 @@ class WarmKernels:
         return True
 
     def back_off(self, profile: KernelProfile) -> None:
-        """Start none for a while after a failure, longer each time."""
+        """Start no kernel of the profile for a while after a failure, longer each time."""
         if (shelf := self._shelves.get(profile)) is not None:
             self._starts_work = False
             delay = min(self._settings.retry_delay * 2**shelf.failures, self._settings.max_retry_delay)

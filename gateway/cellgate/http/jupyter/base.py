@@ -30,7 +30,7 @@ from cellgate_kernels.base.errors import CellgateError, InvalidInput
 # its own environment variables can't come from the warm pool.
 OF_THE_CLIENT = frozenset({"KERNEL_USERNAME", "KERNEL_WORKING_DIR", "KERNEL_LAUNCH_TIMEOUT"})
 NOTEBOOK = "JPY_SESSION_NAME"
-"""Jupyter's variable for the path of a kernel's document; Jupyter Server sends it if it is told to."""
+"""Jupyter's variable for the path of a kernel's document; Jupyter Server sends it if configured to."""
 MOST_PATH = 4096
 
 _STATES = {
@@ -73,7 +73,7 @@ class JupyterHandler(BaseHandler):
     body_types = BaseHandler.body_types | {"text/plain"}
 
     def _authenticate(self) -> Login | Ask:
-        """Authenticate as any request; one without a token has the login of a client that has logged in."""
+        """Authenticate as for any request; without a token, use the login of a logged-in client."""
         headers = self.request.headers
         token = self.get_query_argument("token", None)
         if WORD_HEADER in headers and not token_of(headers.get("Authorization", ""), token):

@@ -89,8 +89,8 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         """Ping repeatedly, to detect a client that has vanished (no FIN, no RST).
 
         It is enough that the client's system acknowledges the ping's bytes: synchronous clients answer pings
-        only while they read. Two checks in a row must find it silent, because a pause of our own process
-        looks the same the first time.
+        only while they read. Two checks in a row must find the client silent, because after a pause of our
+        own process the first one can't tell.
         """
         if self.ws_connection is None or self.ws_connection.is_closing():
             return
@@ -164,7 +164,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         return asyncio.sleep(0) if message.msg_type == "execute_request" else None
 
     async def _send_when_there_is_room(self, client: Client, taken: Received) -> None:
-        """Wait until the kernel takes more; until then we read nothing, which slows the client down."""
+        """Wait until the kernel accepts more; until then nothing is read, which slows the client down."""
         while not self.disconnected and not self._session.ending:
             await asyncio.sleep(FULL_KERNEL_PAUSE)
             try:
@@ -174,7 +174,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             return
 
     def _shut_down(self, client: Client, taken: Received) -> None:
-        """Answer in the kernel's place; it is killed, not asked."""
+        """Answer in place of the kernel, which is killed without a request."""
         message = taken.message
         content = {"status": "ok", "restart": taken.restart}
         self._session.door.reply(client, answer_to(message, message.channel, "shutdown_reply", content))
@@ -203,7 +203,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
 
 
 def _short(reason: str) -> str:
-    """Cut it for a close frame, which holds 123 bytes of reason (RFC 6455, section 5.5)."""
+    """Cut the reason for a close frame, which holds 123 bytes of it (RFC 6455, section 5.5)."""
     return reason.encode()[:120].decode(errors="ignore")
 
 

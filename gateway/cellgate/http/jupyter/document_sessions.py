@@ -45,7 +45,7 @@ class NotebookSessionsBase(JupyterHandler):
     async def wanted_kernel(self, fields: dict[str, Any], path: str) -> str | None:
         """Return the id of the kernel that the body names, or starts by naming a kernelspec; None if neither.
 
-        `path` is the document that it is for.
+        `path`: the document of the kernel.
         """
         kernel = fields.get("kernel") or {}
         if not isinstance(kernel, dict):

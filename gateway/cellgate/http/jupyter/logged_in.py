@@ -1,9 +1,9 @@
-"""A client that has logged in as to a Jupyter server: its cookie, and the word that it counts with.
+"""A client's log-in as to a Jupyter server: its cookie, and the word that must come with the cookie.
 
-``login`` hands them out, ``base`` lets requests with both in. The cookie's secret is derived from the login
-for this word (``principals.derived``), and the word says when it was made, so nothing is kept: a secret is
-good while its login is, for a day at most. A page of another origin can't send the word, which has to be in a
-field of its own, so the cookie is worth nothing to one, in whosever browser it may be.
+``login`` issues both, ``base`` accepts requests that have both. The cookie's secret is derived from the login
+for this word (``principals.derived``), and the word contains its time, so nothing is stored: a secret is
+valid as long as its login, for a day at most. A page of another origin can't send the word, which has to be
+in a field of its own, so the cookie is useless to it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from cellgate.identity.derived import DerivedTokens
 from cellgate.identity.principal import Login
 
 WORD_HEADER: Final = "X-XSRFToken"
-"""Jupyter's field for the word."""
+"""Jupyter's header for the word."""
 WORD_COOKIE: Final = "_xsrf"
-"""Jupyter's cookie, and field of the form, for it."""
+"""Jupyter's cookie and form field for the word."""
 WORD_SECONDS: Final = 600.0
-"""How long a word is good for logging in."""
+"""Seconds for which a word is valid for logging in."""
 LOGIN_SECONDS: Final = 24 * 3600.0
 WORD_BYTES: Final = 16
 _WORD = re.compile(r"([0-9a-f]{1,10})\.[0-9a-f]{32}", re.ASCII)
 
 
 def new_word(at: float) -> str:
-    """Return a word that nobody knows; `at`: the time now."""
+    """Return an unguessable word; `at`: the time now."""
     return f"{int(at):x}.{secrets.token_hex(WORD_BYTES)}"
 
 
 def is_recent(word: str, at: float, seconds: float) -> bool:
-    """Return whether a word may be one of ours that is no older than so many seconds."""
+    """Return whether a word may be one of ours that is at most so many seconds old."""
     found = _WORD.fullmatch(word)
     return found is not None and 0 <= at - int(found[1], 16) < seconds
 
@@ -44,7 +44,7 @@ def secret_for(derived: DerivedTokens, login: Login, word: str) -> str:
 
 
 def login_of(derived: DerivedTokens, headers: Mapping[str, str], found: list[str], at: float) -> Login | None:
-    """Return the login of the first good secret in a request's cookies; None without one."""
+    """Return the login of the first valid secret in a request's cookies; None without one."""
     word = headers.get(WORD_HEADER, "")
     if not is_recent(word, at, LOGIN_SECONDS):
         return None

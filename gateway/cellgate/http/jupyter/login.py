@@ -1,6 +1,6 @@
 """/login: Jupyter's log-in with a password, for clients that have nowhere to put a token, such as Open WebUI.
 
-The password is a token of the gateway. ``logged_in`` says what a client gets for it, and what that is worth.
+The password is a token of the gateway. ``logged_in`` defines the cookie that a client gets for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cellgate_kernels.base.errors import InvalidInput
 MOST_BODY: Final = 32 * 1024
 MOST_FIELDS: Final = 8
 FORM_FIELD: Final = "password"
-"""Of the form."""
+"""The form's field for the password."""
 
 
 class LoginHandler(Entrance, JupyterHandler):

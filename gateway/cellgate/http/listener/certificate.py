@@ -1,10 +1,10 @@
 """The certificate of a gateway that speaks TLS itself: two files, read at the start and when they change.
 
-Each reading makes a new TLS context, for new connections only: loading into the one in use would leave it
-without a key if the files don't fit, as they do for a moment while both are replaced. So a change counts once
-two looks in a row have seen the same. Files that can't be used change nothing and are logged once, but tried
-again at each look: what hindered may have been their permissions, or that no more files could be opened. It
-knows no sockets: ``listener.server`` uses the context.
+Each reading makes a new TLS context, for new connections only: loading into the present one would leave it
+without a key if the files don't match, as during their replacement. So a change counts once two looks in a
+row have found the same files. Unusable files change nothing and are logged once, but tried again at each
+look: their permissions may have been wrong, or too many files open. It knows no sockets: ``listener.server``
+uses the context.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _FIRST = re.compile(
 )
 
 Mark = tuple[int, int, int, int] | None
-"""What changes with a file: device, inode, time of change, size; None if there is no file."""
+"""Marks of a file's state: device, inode, time of change, size; None if there is no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """A certificate, followed by those that signed it, and its private key, both in PEM files.
+    """A certificate, followed by its signers', and its private key, both in PEM files.
 
-    `clients`: those who may have signed the certificate that each client has to show; None: none has to.
+    `clients`: the authorities that may sign each client's certificate; None: clients need none.
     """
 
     certificate: Path
@@ -77,7 +77,7 @@ class Certificate:
 
     @property
     def leaf(self) -> str:
-        """The certificate itself, as PEM, without those that signed it."""
+        """The certificate itself, as PEM, without its signers'."""
         return self._loaded.leaf
 
     def start(self, renewed: Callable[[], Awaitable[object]], *, pause: float = LOOK_SECONDS) -> None:
@@ -95,7 +95,7 @@ class Certificate:
         await self._tasks.cancel()
 
     async def _look(self) -> bool:
-        """Return whether there is a new certificate."""
+        """Return whether a new certificate was loaded."""
         marks = await self._lane.run(_marks, self._files)
         settled = marks == self._seen
         self._seen = marks
@@ -156,7 +156,7 @@ def _load(files: TlsFiles) -> _Loaded:
 
 
 def _ask_clients(context: ssl.SSLContext, signers: Path) -> None:
-    """Have each client show a certificate that one of these has signed. Raises InvalidInput."""
+    """Require of each client a certificate signed by one of these. Raises InvalidInput."""
     try:
         context.load_verify_locations(signers)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The pace of one client: which phase its connection is in, and whether it takes longer than it may. Pure.
+"""The pace of one client: its connection's phase, and whether the client exceeds a timeout. Pure.
 
-``listener.streams`` counts the client's bytes here and says when a phase begins. No sockets and no timers:
-each moment is given to it, from any clock that never goes back.
+``listener.streams`` counts the client's bytes here and reports when a phase begins. No sockets and no timers:
+callers pass each moment, from any clock that never goes back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class StreamPhase(StrEnum):
 
 
 class Late(StrEnum):
-    """Why we closed a connection."""
+    """The reason why we closed a connection."""
 
     HEAD = "head_timeout"
     IDLE = "idle_timeout"
@@ -31,11 +31,11 @@ class Late(StrEnum):
 
 
 class ClientPace:
-    """How far a client has come. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
+    """The progress of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
 
     `since`: when the phase began. `received`, `sent`: all bytes of the connection. `busy`: the client is
-    waiting for our work. `sending`: `transfer` writes to the socket directly. `spooled`: output that the
-    client does not read is limited elsewhere, and may wait for long.
+    waiting for our work. `sending`: `transfer` writes to the socket directly. `spooled`: unread output is
+    limited elsewhere, and may wait for long.
     """
 
     def __init__(self, now: float) -> None:
@@ -45,12 +45,12 @@ class ClientPace:
         self.since = self._window = self._write_window = now
         self._is_first = True
         # Marks are values of `received` or `sent`: at the start of the phase, of the window, of the message
-        # and of the answer; and what the client's system had taken of `sent` at the last check.
+        # and of the answer; and the part of `sent` that the client's system had received at the last check.
         self._phase_mark = self._window_mark = self._message_mark = self._answer_mark = 0
         self._taken_mark = -1
 
     def waits(self, buffered: int, now: float) -> None:
-        """Begin to wait for a request, of which so many bytes have been received already."""
+        """Begin to wait for a request; so many of its bytes have been received already."""
         self._is_first = self.received == 0
         self._enter(StreamPhase.WAITING, now)
         self._phase_mark -= buffered
@@ -66,7 +66,7 @@ class ClientPace:
         self._enter(StreamPhase.ANSWER, now)
 
     def begins_message(self, buffered: int, now: float) -> None:
-        """Begin to wait for a WebSocket's next message, of which so many bytes have been received already."""
+        """Begin to wait for a WebSocket's next message; so many of its bytes have been received already."""
         self._enter(StreamPhase.WEBSOCKET, now)
         self.busy = False
         self._message_mark = self.received - buffered
@@ -82,7 +82,7 @@ class ClientPace:
 
     @property
     def has_begun(self) -> bool:
-        """Whether bytes have been received in this phase, or before it for it."""
+        """Whether bytes of this phase have been received, possibly before it began."""
         return self.received > self._phase_mark
 
     @property
@@ -92,13 +92,13 @@ class ClientPace:
 
     @property
     def is_within_request(self) -> bool:
-        """Whether a part of a request has come, and more of it is to come."""
+        """Whether a part of a request has come, and the rest is still missing."""
         return self.phase is StreamPhase.BODY or (self.phase is StreamPhase.WAITING and self.has_begun)
 
     def late(self, now: float, settings: ListenerSettings, queued: int | None) -> Late | None:
         """Return which timeout the client has exceeded, if any. Call it once a second.
 
-        `queued`: bytes sent that the client's system has not taken; None if all that there is was sent.
+        `queued`: bytes sent that the client's system has not received; None if all available bytes were sent.
         """
         match self.phase:
             case StreamPhase.WAITING:
@@ -123,7 +123,7 @@ class ClientPace:
         return Late.HEAD if now - self._window > settings.head_timeout else None
 
     def _stalls(self, now: float, settings: ListenerSettings, *, begun: bool) -> bool:
-        """Return whether a whole window brought less than `body_rate`. Waiting starts it anew."""
+        """Return whether a whole window brought less than `body_rate`. Waiting starts a new window."""
         waits = self.busy or not begun
         if not waits and now - self._window <= settings.body_timeout:
             return False
@@ -133,7 +133,7 @@ class ClientPace:
         return not waits and came < settings.body_rate * settings.body_timeout
 
     def _is_unread(self, now: float, timeout: float, queued: int | None) -> bool:
-        """Return whether the client's system has taken nothing for so long, although there is something."""
+        """Return whether the client's system has received nothing for so long, although bytes wait."""
         if queued is None:
             self._write_window = now
         elif (taken := self.sent - queued) != self._taken_mark:

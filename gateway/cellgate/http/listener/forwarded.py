@@ -1,9 +1,9 @@
-"""What a proxy in front of the gateway says of a request: its client's address, scheme and host.
+"""A proxy's statements about a request: its client's address, scheme and host.
 
-Pure. Anybody can send ``X-Forwarded-*``, so they count only on a connection from a trusted proxy, and of each
-only what that proxy wrote itself: the last value, or for the address the last one that is not a trusted
-proxy's. ``listener.server`` asks once a request; everything above it sees the client, not the proxy. Values
-that are not what they should be are ignored: then the nearest known address counts.
+Pure. Anybody can send ``X-Forwarded-*``, so these headers count only on a connection from a trusted proxy,
+and only the part that this proxy wrote itself: the last value, or for the address the last one that is not a
+trusted proxy's. ``listener.server`` reads them once a request; everything above it sees the client, not the
+proxy. Malformed values are ignored: then the nearest known address counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_HOPS = 32
-"""Proxies in a row that are looked at; the address of the last of them counts, if there are more."""
+"""Most proxies in a row that are looked at; beyond, the last one's address counts."""
 
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
@@ -28,7 +28,7 @@ _WITH_PORT = re.compile(r"([0-9.]+):[0-9]{1,5}|\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """Where a request came from. `scheme` and `host` are None if the proxy did not say."""
+    """The origin of a request. `scheme` and `host` are None if the proxy did not name them."""
 
     address: str
     scheme: str | None = None
@@ -37,10 +37,10 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxies:
-    """The networks whose addresses are proxies that may say for whom they ask; none by default.
+    """The networks whose addresses are trusted proxies; none by default.
 
     `of_hub`: they are a JupyterHub's, which adds its own scheme to that of a proxy before it: the first
-    counts. `anybody`: whoever connects is one, but nobody else on the way.
+    counts. `anybody`: every peer of a connection is a proxy, but no other address on the way.
     """
 
     networks: tuple[Network, ...] = ()
@@ -69,7 +69,7 @@ class TrustedProxies:
         )
 
     def _client(self, peer: str, forwarded_for: str) -> str:
-        """Return the nearest address that is no trusted proxy's; each proxy adds its client at the end."""
+        """Return the nearest address that is not a trusted proxy's; each proxy appends its client's."""
         nearest = peer
         for text in reversed(forwarded_for.rsplit(",", MOST_HOPS)[-MOST_HOPS:]):
             address = _address(text.strip())
@@ -82,7 +82,7 @@ class TrustedProxies:
 
 
 def parse_proxies(given: Iterable[str]) -> TrustedProxies:
-    """Return the proxies of these addresses and networks, which commas may separate. Raises InvalidInput."""
+    """Return the proxies with these addresses and networks, separated by commas. Raises InvalidInput."""
     networks = []
     for text in ",".join(given).split(","):
         if not (text := text.strip()):
@@ -97,7 +97,7 @@ def parse_proxies(given: Iterable[str]) -> TrustedProxies:
 
 
 def _last(value: str | None) -> str:
-    """Return the last item of a header's list, which is of the nearest proxy."""
+    """Return the last item of a header's list, which the nearest proxy wrote."""
     return (value or "").rpartition(",")[2].strip()
 
 

@@ -1,6 +1,6 @@
 """The memory that is held for one client, under the budget of all clients. Pure.
 
-``listener.streams`` counts here what it reads and writes, and closes the connection when the budget says so.
+``listener.streams`` counts its reads and writes here, and closes the connection on the budget's order.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from cellgate_kernels.base.budget import ByteBudget
 
 
 class HeldMemory:
-    """A body or a message until it is answered, writes not yet sent, and what callers declare they keep.
+    """A body or a message until it is answered, writes not yet sent, and bytes that callers declare.
 
-    `whose`: who it counts for. `end`: called at most once, on the budget's order to give all of it up.
+    `whose`: the owner of these bytes. `end`: called at most once, on the budget's order to give all up.
     """
 
     def __init__(self, budget: ByteBudget, whose: str, end: Callable[[], None]) -> None:
         self.whose = whose
         self._budget = budget
-        # None once nothing counts any more.
+        # None once nothing is counted any more.
         self._end: Callable[[], None] | None = end
         self._incoming = self._owed = 0
         # Writes that the system has not fully taken: the end and the size of each, which is freed as a whole.
@@ -30,7 +30,7 @@ class HeldMemory:
 
     @property
     def is_unread(self) -> bool:
-        """Whether most of it is what the client has not taken."""
+        """Whether most bytes are writes that the client has not received."""
         return self._incoming <= self._unsent_bytes + self._owed
 
     def hold(self, count: int) -> None:
@@ -39,14 +39,14 @@ class HeldMemory:
         self._count()
 
     def release(self) -> None:
-        """Count nothing of bodies and messages any more."""
+        """Stop counting bodies and messages."""
         if self._incoming:
             self._incoming = 0
             self._count()
 
     @contextmanager
     def owing(self, count: int) -> Iterator[None]:
-        """Within it the caller keeps `count` bytes of an answer that the client has not taken."""
+        """Count `count` bytes of an answer that the caller keeps until the client has received them."""
         self._owed += count
         self._count()
         try:
@@ -56,7 +56,7 @@ class HeldMemory:
             self._count()
 
     def wrote(self, size: int) -> None:
-        """Count a write of which the system did not take all at once; `took` was called for what it took."""
+        """Count a write that the system did not accept whole; `took` was called for the accepted part."""
         self._written += size
         if self._flushed < self._written:
             self._unsent.append((self._written, size))
@@ -64,7 +64,7 @@ class HeldMemory:
             self._count()
 
     def took(self, count: int) -> None:
-        """Note that the system has taken so many bytes of what was written."""
+        """Note that the system has accepted so many of the written bytes."""
         self._flushed += count
         if self._unsent and self._unsent[0][0] <= self._flushed:
             while self._unsent and self._unsent[0][0] <= self._flushed:
@@ -73,12 +73,12 @@ class HeldMemory:
             self._count()
 
     def close(self) -> None:
-        """Count nothing any more."""
+        """Stop counting all bytes."""
         self._end = None
         self._count()
 
     def give_up(self) -> None:
-        """Count nothing any more, and pass the budget's order on."""
+        """Stop counting all bytes, and pass the budget's order on."""
         end, self._end = self._end, None
         if end is not None:
             end()

@@ -1,9 +1,9 @@
-"""Connections that were answered before their request had come: kept until the client has read the answer.
+"""Connections answered before their whole request had come: kept until the client has read the answer.
 
-To close a socket while bytes arrive that nobody reads is a reset, and a reset discards what the client has
-not read yet: it would see a broken connection in the place of a refusal (RFC 9112, 9.6). So the sending side
-is closed at once, and what still comes is discarded, for a few seconds at most. These connections have no
-place among the others and hold no memory.
+Closing a socket while unread bytes arrive is a reset, and a reset discards the bytes that the client has not
+read yet: it would see a broken connection instead of a refusal (RFC 9112, 9.6). So the sending side is closed
+at once, and later bytes are discarded, for a few seconds at most. These connections take no place among the
+others and hold no memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 from cellgate_kernels.base.tasks import guarded
 
 SECONDS: Final = 5.0
-"""How long a client may take to read its answer and close."""
+"""Seconds that a client may take to read its answer and close."""
 MOST: Final = 128
-"""Connections at once; above that the one that has been kept longest is closed."""
+"""Most connections at once; beyond, the one that has been kept longest is closed."""
 _READS = 4
-"""Of `_PART` bytes in one turn of the loop."""
+"""Most reads of `_PART` bytes in one turn of the loop."""
 _PART = 64 * 1024
 
 
@@ -28,7 +28,7 @@ class Lingering:
     """Belongs to one event loop; `close` it with its server."""
 
     def __init__(self) -> None:
-        # In the order of their coming, each with the timer that ends it.
+        # In order of arrival, each with the timer that ends it.
         self._kept: dict[socket.socket, asyncio.TimerHandle] = {}
         self._discarded = bytearray(_PART)
 

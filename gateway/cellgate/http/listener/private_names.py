@@ -1,4 +1,4 @@
-"""All private names of tornado that the gateway uses, each with what for: a release may change any of them.
+"""All private names of tornado that the gateway uses, each with its purpose: a release may change any.
 
 A test compares them with the installed tornado, and with what the source uses.
 """

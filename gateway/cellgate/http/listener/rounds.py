@@ -1,4 +1,4 @@
-"""When which connection is checked: each once a second, few of them in one turn of the loop. Pure.
+"""Schedules the checks of connections: each once a second, a few in one turn of the loop. Pure.
 
 One check is cheap, thousands in a row are not: everybody's cells would wait for them. So a round of checks is
 spread over its second. ``listener.server`` owns the timer, does the checks and closes connections.
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 ROUND_SECONDS = 1.0
 CHECKS_A_TURN = 8
-"""Few, as each may end in closing a connection, which costs ten times as much as the check, and in the client
-opening it again at once: a new connection waits for all that came back together.
+"""Few, as each may end in closing a connection, which costs ten times as much as the check. The client may
+open it again at once, and then waits for all others that came back together.
 """
 
 
 class Rounds(Generic[T]):
-    """Takes what is to be checked, a few at a time and in order. `due`: when to take the next ones."""
+    """Takes the items to check, a few at a time and in order. `due`: when to take the next ones."""
 
     def __init__(self, now: float) -> None:
         self.due = now + ROUND_SECONDS
@@ -31,7 +31,7 @@ class Rounds(Generic[T]):
     def take(self, now: float, everything: Collection[T]) -> Sequence[T]:
         """Return the items to check now; `everything` is read when a round begins, so some may be gone.
 
-        Nothing if the loop was blocked: what clients sent in that time has not been read yet.
+        Returns none if the loop was blocked: bytes that clients sent meanwhile have not been read yet.
         """
         if now - self.due > ROUND_SECONDS:
             self.due = now + ROUND_SECONDS

@@ -2,11 +2,11 @@
 
 Tornado parses and answers; this subclass decides which connections are admitted and which are closed. A
 connection is a stranger's until a request on it shows a token, then its principal's until it is answered. One
-principal has three quarters of the places at most, and some are strangers' in any case: when all are taken,
-a new connection replaces the stranger that has waited longest, of the address with most of them, and nobody
-with a token. So probes are always answered. When principals have all of theirs, whoever has most gives one to
-who has fewer. Out of open files (EMFILE), it pauses before it accepts again. It knows no routes: those are
-the application's.
+principal gets three quarters of the places at most, and some are strangers' in any case. When all are taken,
+a new connection replaces the longest waiting stranger of the address with the most strangers, never a
+connection with a token. So probes are always answered. When the principals' places are all taken, the
+principal with the most gives one to a principal with fewer. Out of open files (EMFILE), it pauses before it
+accepts again. It knows no routes: those are the application's.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ A read can bring ten thousand, and tornado would parse them without a turn in be
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 LOG_SECONDS = 60.0
 FEW_TO_EVICT = 64
-"""One in this many connections is closed when there is no place."""
+"""One in so many connections is closed when there is no place."""
 
 
 class Listener(HTTPServer):
@@ -93,7 +93,7 @@ class Listener(HTTPServer):
         # In the order of their arrival, so that each is checked about as long after its last check.
         self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
-        # Of connections that are closed.
+        # Bytes of connections that are closed.
         self._received = self._sent = 0
         self._listening: dict[int, socket.socket] = {}
         self.shares = Shares(for_principals(settings.connections), part_of_one(settings.connections))
@@ -206,9 +206,9 @@ class Listener(HTTPServer):
         return None if origin == LOOPBACK else max(1, self._limits.connections // 2)
 
     def _has_too_many(self, origin: str, more: int) -> bool:
-        """Return whether an address may not have so many more connections.
+        """Return whether this many more connections would be too many for an address.
 
-        By default that is for strangers alone: many users may have one address.
+        By default the limit is for strangers alone: many users may share one address.
         """
         most = self._most_of(origin)
         if most is None or self._origins[origin] + more <= most:
@@ -218,9 +218,9 @@ class Listener(HTTPServer):
         return sum(s.is_strange and s.origin == origin for s in self._streams) + more > most
 
     def _evict(self, streams: Iterable[ClientStream], why: str, coming: str | None = None) -> None:
-        """Close strangers, even in the middle of a request: of the address with most, who waits longest.
+        """Close strangers, even in a request: the longest waiting of the address with the most.
 
-        `coming`: the address of a connection that is to come in their place.
+        `coming`: the address of the connection that needs the place.
         """
         count = max(1, self._limits.connections // FEW_TO_EVICT)
         leaving = [stream for stream in streams if stream.is_strange]
@@ -232,7 +232,7 @@ class Listener(HTTPServer):
             stream.drop()
 
     def enter_instead(self, name: str) -> bool:
-        """Take a place for this principal in place of one of who has more; False if nobody has."""
+        """Give this principal the place of one with more; False if there is none with more."""
         heaviest = self.shares.heaviest()
         if heaviest is None or self.shares.taken < self.shares.most:
             return False
@@ -242,21 +242,21 @@ class Listener(HTTPServer):
         return self.shares.enter(name)
 
     def _evict_of(self, name: str, why: str) -> None:
-        """Close the connection of a principal that has been at its request for longest."""
+        """Close the principal's connection with the longest request."""
         theirs = [stream for stream in self._streams if not stream.is_strange and stream.memory.whose == name]
         stream = min(theirs, key=lambda stream: stream.pace.since)
         self.closed_by_us(why)
         stream.drop()
 
     def end_logins(self, is_valid: Callable[[Login], bool]) -> None:
-        """Close the connections whose requests were let in by a login, or a sign-in, that has ended."""
+        """Close the connections that were let in by a login, or a sign-in, that has ended."""
         for stream in tuple(self._streams):
             if stream.has_ended(is_valid):
                 self.closed_by_us("login_ended")
                 (stream.evict or stream.drop)()
 
     def open_logins(self) -> Iterator[Login]:
-        """Return the logins of all connections that one has let in."""
+        """Return the logins of all connections that were let in."""
         return (stream.login for stream in tuple(self._streams) if stream.login is not None)
 
     # Checking them
@@ -274,7 +274,7 @@ class Listener(HTTPServer):
                 stream.refuse(late)
 
     def given_up(self, stream: ClientStream, why: str) -> None:
-        """Report a stream about to be closed because clients hold too much memory and it holds most."""
+        """Report a stream that will be closed because clients hold too much memory and it holds the most."""
         self.closed_by_us(why)
         logger.warning("Closed a connection, which held most of the memory for clients: it is %s", why)
 
@@ -295,7 +295,7 @@ class Listener(HTTPServer):
             del self._origins[stream.origin]
 
     def count_for(self, stream: ClientStream, origin: str) -> bool:
-        """Count a proxy's connection for one of its clients. False if that one has too many already."""
+        """Count a proxy's connection for one of its clients. False if this client has too many already."""
         if stream not in self._streams:
             # It is closed, and counts no more; tornado prepares for a next request all the same.
             return True
@@ -331,7 +331,7 @@ class Listener(HTTPServer):
         return _Request(delegate, stream, serves)
 
     def _serves(self, stream: ClientStream, proxy: str, context: Any, headers: HTTPHeaders) -> bool:
-        """Make the request look as if its client had sent it itself. False if there is no place for it.
+        """Make the request look as if its client had connected directly. False if there is no place for it.
 
         `context` is tornado's, from which each request takes its client's address and its scheme.
         """
@@ -377,9 +377,9 @@ def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
 
 
 class _Request(HTTPMessageDelegate):
-    """Reports to the stream how far its request has come, and when it waits for us, not for its client.
+    """Reports a request's progress to the stream, and when the client waits for us.
 
-    `serves`: asked with the headers of a request that a trusted proxy passes on.
+    `serves`: called with the headers of a request that a trusted proxy passes on.
     """
 
     def __init__(
@@ -429,7 +429,7 @@ class _Request(HTTPMessageDelegate):
 
 LOOPBACK = "loopback"
 PROXY = "proxy"
-"""The key of trusted proxies' connections that wait for a request: they count for nobody."""
+"""The key of trusted proxies' connections while they wait for a request; they count for no client."""
 
 
 def _ip(address: Any) -> str:

@@ -14,13 +14,13 @@ from cellgate_kernels.base.resources import MIB
 
 MOST_CONNECTIONS = 4096
 BACKLOG = 1024
-"""Connections that the system keeps until we accept them. A client beyond them tries again a second later."""
+"""Connections that the system queues for us. A client beyond them tries again a second later."""
 MOST_OPEN_FILES = 65_536
 FILES_OF_A_KERNEL = 16
 FILES_OF_OUR_OWN = 128
 FEWEST_CONNECTIONS = 16
 PART_OF_STRANGERS = 8
-"""One in so many connections, up to `MOST_OF_STRANGERS`, is for those without a token: new ones, probes."""
+"""One in so many connections, up to `MOST_OF_STRANGERS`, is for connections without a token."""
 MOST_OF_STRANGERS = 64
 
 
@@ -28,9 +28,9 @@ MOST_OF_STRANGERS = 64
 class ListenerSettings:
     """Limits of connections. Durations in seconds, sizes in bytes.
 
-    `head_timeout`: for a whole request head, from its first byte; for a connection's first head, from the
-    moment it was accepted. `body_rate`: bytes a second, on average in each `body_timeout`. `per_address`:
-    None for half of all to those that have shown no token. `proxies`: who may say for whom it asks.
+    `head_timeout`: for a whole request head, from its first byte; for a connection's first head, from its
+    acceptance. `body_rate`: bytes a second, on average in each `body_timeout`. `per_address`: None: half of
+    all, for connections without a token. `proxies`: the trusted ones.
     """
 
     connections: int = option(
@@ -74,7 +74,7 @@ class ListenerSettings:
 
 
 def for_principals(connections: int) -> int:
-    """Return the number of connections for principals: there is always one left that makes room."""
+    """Return the number of connections for principals: at least one is left for strangers."""
     return max(1, connections - min(MOST_OF_STRANGERS, max(1, connections // PART_OF_STRANGERS)))
 
 

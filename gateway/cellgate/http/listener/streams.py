@@ -1,8 +1,8 @@
 """One client's connection: it reads, writes, refuses and closes.
 
 It counts the client's bytes in a `ClientPace` and a `HeldMemory`; ``listener.server`` checks each stream once
-a second, so that none needs a timer. It knows no protocol: ``listener.server`` and ``listener.frames`` tell
-it where a request or a message begins and ends.
+a second, so that none needs a timer. It knows no protocol: ``listener.server`` and ``listener.frames`` report
+where a request or a message begins and ends.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _INT = struct.Struct("=i")
 _TCP_INFO = struct.Struct("=3xB20xI28xI")
 """tcpi_probes, tcpi_unacked, tcpi_last_ack_recv."""
 PART = 64 * 1024
-"""Bytes that are read at once, other than of an upload."""
+"""Most bytes of one read, except of an upload."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: on, with a timeout of zero."""
 _HANDSHAKE = 0x16
-"""The first byte of TLS (RFC 8446, 5.1), and of no request."""
+"""The first byte of TLS (RFC 8446, 5.1), with which no request begins."""
 _GOES_ON = b"HTTP/1.1 100 "
-"""How the word begins that a body may come, which is no answer."""
+"""The beginning of an interim answer, which asks for the body."""
 _TORNADOS_REFUSAL = b"HTTP/1.1 400 Bad Request\r\n\r\n"
-"""What tornado says to what it can't parse. No answer of a handler begins so: each has headers."""
+"""Tornado's answer to unparsable requests. No answer of a handler begins so: each has headers."""
 _UNREADABLE = "The request can't be read: it is not HTTP, or has too many headers"
 WAITING_HELPS = frozenset({408, 503})
-"""The statuses of refusals that may not be refused if they are sent again after `RETRY_SECONDS`."""
+"""Statuses of refusals after which a repeat may succeed, after `RETRY_SECONDS`."""
 RETRY_SECONDS = 5
 TOO_MANY = "All connections are in use; try again later"
 TOO_MANY_OF_ONE = "You have too many connections open; close some, or try again later"
@@ -64,13 +64,13 @@ class StreamOwner(Protocol):
     lingering: Lingering
 
     def closed_by_us(self, why: str, /) -> None:
-        """Count a connection that is about to be closed."""
+        """Count a connection that will be closed now."""
 
     def enter_instead(self, name: str) -> bool:
-        """Take a place for this principal in place of one of who has more; False if nobody has."""
+        """Give this principal the place of one with more; False if there is none with more."""
 
     def given_up(self, stream: ClientStream, why: str) -> None:
-        """Note that a stream is about to be closed because it holds too much."""
+        """Note that a stream will be closed because it holds too much memory."""
 
     def refusal(self, status: int, reason: str, detail: str) -> bytes:
         """Return a whole answer with a problem, after which the connection is closed."""
@@ -80,7 +80,7 @@ class StreamOwner(Protocol):
 
 
 class ClientStream(IOStream):
-    """A connection of a client. `pace`: its phase and its bytes. `memory`: what is kept in memory for it.
+    """A client's connection. `pace`: its phase and its bytes. `memory`: the bytes held in memory for it.
 
     `origin`: the key of the address that it counts for. `memory.whose`: its principal or, while it is a
     stranger, those of the address. `is_strange`: its present request has shown no token. `scheme`: of the
@@ -115,19 +115,19 @@ class ClientStream(IOStream):
         super().set_nodelay(True)
 
     def set_nodelay(self, value: bool) -> None:
-        """Do nothing: it is always on. Tornado would switch it on and off around each answer, by two calls.
+        """Do nothing: it is always on. Tornado would toggle it around each answer, by two system calls.
 
         Nagle's algorithm and delayed acknowledgements together would cost 40 ms an event.
         """
 
     def has_ended(self, is_valid: Callable[[Login], bool]) -> bool:
-        """Return whether the login that let its request in is not valid any more, or the sign-in is over."""
+        """Return whether the login that let its request in is no longer valid, or the sign-in is over."""
         if self.login is None:
             return False
         return not is_valid(self.login) or (self.signed_in is not None and not self.signed_in())
 
     def let_in(self, login: Login) -> bool:
-        """Note who is asking. False if they have too many connections already."""
+        """Note the request's login. False if its principal has too many connections already."""
         name = login.principal.name
         if not self._gone and (self.is_strange or self.memory.whose != name):
             if not (self._owner.shares.enter(name) or self._owner.enter_instead(name)):
@@ -140,14 +140,14 @@ class ClientStream(IOStream):
         return True
 
     def comes_from(self, origin: str) -> None:
-        """Note which address its present request is from."""
+        """Note the address of its present request."""
         self.origin = origin
         self._strangers = strangers(origin)
         if self.is_strange:
             self.memory.whose = self._strangers
 
     def _leave_place(self) -> None:
-        """Give back the principal's place: the connection is a stranger's again."""
+        """Release the principal's place: the connection is a stranger's again."""
         self.is_strange = True
         self._owner.shares.leave(self.memory.whose)
         self.memory.whose = self._strangers
@@ -180,7 +180,7 @@ class ClientStream(IOStream):
     # Closing
 
     def _give_up(self) -> None:
-        """Close it on the budget's order; in the next turn, as it may be reading or writing right now."""
+        """Close it on the budget's order; in the next turn, as it may be reading or writing just now."""
         what = "unread"
         if not self.memory.is_unread:
             busy = self.pace.busy or self.pace.phase is StreamPhase.ANSWER
@@ -194,7 +194,7 @@ class ClientStream(IOStream):
         self.drop()
 
     def refuse(self, why: Late) -> None:
-        """Close it, with an answer where one can still be sent."""
+        """Close it, with an answer if one can still be sent."""
         if why in {Late.HEAD, Late.BODY} and self.pace.has_begun:
             self._last_words(408, "request_timeout", "The request did not arrive in time")
         if why is Late.ANSWER:
@@ -207,7 +207,7 @@ class ClientStream(IOStream):
         self.close()
 
     def reset(self) -> None:
-        """Close it in the middle of an answer, so that the client can't take the part for the whole.
+        """Close it in the middle of an answer, so that the client can't mistake the part for the whole.
 
         To an HTTP/1.0 client an orderly close would mean that the answer is complete.
         """
@@ -238,7 +238,7 @@ class ClientStream(IOStream):
         say(self.socket, words)
 
     def _point_to_http(self) -> None:
-        """Answer a client that begins TLS, which would wait: it learns at once that nobody speaks it here."""
+        """Answer a client that begins TLS at once, because it would wait for a handshake in vain."""
         self._owner.closed_by_us("tls_handshake")
         self._last_words(400, "bad_request", "This port is for HTTP: the URL must begin with http://")
 
@@ -255,7 +255,7 @@ class ClientStream(IOStream):
         """Close the descriptor and free the connection's place."""
         early = self._said or (self.pace.is_within_request and self.pace.has_answer)
         if early and not (self._dropped or self.writing()):
-            # It was answered before its request had come as a whole.
+            # The answer was sent before the whole request had come.
             self._owner.lingering.keep(self.socket)
         super().close_fd()
         if not self._gone:
@@ -268,7 +268,7 @@ class ClientStream(IOStream):
     # Tornado's hooks for reading and writing
 
     def read_bytes(self, num_bytes: int, partial: bool = False) -> Awaitable[bytes]:
-        """Tornado reads bodies by this, partially: into `pieces`, or in small parts as by default."""
+        """Tornado's hook to read bodies, partially: into `pieces`, or in small parts as by default."""
         if not partial:
             return super().read_bytes(num_bytes)
         if self.pieces is None:
@@ -276,7 +276,7 @@ class ClientStream(IOStream):
         return self._read_piece(next(self.pieces)[:num_bytes])
 
     async def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> bytes:
-        """Tornado reads the length of each chunk of a body by this: it waits for a place in a turn."""
+        """Tornado's hook to read the length of a chunk: it waits for a place in a turn."""
         place = self._owner.turns.take()
         if place is not None:
             self.pace.busy = True  # the client waits for us
@@ -292,7 +292,7 @@ class ClientStream(IOStream):
         return cast("bytes", piece)
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
-        """Count bytes received. A handshake of TLS in the place of a first request is the end."""
+        """Count bytes received. A TLS handshake in place of a first request ends the connection."""
         count = super().read_from_fd(buf)
         if count and self.pace.received == 0 and self.scheme == "http" and buf[0] == _HANDSHAKE:
             self._point_to_http()
@@ -306,7 +306,7 @@ class ClientStream(IOStream):
         return count
 
     def write(self, data: bytes | memoryview) -> asyncio.Future[None]:
-        """Count bytes that the system did not take at once. Tornado's bare refusal becomes one of ours."""
+        """Count bytes that the system did not accept at once. Tornado's bare refusal becomes one of ours."""
         if not self._has_begun_answer and data[: len(_GOES_ON)] != _GOES_ON:
             self._has_begun_answer = True
             if data == _TORNADOS_REFUSAL:
@@ -332,7 +332,7 @@ class ClientStream(IOStream):
 
 
 def strangers(origin: str) -> str:
-    """Return the owner of an address's connections that have shown no token. No principal has such a name."""
+    """Return the name, never a principal's, that owns an address's connections without a token."""
     return f"\n{origin}"
 
 
@@ -374,7 +374,7 @@ def say(connection: socket.socket, words: bytes) -> None:
 
 
 def quietly(call: Callable[[], object]) -> None:
-    """Do something for a connection that is about to be closed, and may have been closed by its client."""
+    """Call a function for a connection that will be closed, and that its client may have closed already."""
     try:
         call()
     except (OSError, ValueError):

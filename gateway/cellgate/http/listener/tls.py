@@ -1,4 +1,4 @@
-"""A client's connection under TLS: the same phases, times and counts as without.
+"""A client's connection under TLS: with the same phases, times and counts as without TLS.
 
 The handshake is a part of the first request's head: it counts among the connections from the first packet on,
 and must be over in the head's time. Failed handshakes are logged nowhere, or anybody could fill the log; the
@@ -49,13 +49,13 @@ class TlsStream(ClientStream, SSLIOStream):
 
     def _point_to_https(self) -> None:
         """Answer a request without TLS, for people who forgot the `s` of `https`."""
-        # What is left unread would make closing a reset, and the answer would be lost.
+        # Unread bytes would make closing a reset, and the answer would be lost.
         quietly(lambda: socket.socket.recv(self.socket, 65536, socket.MSG_DONTWAIT))
         detail = "This port is for HTTPS: the URL must begin with https://"
         say(self.socket, self._owner.refusal(400, "bad_request", detail))
 
     def _is_connreset(self, e: BaseException) -> bool:
-        """Tornado's hook: errors for which it just closes. It would log all that is sent instead of TLS."""
+        """Tornado's hook: errors on which it just closes. Otherwise it would log what is sent before TLS."""
         return isinstance(e, ssl.SSLError) or super()._is_connreset(e)
 
     def _send_last(self, words: bytes) -> None:
@@ -66,7 +66,7 @@ class TlsStream(ClientStream, SSLIOStream):
         super()._forget_unsent()
 
     def close_fd(self) -> None:
-        """Tornado's hook. An orderly end is announced, so that nobody can cut an answer short unnoticed."""
+        """Tornado's hook. TLS announces an orderly end, so that nobody can cut an answer unnoticed."""
         if not (self._ssl_accepting or self._reset):
             quietly(self.socket.unwrap)
         super().close_fd()

@@ -20,7 +20,7 @@ from cellgate.pages.html_frame import PAGE_POLICY
 from cellgate.wire.base import Query
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-"""A host that is nothing else in a line for a shell."""
+"""A host that can't be anything else in a shell's line."""
 _USUAL = "127.0.0.1:8888"
 
 DOCUMENT = Foreign("OpenApiDocument", "An OpenAPI 3.1 document.")
@@ -46,11 +46,11 @@ class Document:
 
     @cached_property
     def _page(self) -> list[bytes]:
-        """The page as what stands between the gateway's addresses."""
+        """The page in parts, between which the gateway's address belongs."""
         return reference_page(self.value).encode().split(ORIGIN.encode())
 
     def page(self, protocol: str, host: str) -> bytes:
-        """Return the page, whose commands go to the address at which its reader has reached the gateway."""
+        """Return the page, whose commands use the address that its reader has used."""
         at = f"{protocol}://{host if _HOST.fullmatch(host) else _USUAL}"
         return at.encode().join(self._page)
 

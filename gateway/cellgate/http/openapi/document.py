@@ -5,8 +5,8 @@ declarations (``operation``), schemas from the structs (``wire``), statuses and 
 examples from ``examples``. Pure.
 
 Generators of clients make a class of each schema and a function of each operation, and leave out or misname
-what they don't understand. So whatever they make a class of has a name here: every JSON answer, every enum,
-every form. A value that can be one word only is a `const`.
+other things. So everything that becomes a class has a name here: every JSON answer, every enum, every form. A
+value with a single possible word is a `const`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _operation(path: str, handler: type[BaseHandler], declared: Operation) -> Sc
 
 
 def _show(described: Schema, name: str) -> None:
-    """Add the values of an operation's example to what they are examples of."""
+    """Add the values of an operation's example to the schemas that they exemplify."""
     examples = load_examples()
     example = examples.of(name)
     for each in described.get("parameters", ()):
@@ -209,7 +209,7 @@ def _answer(answer: Answer) -> Schema:
 
 
 def _is_widely_known(media_type: str) -> bool:
-    """Return whether generators know how to read such an answer; _DESCRIPTION says what becomes of others."""
+    """Return whether generators can read such an answer; _DESCRIPTION explains the others."""
     return media_type == BYTES or media_type.startswith("text/") or _is_json(media_type)
 
 
@@ -237,8 +237,8 @@ def _reasons(errors: Iterable[type[CellgateError]]) -> dict[int, list[str]]:
 
 
 def _refusal(status: int, possible: list[str]) -> Schema:
-    # The reasons stand beside the schema, not in it: of one for each status of each operation, generators
-    # would make a class each, hundreds of them.
+    # The reasons are beside the schema, not in it: generators would make a class of each, hundreds of them,
+    # one for each status of each operation.
     listed = ", ".join(f"`{reason}`" for reason in possible)
     described: Schema = {
         "description": f"{HTTPStatus(status).phrase}: {listed}",
@@ -293,24 +293,24 @@ def _schemas(table: Table) -> Schema:
 
 
 def _has_known_reasons(problem: Schema) -> None:
-    """Name the reasons that there are, and allow others, which a newer gateway may have."""
+    """Name the known reasons, and allow others, which a newer gateway may have."""
     known = problem["properties"]["reason"]
     del known["type"]
     known["anyOf"] = [{"$ref": _REF.format(name=_REASON)}, {"type": "string"}]
 
 
 def _with_names(value: Any, named: Schema) -> Any:
-    """Return the value with references to the enums in it, which get into `named` under their titles.
+    """Return the value with references to its enums, which get into `named` under their titles.
 
-    Objects of any content say so. A field's title is the name of its enum. Raises ValueError if there are two
-    of one name.
+    Objects of any content get `additionalProperties`. A field's title is the name of its enum. Raises
+    ValueError if two have one name.
     """
     if isinstance(value, list):
         return [_with_names(each, named) for each in value]
     if not isinstance(value, dict):
         return value
     if value.get("type") == "object" and not value.keys() & {"properties", "additionalProperties"}:
-        # Without this, TypeScript has an object that holds nothing.
+        # Without this, TypeScript gets an object without properties.
         return {**value, "additionalProperties": True}
     words = _words(value)
     if len(words) == 1:
@@ -378,7 +378,7 @@ def _is_always_sent(schema: Schema, kind: type[Value]) -> None:
 
 
 def _tells_defaults(schema: Schema) -> None:
-    """Tell defaults in words: generators require a field of a body that has one, or send it unasked."""
+    """State defaults in words: generators require a body's field that has one, or send it unasked."""
     for each in schema["properties"].values():
         default = each.pop("default", None)
         if default not in (None, [], {}):

@@ -1,8 +1,8 @@
-"""What the interface is for, task by task, with an example of each operation. ``examples.json`` has them.
+"""The tasks of the interface, with an example of each operation. ``examples.json`` has them.
 
-``document`` puts the examples into the document, where ``page`` shows them as commands, grouped by task.
-They tell one story: somebody looks at populations in the session `analysis`. Tests compare them with the
-schemas, and see to it that every operation is in one task. Nothing here is sent or answered.
+``document`` puts the examples into the document, where ``page`` shows them as commands, grouped by task. They
+tell one story: a user looks at populations in the session `analysis`. Tests compare them with the schemas,
+and check that every operation is in one task. Nothing here is sent or answered.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A request and its answer. `body` and `answer` are JSON; `answer` is None for what is none.
+    """A request and its answer. `body` and `answer` are JSON; `answer` is None for other answers.
 
-    `parts`: of its path, where they are not those of all. `options`: further words for curl, such as a file
-    to send or to write. `command`: the whole command, for what curl can't do.
+    `parts`: of its path, if they differ from the common ones. `options`: further words for curl, such as a
+    file to send or to write. `command`: the whole command, if curl can't do it.
     """
 
     query: dict[str, str | int] = {}
@@ -30,7 +30,7 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """A task, what to know of it, and the names of the operations for it, the usual one first."""
+    """A task, its explanation, and the names of its operations, the usual one first."""
 
     title: str
     text: str
@@ -49,11 +49,11 @@ class Examples(msgspec.Struct, frozen=True):
         return self.examples.get(operation, Example())
 
     def part(self, example: Example, name: str) -> str | int:
-        """Return what stands in an example's path for a name."""
+        """Return the value for a name in an example's path."""
         return example.parts.get(name, self.parts[name])
 
 
 @cache
 def load_examples() -> Examples:
-    """Return the examples, read when they are first asked for."""
+    """Return the examples, read on the first call."""
     return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=Examples)

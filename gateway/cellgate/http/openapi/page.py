@@ -1,8 +1,8 @@
 """The OpenAPI document as HTML: every operation, example, parameter, answer and schema on one page.
 
-Pure: the document in, HTML out. It begins with a cell that one can copy, and is in the order of the tasks of
-``examples``. There is no script: the index and the browser's search suffice, and what is folded in is
-only what the search is not for, the schemas of an operation's parameters and answers.
+Pure: the document in, HTML out. It begins with a cell to copy, and follows the order of the tasks of
+``examples``. There is no script: the index and the browser's search suffice. Only parts that nobody searches
+for are folded in: the schemas of an operation's parameters and answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cellgate.pages.html_frame import document
 Values = Mapping[str, Any]
 
 ORIGIN = "http://gateway.invalid"
-"""What stands in the page for the address at which its reader has reached the gateway."""
+"""Stands in the page for the address that its reader has used."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5a6474; --line: #dfe4ea; --paper: #fff;
@@ -116,7 +116,7 @@ def command_of(method: str, path: str, operation: Values) -> str:
 
 
 def _as(method: str, operation: Values, example: Example) -> str:
-    """Return the option for a method that curl would not take by itself."""
+    """Return curl's option for a method that is not its default."""
     if method == "HEAD":
         return "I"
     sends = example.body is not None or FORM in operation.get("requestBody", {}).get("content", {})
@@ -201,7 +201,7 @@ def _example_answer(each: Values) -> Iterator[str]:
 
 
 def _laid_out(value: Any, indent: int = 0) -> str:
-    """JSON of which every part that is short enough is on one line."""
+    """Return JSON in which every part that is short enough is on one line."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (Mapping, list)) or indent + len(line) <= _WIDTH:
         return line

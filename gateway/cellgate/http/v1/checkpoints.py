@@ -1,6 +1,6 @@
 """/v1/sessions/{s}/checkpoints, /rollback and /undo: moments that a live session can go back to.
 
-``sessions.undo`` keeps them; these handlers only say what is wanted.
+``sessions.undo`` keeps them; these handlers only pass requests on.
 """
 
 from __future__ import annotations

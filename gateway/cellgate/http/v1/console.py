@@ -25,7 +25,7 @@ class ConsoleUrlHandler(BaseHandler):
     )
     async def post(self) -> None:
         if self.sender.signed_in is not None:
-            # It would outlive the sign-in that asks, whose user could sign out and be none the wiser.
+            # The new sign-in would outlive the asking one, and its user could not end it by signing out.
             raise Forbidden("A browser that is signed in signs in no other: send a token", cause="sign_in")
         at = f"{self.request.protocol}://{self.request.host}{self.services.front.base_url}"
         url = f"{at}/?ticket={self.services.people.sign_ins.ticket(self.login)}"

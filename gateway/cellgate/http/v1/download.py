@@ -1,7 +1,7 @@
-"""Downloads: streamed part by part, with a filename and an ETag of what they were made from.
+"""Downloads: streamed part by part, with a filename and an ETag of their source.
 
 ``record.exports`` makes the parts. A failure in the middle resets the connection (``BaseHandler``), so that
-nobody takes half a file for a whole one. When the client leaves, its export is cancelled.
+half a file never looks complete. When the client leaves, its export is cancelled.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DownloadHandler(UntaggedHandler):
         return False
 
     async def send(self, parts: Parts, *, kind: str, name: str) -> None:
-        """Write all parts as a file of this type and name, each once the client has taken the one before."""
+        """Write all parts as a file of this type and name, each once the client has taken the last one."""
         self.set_header("Content-Type", kind)
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         async with aclosing(parts):

@@ -84,7 +84,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         try:
             async with aclosing(self._events.follow(self._after)) as batches:
                 async for rows in batches:
-                    # The rows stay in memory as long as their frames, which may be a copy of them.
+                    # The rows stay in memory until their frames, which may be a copy, are sent.
                     await self._send(
                         b"".join([frame(row.body, is_binary=False) for row in rows]),
                         sum(len(row.body) for row in rows),
@@ -97,7 +97,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             self.close(INTERNAL_ERROR, error.reason)
 
     async def _send(self, frames: bytes, kept: int = 0) -> None:
-        """Write and wait until taken; `kept` bytes stay in memory until then. Raises StreamClosedError."""
+        """Write and wait until sent; `kept` bytes stay in memory until then. Raises StreamClosedError."""
         stream = self.ws_connection.stream if self.ws_connection is not None else None
         if stream is None:
             raise StreamClosedError
@@ -131,7 +131,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         await self._answer(answer)
 
     def _obey(self, command: Command) -> str | UnsetType:
-        """Carry it out; returns the id of the execution that it concerns, if any."""
+        """Carry out a command; return the id of its execution, if any."""
         given = [command.execute is not None, command.interrupt, command.input is not None]
         if given.count(True) != 1:
             raise InvalidInput("A command is one of execute, interrupt and input")
@@ -153,7 +153,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         return run.id
 
     def on_close(self) -> None:
-        """Stop the sender, and the executions that are to end with the socket."""
+        """Stop the sender, and the executions that should end with the socket."""
         self.disconnected = True
         if self._sender is not None:
             self._sender.cancel()

@@ -35,11 +35,11 @@ from cellgate_kernels.codec.structure import INLINE_BYTES
 
 MAX_IDEMPOTENCY_KEY = 255
 LEAST_TEXT = 100
-"""The smallest `max_text`: a text that is cut has a mark too."""
+"""The smallest `max_text`: it must have room for the mark of a cut text."""
 
 
 def checked_cell(handler: BaseHandler, body: ExecuteBody, *, interactive: bool = False) -> ExecuteRequest:
-    """Return the cell of a body, within its sender's ceilings, allowed to install as they may.
+    """Return the body's cell, with its sender's ceilings and permission to install packages.
 
     Raises InvalidInput and PackagesNotAllowed.
     """
@@ -68,7 +68,7 @@ def _request_hash(request: ExecuteRequest, language: str | None) -> str:
 
 
 class ExecutionAnswers(StreamingHandler):
-    """Answers an execution with its result, a stream of events, or at once with what there is."""
+    """Answers with an execution's result, with a stream of events, or at once with its present state."""
 
     def view(self) -> dict[str, Any]:
         """Return the query's options for the result, as keyword arguments."""
@@ -83,7 +83,7 @@ class ExecutionAnswers(StreamingHandler):
         }
 
     def idempotency_key(self) -> str | None:
-        """Return the key that its sender gave the request, if any. Raises InvalidInput."""
+        """Return the request's idempotency key, if any. Raises InvalidInput."""
         key = self.request.headers.get("Idempotency-Key")
         if key is None:
             return None
@@ -92,7 +92,7 @@ class ExecutionAnswers(StreamingHandler):
         return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
 
     async def idempotency(self, key: str | None, hashed: Callable[[], str]) -> tuple[str, str] | None:
-        """Return the key with the hash of what is asked for, which `hashed` makes; None without a key."""
+        """Return the key with the hash of the request, from `hashed`; None without a key."""
         if key is None:
             return None
         if len(self.raw_body()) > INLINE_BYTES:
@@ -102,7 +102,7 @@ class ExecutionAnswers(StreamingHandler):
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
     ) -> None:
-        """Answer a submitted execution in the way that the request asks for."""
+        """Answer a submitted execution in the form that the request asks for."""
         if not body.wait and form is Format.JSON:
             path = f"/v1/sessions/{session.row.key}/executions/{run.id}"
             self.set_location(path)

@@ -36,7 +36,7 @@ from cellgate_kernels.protocol.execution import Status
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """An alternative in JSON, and how much the others may be; None for any."""
+    """An alternative in JSON, and the size left for the others; None: unlimited."""
 
     parts: list[bytes]
     left: AnswerSize | None
@@ -76,7 +76,7 @@ class ExploreHandler(ExecutionAnswers):
         return await going.ended()
 
     async def _plan(self, session: str, body: ExploreBody) -> Plan:
-        """Return the exploration to make. Raises InvalidInput, Forbidden, PackagesNotAllowed."""
+        """Return the requested exploration. Raises InvalidInput, Forbidden, PackagesNotAllowed."""
         if not 1 <= len(body.cells) <= MOST_ALTERNATIVES:
             raise InvalidInput(f"cells has {len(body.cells)} cells; from 1 to {MOST_ALTERNATIVES} are taken")
         idempotency_key = self.idempotency_key()
@@ -116,7 +116,7 @@ class ExploreHandler(ExecutionAnswers):
                     self.owner, each.branch, each.execution, _ran, view, each.fate, problem, left
                 )
             except CellgateError as error:
-                # It was purged in between, or the record can't be read.
+                # The branch was purged meanwhile, or the record can't be read.
                 problem = problem_of(error)
         cause = each.fate if problem is UNSET else problem.reason
         model = answers.Alternative(

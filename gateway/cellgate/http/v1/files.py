@@ -49,7 +49,7 @@ DOWNLOAD: Mapping[str, Any] = {
     "query": SessionQuery,
     "needs": Permission.FILES,
 }
-"""What is declared of reading a file, with its body or without."""
+"""The declaration of reading a file, with its body or without."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -58,7 +58,7 @@ class UploadHandler(BaseHandler):
 
     max_body = MAX_UPLOAD
     uploads: ClassVar[frozenset[str]]
-    """The methods whose body is an upload: of those that the handler has, so that each needs a permission."""
+    """The methods whose body is an upload, among the handler's own: each needs a permission."""
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)
@@ -110,7 +110,7 @@ class UploadHandler(BaseHandler):
         return await self.services.sessions.files.place(self._session, self._incoming, staged)
 
     def begin(self) -> None:
-        """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
+        """Check all that can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
 
     def target(self) -> Parts | None:
         """Return the path of the uploaded file, if there is only one and its path is known."""
@@ -135,7 +135,7 @@ class UploadHandler(BaseHandler):
                 self._refused = error
         else:
             if self._refused is None and self._body_size + len(chunk) > MAX_JSON_BODY:
-                # Of these methods none has a body to speak of; what comes is kept in memory.
+                # These methods need no large body; a small one is kept in memory.
                 self._refused = errors.TooLarge("This method takes no such body")
             super().data_received(bytes(chunk))
 
@@ -156,11 +156,11 @@ class UploadHandler(BaseHandler):
 
 
 class FolderHandler(UploadHandler):
-    """A workspace as a whole: files of forms that go into it, and pages of what it has."""
+    """A workspace as a whole: files of forms that go into it, and pages of its files."""
 
     uploads = frozenset({"POST"})
     mislabelled_forms: ClassVar[bool] = False
-    """Whether a form may come as something else."""
+    """Whether a form may have another media type."""
 
     def initialize(self, services: Services) -> None:
         super().initialize(services)

@@ -1,6 +1,6 @@
 """/v1/sessions/{s}/complete, /inspect and /variables: what a session's idle kernel knows, without a cell.
 
-``sessions.introspection`` asks; these handlers only say what is wanted.
+``sessions.introspection`` asks the kernel; these handlers only pass requests on.
 """
 
 from __future__ import annotations

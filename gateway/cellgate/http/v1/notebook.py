@@ -99,7 +99,7 @@ class BundleHandler(DownloadHandler):
     async def _bundle(self, key: str) -> None:
         services = self.services
         moment = await services.sessions.archive.moment(self.owner, key, self.login.reach)
-        # Who may not read the session's files gets the rest of the bundle without them.
+        # A reader without permission for the session's files gets the bundle without them.
         readable = Permission.FILES in self.login.permissions
         workspace = services.sessions.manager.workspace(moment.session) if readable else None
         parts = services.sessions.archive.exports.bundle(moment, workspace)

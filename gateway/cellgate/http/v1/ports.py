@@ -38,8 +38,8 @@ class PortHandler(BaseHandler):
         if ports is None:
             raise NotFound("This gateway serves no ports: its operator starts it with --ports-port")
         if not ports.origin.wild and {self.principal.name, self.owner} != {DEFAULT.principal.name}:
-            # All pages share an origin: one user's program could read what a browser has open of another's,
-            # also in the browser of an administrator who looks at both.
+            # All pages share an origin: one user's program could read another's pages that a browser has
+            # open, also in the browser of an administrator who looks at both.
             raise Forbidden(
                 "On a gateway with users, a browser needs an origin for each port: its operator starts it"
                 " with --ports-url and a name for all, such as https://*.ports.example.org",

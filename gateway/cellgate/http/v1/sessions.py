@@ -65,7 +65,7 @@ class SessionsHandler(StreamingHandler):
             body = structs.replace(body, session=self.login.reach.check(key))
             if body.workspace_of is not None:
                 self.login.reach.check(body.workspace_of)
-        # Any other Accept is answered with JSON, as by everything that has one form.
+        # Any other Accept is answered with JSON, as by every resource with a single form.
         lines = Format.NDJSON in self.request.headers.get("Accept", "")
         form = Format.NDJSON if lines else Format.JSON
         async with self.waiting(form) as moved:
@@ -153,7 +153,7 @@ class BranchHandler(BaseHandler):
         spec = BranchSpec(BranchWorkspace(body.workspace), body.seed, body.anyway)
         manager = self.services.sessions.manager
         session = await manager.branch(self.owner, check_session_key(key), branch, spec)
-        # Its first row and the one in its parent's record are one commit.
+        # Its first row and the one in its parent's record are in one commit.
         await session.log.commit()
         self.set_location(f"/v1/sessions/{session.row.key}")
         self.answer(within(self.login.reach, session.to_wire()), 201)

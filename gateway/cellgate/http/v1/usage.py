@@ -1,6 +1,6 @@
 """GET /v1/usage: what everybody uses of their quotas, for administrators and auditors.
 
-``v1.me`` tells each of themselves.
+``v1.me`` returns a principal's own use.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A session as one archive: notebook, workspace files, lock, rows and a README, streamed as a zip file.
 
-Using it takes no Cellgate: the notebook runs in plain Jupyter. The manifest lists all files before it with
-their hashes, and the archive's comment is the SHA-256 of all bytes before it, so that ``verify`` finds any
-change. The workspace was made by user code: links are never followed, and only regular files within a limit
-are taken. Records hold words of kernels: only those that fit their grammar go into the texts. All of this
-runs in a thread (`Reads.in_steps`).
+Reading a bundle takes no Cellgate: the notebook runs in plain Jupyter. The manifest lists all files before it
+with their hashes, and the archive's comment is the SHA-256 of all bytes before it, so that ``verify`` finds
+any change. The workspace was made by user code: links are never followed, and only regular files within a
+limit are included. Records hold texts of kernels: only texts that fit their grammar go into lock and README.
+All of this runs in a thread (`Reads.in_steps`).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ COMMENT = b"cellgate sha256:"
 
 MOST_FILES = 10_000
 UNSEEN = f"(what lies deeper than {trees.DEEPEST} names, comes after {trees.MOST} entries or can't be read)"
-"""Stands in `left_out` for everything that the walk of the workspace did not see."""
+"""Stands in `left_out` for everything that the walk of the workspace did not reach."""
 _CHUNK = 256 * 1024
 _UNFIT = re.compile(r'[\\\x00-\x1f\x7f:*?"<>|]')
-"""Characters that some system can't have in a name, or takes for a path separator."""
+"""Characters that some system forbids in names or uses to separate paths."""
 
 
 class BundleManifest(msgspec.Struct, frozen=True):
-    """`files`: SHA-256 by name, in the archive's order. `left_out`: workspace files that are not in it, the
-    first of them by name, the rest as a count.
+    """`files`: SHA-256 by name, in the archive's order. `left_out`: workspace files that are not included,
+    the first of them by name, the rest as a count.
     """
 
     notebook: str
@@ -68,10 +68,10 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What goes into a bundle. `notebook` and `rows` are parts of bytes; at most `most_bytes` of `workspace`
-    go in. `ancestors`: the key of each session that it continues, the oldest first, with parts of its rows.
+    """A bundle's contents. `notebook` and `rows` are parts of bytes; at most `most_bytes` of `workspace` go
+    in. `ancestors`: the key of each session that this one continues, oldest first, with parts of its rows.
 
-    `check_there` is called after the files and raises when the session was purged, and its files with it.
+    `check_there` is called after the files; it raises if the session was purged, and its files with it.
     """
 
     session: str
@@ -86,7 +86,7 @@ class Contents:
 
 
 class _Sink(io.RawIOBase):
-    """Collects what is written until it is taken; not seekable, like a connection."""
+    """Collects written bytes until they are taken; not seekable, like a connection."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -100,7 +100,7 @@ class _Sink(io.RawIOBase):
         return len(self._parts[-1])
 
     def take(self, *, but: int = 0) -> bytes:
-        """Return all bytes written since the last call, without the last `but`, which are dropped."""
+        """Return all bytes written since the last call, except the last `but`, which are dropped."""
         taken = b"".join(self._parts)
         taken = taken[: len(taken) - but]
         self._parts.clear()
@@ -226,7 +226,7 @@ def _fits(path: str) -> bool:
 
 
 def _content(file: int, size: int) -> Iterator[bytes]:
-    """Yield the file's content, but no more than its size when it was opened."""
+    """Yield the file's content, at most its size when it was opened."""
     with os.fdopen(file, "rb", buffering=0) as opened:
         while size > 0 and (part := opened.read(min(size, _CHUNK))):
             size -= len(part)

@@ -299,7 +299,7 @@ class _Cell:
         return None
 
     def _timing(self) -> dict[str, Any]:
-        """Jupyter's keys for the messages that came; a kernel that is gone or was not asked has no reply."""
+        """Return Jupyter's keys for the messages that came; without an answering kernel there is no reply."""
         times: dict[str, str] = {}
         if self.started is not None:
             times["iopub.status.busy"] = self.started.at
@@ -335,9 +335,9 @@ class _Cell:
 
 
 def _gave_up(ended: Finished) -> bool:
-    """Return whether its kernel was killed before it could answer.
+    """Return whether the cell's kernel was killed before it could answer.
 
-    Records from before losses were described don't tell that from a kernel that was replaced before the cell.
+    Old records do not distinguish this from a kernel that was replaced before the cell.
     """
     return ended.kernel.replaced and (ended.status == "timeout" or ended.kernel.files is UNSET)
 
@@ -372,7 +372,7 @@ def _both_ends(value: str, cap: int) -> str:
 
 
 def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """`kernelspec` and `language_info`, as far as the session's environment has them."""
+    """Return `kernelspec` and `language_info`, as far as the session's environment has them."""
     language = _language_info(environment.get("kernel_info", {}).get("language_info"))
     kernelspec = {"name": kernel, "display_name": str(environment.get("display_name") or kernel)}
     if language is None:

@@ -1,8 +1,8 @@
 """The only writer of lines that an installer reads: requirements, constraints, wheels, a bundle's lock.
 
-Pure. A line is made only from typed values and checked the way it will be read: one line, no option, no
-variable that an installer would expand, no comment, no continuation; and a parser must read from it what it
-was made from. All else is refused with InvalidInput, so a `Line` can go into a file as it is.
+Pure. A line is made only from typed values and checked the way an installer will read it: one line, no
+option, no variable that an installer would expand, no comment, no continuation; and a parser must read the
+original values from it. All else is refused with InvalidInput, so a `Line` can go into a file unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Line = NewType("Line", str)
 """One line without its line end; only this module makes them."""
 
 MOST_LINE = 4000
-"""Characters."""
+"""Most characters of a line."""
 
 # pip and uv join lines at a backslash, expand ${NAME}, and cut at a # after white space.
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+*!,;|~<>=()\[\]@:/%?&'\"-]*", re.ASCII)
@@ -82,12 +82,12 @@ def _marker(requirement: Requirement) -> str:
     try:
         return "" if requirement.marker is None else str(requirement.marker)
     except (ValueError, RecursionError):
-        # A value with both kinds of quotes has no form that could be parsed again.
+        # A value with both kinds of quotes can't be written so that it could be parsed again.
         raise InvalidInput("A requirement's marker can't be written") from None
 
 
 def _checked(text: str, meant: Requirement | None) -> Line:
-    """Return the text as a line, if it is a valid one and is parsed as what is meant."""
+    """Return the text as a line, if it is valid and is parsed as `meant`."""
     if not _TEXT.fullmatch(text) or _OPTION.search(text) or len(text) > MOST_LINE:
         raise InvalidInput("A requirement has characters that no requirement needs")
     try:

@@ -1,9 +1,9 @@
-"""Sessions leaving the gateway: notebooks, audit trails and bundles, streamed from the record.
+"""Exports of sessions: notebooks, audit trails and bundles, streamed from the record.
 
-Each export is made by a thread with a separate connection (`Reads.in_steps`), at the gateway's own pace
-and into a spill; its client reads from there. So a client that reads slowly occupies no thread, connection,
-turn, database lock or memory. This module finds out how far the record goes and whether an export may be made
-now, then lets ``steps`` and ``bundle`` write. ``sessions.reader`` has checked whose session it is.
+Each export is made by a thread with a separate connection (`Reads.in_steps`), at the gateway's own pace and
+into a spill; its client reads from there. So a slow client occupies no thread, connection, turn, database
+lock or memory. This module finds the record's head and whether an export may be made now, then lets ``steps``
+and ``bundle`` write. ``sessions.reader`` has checked that the session is the principal's.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from cellgate_kernels.base.tasks import Supervisor
 Parts = AsyncGenerator[bytes, None]
 Making = Callable[[Reading], Iterator[bytes]]
 
-# Exports that are complete and only being sent count for none of these.
+# Exports that are complete and only being sent count towards none of these.
 MOST_AT_ONCE = 4
 """Exports and checks that are made at once."""
 MOST_WAITING = 32
-"""Those that may wait for a turn."""
+"""Most exports and checks that wait for a turn."""
 PATIENCE = 60.0
-"""Seconds that each of these waits at most."""
+"""Most seconds that one waits for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A session, how far its record goes (up to row `rows`, whose hash is `head`), and what it continues."""
+    """A session, the head of its record (row `rows` with hash `head`), and its ancestors."""
 
     session: SessionRow
     rows: int
@@ -56,12 +56,12 @@ class Moment:
 
     @property
     def tag(self) -> str:
-        """Different for different rows, also of ancestors: some of those may have been purged."""
+        """A text that differs for different rows, also of ancestors: some of these may have been purged."""
         shown = "" if self.session.branched_from is None else f"-{len(self.lineage.ancestors)}"
         return f"{self.head.hex()}{shown}"
 
     def reading(self, steps: Steps) -> Reading:
-        """Return the rows up to here."""
+        """Return the rows up to this head."""
         ancestors = [
             Reading(steps, each.row, each.until.seq, bytes.fromhex(each.until.head))
             for each in self.lineage.ancestors
@@ -82,12 +82,12 @@ class Exports:
         self._makers = Supervisor(dict)
 
     async def close(self) -> None:
-        """Cancel the exports that are being made; return when all that were read are gone from the disk."""
+        """Cancel the exports in progress; return once all spills that were read are gone from the disk."""
         await self._makers.cancel()
         await self._spills.ends.finished()
 
     async def moment(self, session: SessionRow, covers: Callable[[str], bool] | None = None) -> Moment:
-        """Return a session's record as it is now. `covers`: ancestors to show (all). Raises RecordGone."""
+        """Return a session's record as of now. `covers`: ancestors to show (all). Raises RecordGone."""
         await self._journal.commit()
         last = await self._journal.reads.last_event(session.id)
         if last is None:
@@ -99,9 +99,9 @@ class Exports:
     def notebook(
         self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
     ) -> Parts:
-        """Return the notebook's bytes. `inherited`: whether a branch's shows the cells before it too.
+        """Return the notebook's bytes. `inherited`: whether a branch's has the cells before it too.
 
-        `undone`: whether it shows cells that a rollback undid.
+        `undone`: whether it has cells that a rollback undid.
         """
         options = self._told(moment, outputs=outputs, cap=NOTEBOOK_CAP, inherited=inherited)
         options = replace(options, undone=undone)
@@ -109,7 +109,7 @@ class Exports:
         return self._parts(shown, lambda reading: export.notebook_parts(reading, options, self._key))
 
     def bundle(self, moment: Moment, workspace: Path | None) -> Parts:
-        """Return the archive's bytes. Workspace files are as they are when the archive gets to them."""
+        """Return the archive's bytes. Workspace files are read when the archive gets to them."""
         options = self._told(moment, outputs=True, cap=None)
         return self._parts(moment, lambda reading: self._bundle(reading, options, workspace))
 
@@ -157,7 +157,7 @@ class Exports:
         )
 
     async def _parts(self, moment: Moment, make: Making) -> Parts:
-        """Yield the parts that `make` yields. A reader that leaves early cancels the export."""
+        """Yield the parts that `make` yields. If the reader leaves early, the export is cancelled."""
         spill = self._spills.open(moment.session.principal)
         making = self._makers.start(self._make(moment, make, spill), f"export {moment.session.key}")
         try:

@@ -1,10 +1,9 @@
-"""Reads a session from the database and writes it out, part by part: notebook, audit trail and their check.
+"""Reads a session from the database and writes it, part by part: notebook, audit trail and their check.
 
-All of this runs in a separate thread (`Reads.in_steps`): it reads a whole session, but holds only one
-cell in memory. It sees the rows up to a given head and none after it, so an export shows one moment, however
-long it takes. It reads in short steps, so it never keeps the database's log from being checkpointed. Rows
-never change and are removed only by a purge of the whole session, so a missing row ends the export.
-``bundle`` adds what else a bundle holds.
+All of this runs in a separate thread (`Reads.in_steps`): it reads a whole session, but holds only one cell in
+memory. It reads only rows up to a given head, so an export shows one moment, however long it takes. Its steps
+are short, so the database's log can be checkpointed in between. Rows never change and are removed only by a
+purge of the whole session, so a missing row ends the export. ``bundle`` adds a bundle's other files.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PART = 256 * 1024
 class Reading:
     """The rows of a session up to row `until`, whose hash is `head`. As `Rows` they are complete or an error.
 
-    `ancestors`: those of the sessions that it continues, the oldest first.
+    `ancestors`: the readings of the sessions that this one continues, oldest first.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Reading:
             raise StorageError(f"Row {due} of this session's record is missing; {what_to_do}")
 
     def all(self) -> Iterator[EventRow]:
-        """Yield all rows, complete as by `read`. Raises StorageError when the last one is not as it was."""
+        """Yield all rows, complete as by `read`. Raises StorageError if the last one has changed."""
         head = chain.GENESIS
         for row in self.read(1, self.until):
             head = row.hash
@@ -61,7 +60,7 @@ class Reading:
             raise StorageError("The record of this session changed while it was read")
 
     def as_found(self) -> Iterator[EventRow]:
-        """Return the rows that are there, for callers that look for gaps themselves."""
+        """Return the rows that exist, for callers that look for gaps themselves."""
         return self._steps(1, self.until)
 
     def _steps(self, first: int, last: int) -> Iterator[EventRow]:
@@ -80,7 +79,7 @@ class Reading:
 
 
 def read_notebook(reading: Reading, export: Export) -> Notebook:
-    """Return the notebook of all rows. Raises RecordGone and StorageError when some are no longer there."""
+    """Return the notebook of all rows. Raises RecordGone and StorageError if some no longer exist."""
     parts: list[NotebookPart] = []
     before: Survey | None = None
     for each in (*reading.ancestors, reading):
@@ -109,19 +108,19 @@ def audit_line(row: EventRow) -> bytes:
 
 
 def check(reading: Reading) -> chain.Verification:
-    """Return whether the chain holds up to its head. Raises RecordGone: a purge is no damage."""
+    """Return whether the chain is valid up to its head. Raises RecordGone: a purge is no damage."""
     rows = ((row.seq, row.body, row.hash) for row in reading.as_found())
     found = chain.verify(rows, head=reading.head)
     if not found.valid:
         reading.check_there()
     elif reading.steps.origin_problem(reading.session) is not None:
-        # The chain holds, but what its first row continues is not there.
+        # The chain is valid, but the row before its first one is missing.
         return chain.Verification(valid=False, rows=0, head=chain.GENESIS, first_bad=1)
     return found
 
 
 def in_parts(pieces: Iterator[bytes], going_on: Callable[[], None]) -> Iterator[bytes]:
-    """Yield the same bytes in parts of at least `PART`; stops when `going_on` raises."""
+    """Yield the same bytes in parts of at least `PART`; stop when `going_on` raises."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:

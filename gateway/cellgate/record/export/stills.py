@@ -1,8 +1,8 @@
-"""What of an output is seen where no script runs: in pages and Markdown that notebooks are converted to.
+"""Reduces outputs to their static forms, for pages and Markdown that notebooks are converted to.
 
-Pure: an output in; out the same with the one type that is shown, or a line that says what can't be, or None
-if it shows nothing anywhere. A page has every picture inside, and SVG as a picture: browsers run no script in
-one, and load nothing for it. ``jobs.convert`` gives the outputs to nbconvert; ``sanitise`` reduces markup.
+Pure: an output in; out the same with its one type to show, a line about what can't be shown, or None if it
+shows nothing anywhere. A page has every picture inside, and SVG as a picture: browsers run no script in one,
+and load nothing for it. ``jobs.convert`` gives the outputs to nbconvert; ``sanitise`` reduces markup.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from cellgate_kernels.codec.telling import HTML, PLAIN, chart_of, is_name
 
 _MARKDOWN, _LATEX, _SVG = "text/markdown", "text/latex", "image/svg+xml"
 _OF_NBCONVERT = ("image/png", "image/jpeg")
-"""Pictures that nbconvert shows in a page by itself, apart from SVG."""
+"""Pictures that nbconvert shows in a page on its own, apart from SVG."""
 _OTHER_PICTURES = ("image/webp", "image/gif", "image/bmp", "image/avif")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 _ROOT = re.compile(r"<svg(?=[\s/>])")
 _NAMESPACE = re.compile(r"\sxmlns\s*+=")
 _OF_IPYTHON = "<IPython."
-"""The name of an object that only carries what is shown says nothing to a reader."""
+"""The beginning of the text of an object that only carries content; the text means nothing to a reader."""
 _TAG = re.compile(r"<[^<>]*+>")
 _DRAWN = re.compile(r"<(?:svg|input|hr)\b|\ssrc=\"data:image/")
 _ACTIVE = re.compile(r"<(script|audio|video|canvas|iframe|object|embed|img)\b([^<>]*+)", re.IGNORECASE)
 _FETCHES = re.compile(
     r"<script\b[^<>]*\ssrc=[\"']https?://|[\"']https?://[^\"'\s<>]{1,200}/npm/", re.IGNORECASE
 )
-"""What the pages of charts have that do not bring along what draws them."""
+"""Marks of charts whose pages load the library that draws them."""
 _ODD = re.compile(r"[^\w.+/;= -]", re.ASCII)
 _LONGEST_NAME = 80
 _MOST_NAMES = 8
 _SIZES = ("width", "height")
 _LONGEST_SIZE = 100_000
-"""Pixels; what is wider is no size of a picture."""
+"""Most pixels of a picture's size; larger numbers are ignored."""
 
 
 def still(
@@ -48,9 +48,9 @@ def still(
     widgets: Callable[[str], State | None] = lambda _: None,
     typeset: Callable[[str], str | None] = lambda _: None,
 ) -> dict[str, Any] | None:
-    """Return the output as this form, ``html`` or ``markdown``, shows it; None if there is nothing to see.
+    """Return the output's static form for ``html`` or ``markdown``; None if there is nothing to show.
 
-    `widgets`: the last state of a widget's model. `typeset`: markup for LaTeX in a page, if there is some.
+    `widgets`: returns the last state of a widget's model. `typeset`: markup for LaTeX in a page, if any.
     """
     kind = output.get("output_type")
     if kind == "stream":
@@ -67,7 +67,7 @@ def still(
         return {**output, "data": {PLAIN: _remark("this output", unseen)}, "metadata": {}}
     styles = _text(data.get(HTML))
     if styles is not None and styles.strip():
-        # It shows nothing itself, and so needs no prompt; its styles may be those of other outputs.
+        # The output shows nothing itself, and so needs no prompt; its styles may be for other outputs.
         return {"output_type": "display_data", "data": {HTML: styles}, "metadata": {}}
     return None
 
@@ -75,7 +75,7 @@ def still(
 def _pieces(
     data: Mapping[str, Any], metadata: object, form: str, typeset: Callable[[str], str | None]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the forms to show, the best first, each of a type that nbconvert knows in this form."""
+    """Yield the forms to show, best first, each of a type that nbconvert can show in this form."""
     markup = _text(data.get(HTML))
     if markup is not None and _is_seen(markup):
         yield HTML, markup + _left_out(markup) if form == "html" else markup
@@ -86,7 +86,7 @@ def _pieces(
         yield (_SVG, whole) if form == "html" else (_MARKDOWN, _linked(_SVG, encoded))
     for mime, formula in _texts(data, _LATEX):
         if form == "html":
-            # What can't be typeset is to be read as it is.
+            # LaTeX that can't be typeset is shown as text.
             escaped = html.escape(formula, quote=False)
             yield HTML, typeset(formula) or f'<pre class="math">{escaped}</pre>'
         else:
@@ -105,7 +105,7 @@ def _pieces(
 
 
 def _shown_by(data: Mapping[str, Any]) -> str:
-    """Return who shows a chart that has no picture: a page of its own may need the network."""
+    """Return the library that shows a chart without a picture; its page may need the network."""
     if any(mime.startswith("application/vnd.") for mime in data):
         return "the console shows it, or a program for notebooks that draws such charts"
     if _FETCHES.search(_text(data.get(HTML)) or ""):
@@ -143,7 +143,7 @@ def _texts(data: Mapping[str, Any], mime: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str | None:
-    """Return a text, also one that is a list of its lines or a number; None for anything else."""
+    """Return a value as text: a text, a list of lines or a number; None for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, (int, float)):
@@ -154,7 +154,7 @@ def _text(value: object) -> str | None:
 
 
 def _is_seen(markup: str) -> bool:
-    """Return whether something of it is left to see in a page without scripts."""
+    """Return whether a page without scripts would show any of the markup."""
     if not markup.strip():
         return False
     kept, _ = sanitise.split_styles(markup)
@@ -173,7 +173,7 @@ def _left_out(markup: str) -> str:
 
 
 def _active(markup: str) -> set[str]:
-    """Return the names of its elements that run, play or load something: a page shows none of them."""
+    """Return the names of the elements that run, play or load something: a page shows none of them."""
     return {
         name
         for found in _ACTIVE.finditer(markup)
@@ -182,7 +182,7 @@ def _active(markup: str) -> set[str]:
 
 
 def _drawing(text: str) -> str | None:
-    """SVG as a file of its own, which needs a namespace, as none in a page does. None if it is no SVG."""
+    """Return SVG as a separate file, which needs a namespace, unlike in a page. None if it is no SVG."""
     root = _ROOT.search(text)
     if root is None:
         return text if "<svg:" in text else None
@@ -211,7 +211,7 @@ def _size(metadata: object, mime: str) -> dict[str, int]:
 
 
 def _has_more(mime: str, value: Any) -> bool:
-    """Return whether another program might show more of it than a page does, which shows nothing."""
+    """Return whether another program might show the value, of which a page shows nothing."""
     if mime == PLAIN or value is None:
         return False
     text = _text(value)

@@ -1,4 +1,4 @@
-"""One pass over a session's rows that finds the rows of each cell, so that cells can be made one by one.
+"""Finds the rows of each cell in one pass over a session's rows, so that cells can be made one by one.
 
 Pure: rows in, places out. It keeps no outputs: even for gigabytes of them it holds only a few hundred bytes
 per cell. ``notebook`` makes cells from the rows at these places.
@@ -25,9 +25,9 @@ from cellgate_kernels.codec.decoding import json_decoder
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _WIDGETS = frozenset({"comm_open", "comm_msg"})
 MOST_WIDGET_BYTES = 64 * MIB
-"""Bytes of rows from which the state of a notebook's widgets is made: all of it is held in memory."""
+"""Most bytes of rows for the state of a notebook's widgets, all of which is held in memory."""
 _GAP = 16
-"""Up to this many rows of other executions are read and skipped, which is cheaper than another query."""
+"""Up to so many rows of other executions are read and skipped, which is cheaper than another query."""
 
 
 class _Shown(msgspec.Struct):
@@ -61,9 +61,9 @@ class ListedRows:
 
 @dataclass(slots=True)
 class SurveyPlace:
-    """Where the rows of an execution are, the id of its cell, and how to recognise the rows later.
+    """The place of an execution's rows, the id of its cell, and marks to recognise the rows later.
 
-    `count` and `hash`: how many rows there are, and the last one's hash, which covers all before it.
+    `count` and `hash`: the number of rows, and the last one's hash, which covers all before it.
     """
 
     execution: str
@@ -101,9 +101,9 @@ class SurveyPlace:
 class Survey:
     """Add all rows in order, then query. `head` is the last row's hash, `seq` its number.
 
-    `widgets`: the numbers of the rows of widgets, with the outputs that they show; those above a limit are
-    only counted. `processes`: how many programs were started beside the cells. `seed`: what the last branch
-    of the session was seeded with.
+    `widgets`: the numbers of the rows of widgets, with the outputs that they show; rows above a limit are
+    only counted. `processes`: the number of programs started beside the cells. `seed`: the seed of the
+    session's last branch.
 
     `before`: the finished survey of the session that this one continues as a branch. `inherited`: the cells
     are shown in a branch's notebook, where only its own cells have the ids that clients chose.

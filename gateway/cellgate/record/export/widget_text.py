@@ -1,8 +1,8 @@
-"""The last state of a Jupyter widget in text, for those who see no widgets: results, terminals and pages.
+"""The last state of a Jupyter widget as text, for views without widgets: results, terminals and pages.
 
-Pure: models' states in, a text out. A progress bar is a bar, a box what is in it, HTML its words; any other
-widget is told as ipywidgets does, by its class and its value. States are from user code and may be anything:
-of a widget that contains itself, or thousands, some are told. ``widgets`` collects the states.
+Pure: models' states in, a text out. A progress bar becomes a bar, a box the widgets in it, HTML its words.
+Any other widget becomes ipywidgets' own text: its class and its value. States are from user code and may be
+anything: a widget that contains itself, or thousands, is shown in part. ``widgets`` collects the states.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ State = Mapping[str, Any]
 
 _MODEL = "IPY_MODEL_"
 _MOST_MODELS = 500
-"""Widgets that are told, those of one output or all of a cell, with all inside them."""
+"""Most widgets in the text of one output, or of all in a cell, nested ones included."""
 _DEEPEST = 20
 _LONGEST = 16 * 1024
-"""Characters of HTML and outputs that are read for them: widgets of a cell may all show the same ones."""
+"""Characters of HTML and outputs that are read for texts: a cell's widgets may all show the same ones."""
 _MOST_OUTPUTS = 20
 _MOST_SHOWN = 100
-"""Widgets of one cell whose last state is told."""
+"""Most widgets of one cell whose last state is shown."""
 _LONGEST_VALUE = 200
 _BAR = 10
 _SIDE_BY_SIDE = frozenset({"HBoxModel"})
@@ -41,14 +41,14 @@ def model_of(data: Mapping[str, Any]) -> str | None:
 
 
 def widget_text(model: str, find: Callable[[str], State | None]) -> str:
-    """Return the text of a widget; empty if its state is not known. `find`: the state of a model."""
+    """Return the text of a widget; empty if its state is unknown. `find`: returns the state of a model."""
     return _Teller(find).told(model, 0)
 
 
 class ShownWidgets:
-    """The widgets that a cell shows, as they are told last: a progress bar is displayed before it begins.
+    """The widgets that a cell shows, with their last states: a progress bar is displayed before it begins.
 
-    It knows those that the cell itself has made; of others the text that came with the output stays.
+    Only widgets that the cell itself has made are tracked; others keep the text that came with the output.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class ShownWidgets:
         self._teller = _Teller(self._states.get)
 
     def change(self, model: str, data: Mapping[str, Any]) -> None:
-        """Take the data of a comm message: a state, or what has changed of one."""
+        """Apply the data of a comm message: a state, or changes of one."""
         if isinstance(state := data.get("state"), Mapping):
             self._states.setdefault(model, {}).update(state)
 
     def show(self, data: Mapping[str, Any]) -> bool:
-        """Take the data of an output; whether it shows a widget whose last state will be known."""
+        """Apply the data of an output; return whether it shows a tracked widget."""
         model = model_of(data)
         if model is None or model not in self._states:
             return False
@@ -73,7 +73,7 @@ class ShownWidgets:
         return True
 
     def last(self) -> dict[str, str]:
-        """Return the texts of those that have changed since they were shown first."""
+        """Return the texts of the widgets that have changed since they were first shown."""
         teller = _Teller(self._states.get)
         now = {model: teller.told(model, 0) for model in self._first}
         return {model: told for model, told in now.items() if told and told != self._first[model]}
@@ -123,7 +123,7 @@ class _Teller:
         return read_html(self._taken(value))
 
     def _taken(self, value: object) -> str:
-        """Return as much of a text as there is room for."""
+        """Return as much of a text as fits."""
         taken = value[: self.room] if isinstance(value, str) else ""
         self.room -= len(taken)
         return taken
@@ -158,7 +158,7 @@ def _bar(state: State) -> str:
 
 
 def _number(value: object) -> float:
-    """Return a number as a float; 0 for what is none, or larger than any float."""
+    """Return a number as a float; 0 for anything else, and for numbers larger than any float."""
     try:
         return float(value) if isinstance(value, (int, float)) else 0.0
     except OverflowError:

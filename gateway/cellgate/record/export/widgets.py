@@ -1,5 +1,5 @@
-"""The state of a session's Jupyter widgets, folded from the comm messages of its cells, and for Output
-widgets from the outputs that they show.
+"""The state of a session's Jupyter widgets, folded from its cells' comm messages and, for Output widgets,
+from the outputs that they show.
 
 Pure: events in, in order, and the notebook's ``metadata.widgets`` out, as nbclient makes it. A model keeps
 its last state even if its comm was closed or its kernel is gone: the notebook shows what the user saw.

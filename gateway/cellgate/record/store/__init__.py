@@ -1,1 +1,1 @@
-"""Where the record is kept: ``interface`` is what others know of it, ``sqlite`` and ``memory`` keep rows."""
+"""The stores of the record: ``interface`` is their contract; ``sqlite`` and others implement it."""

@@ -1,9 +1,9 @@
-"""The ancestors of a branch: the sessions whose rows come before its own, and whether they are as it says.
+"""The ancestors of a branch: the sessions whose rows come before its own, and a check of its origin.
 
 A session that is branched records an event `branched`; the first event of its branch names that event's hash,
 which covers everything before it. So the branch's own chain covers its ancestors' up to there, though none of
-their rows is copied: purging an ancestor removes them, and the branch only keeps what they were called. Pure:
-each store looks up the rows; ``session_export`` shows the ancestors' cells.
+their rows is copied: purging an ancestor removes its rows, and the branch keeps only its name. Pure: each
+store looks up the rows; ``session_export`` shows the ancestors' cells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.codec.decoding import json_decoder
 
 MOST_ANCESTORS = 1000
-"""Further ones are not looked for; nobody branches that deep."""
+"""Most ancestors that are looked up; nobody branches that deep."""
 
 _decode = json_decoder(dict[str, Any]).decode
 
@@ -55,9 +55,9 @@ def lineage(rows: OriginRows, session: SessionRow, covers: Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is found of the event that a branch continues. `problem`: why it is not what it should be.
+    """The event that a branch continues. `problem`: the difference from what the branch says, if any.
 
-    `purged`: it is gone together with its session, and the audit trail says so.
+    `purged`: the event is gone together with its session, as the audit trail confirms.
     """
 
     problem: str | None = None
@@ -65,7 +65,7 @@ class Origin:
 
 
 def check_origin(rows: OriginRows, session: SessionRow) -> Origin:
-    """Compare what a session says of its origin, if it is a branch, with the record of the other one."""
+    """Compare a session's origin, if it is a branch, with the record of its parent."""
     origin = session.branched_from
     if origin is None:
         return Origin("the session's own row was changed: it has a parent" if session.parent else None)
@@ -87,7 +87,7 @@ def check_origin(rows: OriginRows, session: SessionRow) -> Origin:
 
 
 def _has_tombstone(rows: OriginRows, session: SessionRow, origin: BranchedFrom) -> bool:
-    """Return whether the audit trail says that the parent was purged, and that it had the named event."""
+    """Return whether the audit trail has the parent's purge, and that it had the named event."""
     for stone in rows.tombstones(session.parent):
         same = (stone["principal"], stone["session"]) == (session.principal, origin.session)
         longer = stone["rows"] > origin.seq

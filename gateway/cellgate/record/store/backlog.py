@@ -1,12 +1,12 @@
-"""The rows of a store that are not in the tables yet, in groups by how far they have come.
+"""The rows of a store that are not in the tables yet, grouped by their progress.
 
-Plain data structures: the store decides when rows move on, and does the work. A `Group` is what one
-commit takes: rows, and the waiters for that commit. The `Backlog` has the groups of a store, `Room` says
-how much may wait in them, and `Failures` what is not taken or written any more.
+Plain data structures: the store decides when rows move on, and does the work. A `Group` is the content of one
+commit: rows, and the waiters for that commit. The `Backlog` has the groups of a store, `Room` limits how much
+may wait in them, and `Failures` lists sessions whose rows are refused.
 
-One session's rows don't wait for another's: rows that a redo log, if there is one, does not take are `held`
-for a transaction, and only later rows of the same sessions wait for them. Rows of all other sessions can be
-logged while that transaction is written, however long the disk takes.
+One session's rows don't wait for another's. Rows that a redo log (if any) can't take are `held` for a
+transaction; only later rows of the same sessions wait for them. Rows of all other sessions can be logged
+while that transaction is written, however long the disk takes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ ROW_COST = 384
 """Bytes that a row takes in memory in addition to its body."""
 ALWAYS_TAKEN = frozenset({"session", "started", "finished", "rolled_back"})
 SMALL_ROW = 16 * KIB
-"""Bytes of a row that may use the reserve."""
+"""Most bytes of a row that may use the reserve."""
 RESERVE_PART = 4
 """The reserve is the limit divided by this."""
 OTHERS_PART = 4
-"""Of the limit this part is for all principals but the one with most, however much that one has."""
+"""This part of the limit is for all principals but the largest, however much that one has."""
 MOST_PURGED = 65_536
-"""Purged sessions that are remembered, so that late rows of them are dropped."""
+"""Most purged sessions that are remembered, so that late rows of them are dropped."""
 MOST_FENCED = 65_536
-"""Sessions that are remembered as somebody else's."""
+"""Most fenced sessions that are remembered."""
 
 
 class RefusedRows(Exception):
-    """Rows don't follow each other, or not what is recorded of their session."""
+    """Rows don't follow each other, or the recorded rows of their session."""
 
 
 def cost(row: EventRow) -> int:
@@ -62,7 +62,7 @@ def tell(waiters: Iterable[asyncio.Future[None]], error: StorageError | None) ->
 
 @dataclass(slots=True)
 class Group:
-    """Only the last row of a session or an execution counts. `number`: the commit's, once it has one."""
+    """The rows of one commit; the last row of a session or an execution counts. `number`: the commit's."""
 
     sessions: dict[int, SessionRow] = field(default_factory=dict)
     executions: dict[tuple[int, str], ExecutionRow] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class Group:
         return events | self.sessions.keys() | {session_id for session_id, _ in self.executions}
 
     def concerns(self, sessions: Mapping[int, str]) -> bool:
-        """Return whether rows of one of these sessions are in it."""
+        """Return whether the group has rows of one of these sessions."""
         return bool(sessions) and not self.session_ids().isdisjoint(sessions)
 
     def drop(self, session_id: int) -> int:
-        """Drop all rows of a session; returns how many bytes smaller the group is now."""
+        """Drop all rows of a session; return by how many bytes the group shrank."""
         self.sessions.pop(session_id, None)
         self.executions = {key: row for key, row in self.executions.items() if key[0] != session_id}
         freed = sum(cost(row) for row in self.events if row.session_id == session_id)
@@ -135,8 +135,8 @@ class Backlog:
     """Four groups: `enqueued`, not examined yet; `held` for a transaction; `logged`, committed by the redo
     log; and `writing`, a former `held` or `logged` on its way into the tables.
 
-    `writing_logged`: whether it was `logged`. `size`: bytes in memory of all four. `sizes`: the same by
-    principal. `enqueued_bytes`: those of all events so far.
+    `writing_logged`: whether it was `logged`. `size`: bytes in memory of all four; `sizes`: by principal.
+    `enqueued_bytes`: the bytes of all events so far.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class Backlog:
         self._written: set[int] = set()
 
     def enqueue(self, row: EventRow, principal: str) -> None:
-        """Take an event of a principal's session."""
+        """Enqueue an event of a principal's session."""
         size = cost(row)
         self.enqueued.events.append(row)
         self.enqueued.size += size
@@ -166,7 +166,7 @@ class Backlog:
         self.sizes[self._principals.setdefault(row.session_id, principal)] += size
 
     def _left(self, session_id: int, size: int) -> None:
-        """Count out so many bytes of a session."""
+        """Subtract so many bytes of a session."""
         if not size:
             return
         self.size -= size
@@ -179,7 +179,7 @@ class Backlog:
             del self.sizes[principal]
 
     def uncommitted(self, session_id: int | None = None) -> Group | None:
-        """Return the last group with uncommitted, not `enqueued` rows, of a session or any; None without."""
+        """Return the last uncommitted group, except `enqueued`, of a session or any; None without."""
         if session_id is None:
             is_held = bool(self._held)
             is_written = bool(self._written)
@@ -201,7 +201,7 @@ class Backlog:
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for rows that are not being written yet."""
+        """Whether a waiter waits for rows that are not being written yet."""
         return bool(self.held.waiters or self.logged.waiters)
 
     def take_enqueued(self, most: int) -> list[Group]:
@@ -257,7 +257,7 @@ class Backlog:
         return self.writing
 
     def land(self) -> Group:
-        """Return the group that was being written is in the tables; returns it."""
+        """Move the written group into the tables' state, and return it."""
         group = self.writing
         self.writing = Group()
         self._written = set()
@@ -269,7 +269,7 @@ class Backlog:
         return group
 
     def put_back(self) -> None:
-        """Put a failed write's rows back where they were, before all that came since."""
+        """Put a failed write's rows back in place, before all later rows."""
         group = self.writing
         self.writing = Group()
         if self.writing_logged:
@@ -301,9 +301,9 @@ class Backlog:
 
 
 class Room:
-    """How much may wait in a backlog: `limit` bytes. A reserve above that is for small rows, so that other
-    sessions are still recorded while one session's large outputs fill the rest, and a part of the limit is
-    for all principals but the one with most. `closed`: whether nothing more is to come.
+    """Limits a backlog to `limit` bytes. A reserve above that is for small rows, so that other sessions are
+    still recorded while one session's large outputs fill the rest. A part of the limit is for all principals
+    but the largest. `closed`: whether no more rows will come.
     """
 
     def __init__(self, backlog: Backlog, limit: int) -> None:
@@ -314,12 +314,12 @@ class Room:
         self._reserved_bytes = 0
         # Bytes of the reserve that small rows have used since there was last room for all rows.
         self._reserve_used = 0
-        # Set when rows have left, and replaced by a new one for those that go on waiting.
+        # Set when rows have left, then replaced for the callers that go on waiting.
         self._less = asyncio.Event()
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of rows in memory, including those that are still being made."""
+        """Bytes of rows in memory, including rows that are still being made."""
         return self.backlog.size + self._reserved_bytes
 
     def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
@@ -335,12 +335,12 @@ class Room:
         self.wake()
 
     def wake(self) -> None:
-        """Let those look again that wait for room, after rows have left."""
+        """Wake the callers that wait for room, after rows have left."""
         self._less.set()
         self._less = asyncio.Event()
 
     async def wait(self, principal: str = "") -> None:
-        """Return when the sessions of a principal need not slow down."""
+        """Return when a principal's sessions need not slow down."""
         while self.full_for(principal) and not self.closed:
             await self._less.wait()
 
@@ -350,9 +350,9 @@ class Room:
         self.wake()
 
     def full_for(self, principal: str = "") -> bool:
-        """Return whether so much waits that the sessions of a principal are to slow down.
+        """Return whether so many bytes wait that the sessions of a principal are to slow down.
 
-        That is half of the limit, if the principal has most of it, or the others have half of their part.
+        True at half of the limit for the principal with the most, at half of the others' part for others.
         """
         if 2 * self.pending_bytes < self.limit:
             return False
@@ -360,7 +360,7 @@ class Room:
         return others is None or 2 * OTHERS_PART * others >= self.limit
 
     def _of_others(self, principal: str) -> int | None:
-        """Return the bytes that wait for others than the principal with most; None for that one."""
+        """Return the bytes that wait for all principals but the largest; None for that one."""
         pending = self.backlog.sizes + self._reserved
         largest = max(pending.values(), default=0)
         return None if pending[principal] == largest else self.pending_bytes - largest
@@ -391,9 +391,9 @@ class Room:
 
 
 class Failures:
-    """Why rows are not taken: of a session that was refused, or whose purge has begun (`purging`, and a long
-    time after its end); or of any. `failure`: why the last group was not written, `broken`: why nothing is
-    written any more, `count`: how often groups were not written.
+    """The reasons why rows are refused: of one session, because it was refused or purged (`purging`, and long
+    after), or of all. `failure`: why the last group was not written. `broken`: why nothing is written any
+    more. `count`: of failed writes.
     """
 
     def __init__(self, room: Room, refused: dict[int, str], purging: set[int]) -> None:
@@ -411,7 +411,7 @@ class Failures:
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self.refused[session_id] = why
             if why == FENCED:
-                # Should rows of a forgotten one still come, the store refuses them once more.
+                # If rows of a forgotten session still come, the store refuses them once more.
                 if len(self._fenced) == MOST_FENCED:
                     self.reclaimed(self._fenced[0])
                 self._fenced.append(session_id)
@@ -419,7 +419,7 @@ class Failures:
             self._room.wake()
 
     def reclaimed(self, session_id: int) -> None:
-        """Forget that somebody else has claimed a session."""
+        """Forget that another gateway has claimed a session."""
         if self.refused.get(session_id) == FENCED:
             del self.refused[session_id]
 
@@ -433,13 +433,13 @@ class Failures:
         return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
 
     def takes(self, session_id: int) -> bool:
-        """Return whether rows of a session are taken. Raises StorageError after the end."""
+        """Return whether rows of a session are accepted. Raises StorageError after the end."""
         if self._room.closed:
             raise StorageError("The record is closed")
         return session_id not in self.refused and session_id not in self.purging
 
     def forget(self, session_id: int) -> None:
-        """Forget a session that was erased; rows of it that still arrive are dropped for a long time yet."""
+        """Forget a session that was erased; late rows of it are dropped for a long time yet."""
         if len(self._purged) == MOST_PURGED:
             self.purging.discard(self._purged[0])
         self._purged.append(session_id)
@@ -451,7 +451,7 @@ class Failures:
             raise self.broken
 
     def fail(self, error: StorageError) -> None:
-        """Fail all who wait, because a group could not be written for now."""
+        """Fail all waiters, because a group could not be written for now."""
         self.count += 1
         if self.failure is None:
             logger.error("The record can't be written for now: %s", error)

@@ -1,7 +1,7 @@
-"""Checks that a record is as it was written: chains, tables that repeat their facts, and the audit trail.
+"""Checks that a record is unchanged: chains, tables that repeat their facts, and the audit trail.
 
-Pure: it reads rows by `CheckedRows`, which each store has for a moment of its tables. ``record.verify``
-checks exported files.
+Pure: it reads rows from `CheckedRows`, a snapshot of a store's tables. ``record.verify`` checks exported
+files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _decode = json_decoder(dict[str, Any]).decode
 
 
 class CheckedRows(OriginRows, Protocol):
-    """All rows of a record, as of one moment and as they are stored, also if they are damaged."""
+    """All rows of a record, from one snapshot and as stored, even if damaged."""
 
     def sessions(self, after: int) -> Sequence[SessionRow]:
         """Return some sessions with an id above `after`, by id; none at the end."""
@@ -41,7 +41,7 @@ class CheckedRows(OriginRows, Protocol):
         """Return all entries of the audit trail, in order."""
 
     def stray(self) -> str | None:
-        """Return what is wrong about rows that belong to no session; None if nothing is."""
+        """Return the problem with rows that belong to no session; None if there are none."""
 
 
 def sessions_of(rows: CheckedRows) -> Iterator[SessionRow]:
@@ -61,12 +61,12 @@ def executions_of(rows: CheckedRows, session_id: int) -> Iterator[ExecutionRow]:
 
 
 def subject_of(session: SessionRow) -> tuple[str, str]:
-    """Return what a finding about a session is called, and what is checked of it."""
+    """Return the name of a session in a finding, and the name of the check."""
     return f"session {session.key} of {session.principal}", counted(session.head_seq, "row")
 
 
 def check_session(rows: CheckedRows, session: SessionRow) -> Finding:
-    """Check that the session's rows form a chain, and that its own row and its executions' agree with it."""
+    """Check that the session's rows form a chain, and that its own row and its executions' agree."""
     subject, checked = subject_of(session)
     try:
         facts = _check_rows(rows, session)
@@ -136,7 +136,7 @@ def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
 
 
 def check_trail(rows: CheckedRows, there: dict[int, tuple[str, str]]) -> Finding:
-    """Check the audit trail, and that it tells of the sessions that there are, by principal and key."""
+    """Check the audit trail, and that it has the existing sessions, by principal and key."""
     count = 0
     try:
         begun: dict[int, tuple[str, str]] = {}

@@ -1,14 +1,14 @@
-"""The interface of a record's store: what every other room knows of it. Types alone.
+"""The interface of a record's store for every other room. Types alone.
 
-A store keeps rows and answers questions about them; what the rows mean is decided in ``record``, ``sessions``
-and ``execution``. ``sqlite.Journal`` is the store of one gateway and its data folder.
+A store keeps rows and answers questions about them; ``record``, ``sessions`` and ``execution`` interpret the
+rows. ``sqlite.Journal`` is the store of one gateway and its data folder.
 
 A row is *taken* by a call that does not wait, and *durable* once a later `commit` has returned. Reads see
 durable rows alone. All methods belong to one event loop, and each may be called again after it failed.
 
-Who writes a session has claimed it, and each claim has a higher epoch. What a commit writes of a session
-names the head of its chain before (the hash of the first event covers it), the head after and the epoch, and
-the store compares and sets them in the transaction that has the rows. So only the last who claimed it writes.
+The writer of a session has claimed it, and each claim has a higher epoch. A session's part of a commit names
+the head of its chain before (the hash of the first event covers it), the head after and the epoch. The store
+compares and sets them in the transaction that has the rows. So only the last claimant can write.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ T = TypeVar("T")
 
 FIRST_EPOCH = 1
 FENCED = "Somebody else has gone on with this session's record; nothing more of it is recorded here"
-"""What NotRecorded says of a former claim."""
+"""NotRecorded's text for a former claim."""
 
 
 class GivenUp(Exception):
-    """Ends a reading in steps that nobody waits for any more."""
+    """Ends a reading in steps for which nobody waits any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastLife:
-    """The end of a session's last life, as its events tell it, for the next one.
+    """The end of a session's last life, from its events, for the next one.
 
-    `unannounced`: a loss that no execution has announced. `packages`: those installed, by name. `missing`:
-    what the life did not have any more when it began.
+    `unannounced`: a loss that no execution has announced. `packages`: installed ones, by name. `missing`:
+    what the life already lacked at its beginning.
     """
 
     unannounced: Loss | None
@@ -59,9 +59,9 @@ class LeftOpen:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """A purge that has begun. `removed` is done when no row is left, `erased` when the bytes are gone.
+    """A purge in progress. `removed` is done when no row is left, `erased` when the bytes are gone.
 
-    Both fail with StorageError when the store is closed first; then the next gateway carries on.
+    Both fail with StorageError when the store is closed first; the next gateway then carries on.
     """
 
     session_id: int
@@ -71,14 +71,14 @@ class Purge:
 
 
 class Steps(Protocol):
-    """The rows of sessions, read by one thread in short steps, between which nothing is locked.
+    """The rows of sessions, read by one thread in short steps, with no lock held in between.
 
     Each step raises GivenUp once the caller of `Reads.in_steps` is cancelled, and StorageError if the record
     can't be read.
     """
 
     def go_on(self) -> None:
-        """Return if somebody still waits. Call it in work that takes long between two steps."""
+        """Return if the caller still waits. Call it in long work between two steps."""
 
     def events(self, session_id: int, after: int, last: int) -> Sequence[EventRow]:
         """Return the next events with `after` < seq <= `last`, in order: at least one, if there is one."""
@@ -87,32 +87,32 @@ class Steps(Protocol):
         """Return whether there is such a session, and it has not been purged."""
 
     def origin_problem(self, session: SessionRow) -> str | None:
-        """Return why a session does not continue what it names as its origin; None if it does."""
+        """Return why a session does not continue the origin that it names; None if it does."""
 
 
 class EventStore(Protocol):
-    """Takes the rows of sessions: the record's store, or memory for a session that is not to be recorded."""
+    """Accepts the rows of sessions: the record's store, or memory for a session that is not recorded."""
 
     def reserve(self, event_type: str, size: int, *, principal: str = "") -> None:
-        """Keep room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
+        """Reserve room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
 
     def unreserve(self, size: int, *, principal: str = "") -> None:
-        """Give back room for a row that has arrived, or will not come."""
+        """Release the room for a row that has arrived, or will not come."""
 
     def append(
         self, row: EventRow, *, principal: str = "", reserved: bool = False, epoch: int = FIRST_EPOCH
     ) -> None:
         """Take a row of a principal's session; it is durable after the next `commit`.
 
-        `reserved`: whether room was kept for it. Raises StorageFull when there is none. Drops a row of a
-        session that is no longer recorded, or of a former claim; `commit` says so.
+        `reserved`: whether room was reserved for it. Raises StorageFull when there is none. Drops a row of a
+        session that is no longer recorded, or of a former claim; `commit` reports that.
         """
 
     async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:
         """Return when all rows taken before are durable, or those of one session.
 
-        Raises StorageError, after which the rows are still kept and tried again. Raises NotRecorded or
-        RecordGone when this session is no longer recorded, or somebody has claimed it since this `epoch`.
+        Raises StorageError, after which the rows are kept and tried again. Raises NotRecorded or RecordGone
+        when this session is no longer recorded, or another gateway has claimed it since this `epoch`.
         """
 
     def refuse(self, session_id: int, why: str) -> None:
@@ -128,7 +128,7 @@ class EventStore(Protocol):
         """Return why the session is no longer recorded, None while it is."""
 
     def full_for(self, principal: str = "") -> bool:
-        """Return whether so much waits to be written that the sessions of a principal are to slow down."""
+        """Return whether a principal's sessions are to slow down, because so much waits to be written."""
 
     async def room(self, principal: str = "") -> None:
         """Return when the store is no longer `full_for` a principal."""
@@ -179,30 +179,30 @@ class Reads(Protocol):
     ) -> list[SessionRow]:
         """Return up to `limit` sessions with an id above `after`, by id; None: of all, in any state.
 
-        `prefix`: how their keys begin or, if `exact`, the one key. `newest`: those with an id below `after`,
-        the highest first.
+        `prefix`: the beginning of their keys or, if `exact`, the whole key. `newest`: sessions with ids below
+        `after`, highest first.
         """
 
     async def unfinished_sessions(self) -> list[SessionRow]:
-        """Return all sessions that have not ended; at the start, those that a former gateway left open."""
+        """Return all sessions that have not ended; at the start, the ones left open by a former gateway."""
 
     async def session_folders(self) -> list[str]:
         """Return the folder of each session, as its row has it."""
 
     async def holds_folder(self, folder: str, *, but: int) -> bool:
-        """Return whether another session than `but` has its files in this folder, and was not deleted."""
+        """Return whether a session other than `but`, not deleted, has its files in this folder."""
 
     async def lineage(self, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
         """Return the ancestors of a branch that are recorded, up to the first whose key is not covered."""
 
     async def descendants(self, session_id: int, limit: int) -> list[SessionRow]:
-        """Return the branches of a session, theirs and so on, by id; the first `limit` that are found."""
+        """Return up to `limit` branches of a session, branches of these and so on, by id."""
 
     async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
         """Return one execution; None if there is none."""
 
     async def last_execution(self, session_id: int) -> ExecutionRow | None:
-        """Return the newest execution; its `number` is how many there are."""
+        """Return the newest execution; its `number` is the count of all."""
 
     async def executions(
         self, session_id: int, *, limit: int = 100, after: int = 0, newest: bool = False
@@ -219,10 +219,10 @@ class Reads(Protocol):
         """Return the last event's number and hash, or a chain's start; None without such a session."""
 
     async def last_life(self, session: SessionRow) -> LastLife:
-        """Return what the session had before its last end. Looks through all its events."""
+        """Return the session's state before its last end. Reads all its events."""
 
     async def left_open(self, session_id: int) -> LeftOpen:
-        """Return programs and ports whose end is not recorded. Looks through all the session's events."""
+        """Return programs and ports whose end is not recorded. Reads all the session's events."""
 
     async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
         """Return whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""
@@ -232,11 +232,11 @@ class Reads(Protocol):
     ) -> AsyncGenerator[list[EventRow], None]:
         """Yield all events that `events` would return without its limits, in batches of its size.
 
-        Raises RecordGone when the session is purged before its end, which is `until` if that is given.
+        Raises RecordGone if the session is purged meanwhile, before `until`, if given.
         """
 
     async def in_steps(self, work: Callable[[Steps], T]) -> T:
-        """Return what `work` makes of rows, in a thread of its own. Callers limit how many run at once."""
+        """Return the value of `work`, which reads rows in a separate thread. Callers limit the number."""
 
     async def record_sizes(self) -> dict[str, int]:
         """Return the bytes of all events of each principal."""
@@ -248,7 +248,7 @@ class Reads(Protocol):
         """Return entries of the audit trail after the one with this number, and whether there are more."""
 
     async def acts(self, before: int | None, limit: int) -> list[tuple[int, dict[str, Any]]]:
-        """Return the newest acts in the audit trail, newest first: with a number, those before that entry."""
+        """Return the newest acts in the audit trail, newest first; `before`: only acts before that entry."""
 
 
 class RecordStore(EventStore, Protocol):
@@ -256,14 +256,14 @@ class RecordStore(EventStore, Protocol):
 
     @property
     def reads(self) -> Reads:
-        """Return what answers questions about the durable rows."""
+        """Return the object that answers questions about the durable rows."""
 
     former_activity: str | None
     """When any session of earlier gateways was last used, as rows have it; None without sessions."""
 
     @property
     def appended_bytes(self) -> int:
-        """Bytes of all events that were taken since the start."""
+        """Bytes of all events that were accepted since the start."""
 
     @property
     def write_failures(self) -> int:
@@ -271,7 +271,7 @@ class RecordStore(EventStore, Protocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of rows in memory, including those that are still being made."""
+        """Bytes of rows in memory, including rows that are still being made."""
 
     @property
     def not_recorded(self) -> int:
@@ -285,7 +285,7 @@ class RecordStore(EventStore, Protocol):
         """Return an id that no session has ever had, claimed by `FIRST_EPOCH`. The caller saves the row."""
 
     async def claim(self, session_id: int) -> int:
-        """Return the epoch of a new claim of a session, whose head nobody else moves from now on.
+        """Return the epoch of a new claim of a session, whose head only this gateway moves from now on.
 
         Raises NotRecorded if another gateway has the session's key (``sessions.ownership``).
         """
@@ -294,7 +294,7 @@ class RecordStore(EventStore, Protocol):
         """Append these entries to the audit trail, all or none; durable on return. Raises StorageError."""
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
-        """Remove the record of a session that has ended, but for a tombstone; None when there is none.
+        """Remove the record of an ended session, except for a tombstone; None if there is no such session.
 
         On return nobody can find the session any more, and its key is free. Raises StorageError.
         """
@@ -303,7 +303,7 @@ class RecordStore(EventStore, Protocol):
         """Return the ended session whose record should go first, and why: its age, or all records' size."""
 
     async def disk_bytes(self) -> int:
-        """Return how much it takes on this machine's disk. Raises OSError."""
+        """Return the bytes that the record takes on this machine's disk. Raises OSError."""
 
     async def close(self) -> None:
         """Make all rows durable and end. Raises StorageError when they can't be written; may be repeated."""

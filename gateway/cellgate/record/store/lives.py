@@ -1,9 +1,9 @@
-"""What a session's events tell the next life of it: the end of its last life, and what was left open.
+"""Reads from a session's events what its next life needs: the end of its last life, and what was left open.
 
 A life begins when the session is created or resumed. Its row has the limits and the names of its variables;
 only the events have a loss that no execution has announced, and installed packages. The ends of programs and
-ports are recorded when they, their kernel or the session end; a gateway that crashed could not, and the next
-one reads here what it has to tell the ends of. Pure: each store reads the events.
+ports are recorded when they, their kernel or the session end. A gateway that crashed could not record them;
+here the next one finds the missing ends. Pure: each store reads the events.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def last_life(read: Read) -> LastLife:
 
 
 def left_open(read: Read) -> LeftOpen:
-    """Read what is open at the session's last event. Raises RecordDamaged for an event that can't be read."""
+    """Return what is open at the session's last event. Raises RecordDamaged for an unreadable event."""
     processes: dict[str, None] = {}
     ports: dict[int, None] = {}
     for event in map(_decoded, read(_OPENING, 0)):

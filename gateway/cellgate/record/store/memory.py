@@ -1,6 +1,6 @@
-"""The store of a session that is not to be recorded: memory, gone with the session.
+"""The store of a session that is not recorded: memory, gone with the session.
 
-It takes rows as ``interface.EventStore`` and answers no other question about them.
+It accepts rows as ``interface.EventStore`` and answers no other question about them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cellgate.record.store.interface import FENCED, FIRST_EPOCH, EventStore
 
 
 class MemoryStore(EventStore):
-    """Rows of a session that is not to be recorded; gone with it. The caps of its one execution limit it."""
+    """Rows of a session that is not recorded; gone with it. The caps of its one execution limit them."""
 
     def __init__(self) -> None:
         self._rows: list[EventRow] = []
@@ -25,7 +25,7 @@ class MemoryStore(EventStore):
         """Do nothing: there is always room."""
 
     def full_for(self, principal: str = "") -> bool:
-        """Return False: the caps of its execution limit it."""
+        """Return False: the caps of the session's execution limit the rows."""
         return False
 
     def append(
@@ -58,7 +58,7 @@ class MemoryStore(EventStore):
             raise self._refused
 
     def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
-        """Do nothing: the session itself knows."""
+        """Do nothing: the session itself has its row."""
 
     def save_execution(self, row: ExecutionRow, *, epoch: int = FIRST_EPOCH) -> None:
         """Do nothing: nobody looks up an execution that is not recorded."""

@@ -1,6 +1,6 @@
-"""Reads where an operator wants the record to be: SQLite in the data folder, or a database of PostgreSQL.
+"""Parses the operator's choice of a record: SQLite in the data folder, or a PostgreSQL database.
 
-Nothing of PostgreSQL is imported before it is asked for: it is an extra, and SQLite needs nothing.
+PostgreSQL's modules are imported only on demand: they are an extra, and SQLite needs none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCHEMES = ("postgresql://", "postgres://")
 def record_address(url: str) -> RecordAddress:
     """Return the address of a record in PostgreSQL.
 
-    Raises InvalidInput for what is none, without repeating it, and StorageError when psycopg is missing.
+    Raises InvalidInput for an invalid address, without repeating it; StorageError when psycopg is missing.
     """
     if not url.startswith(SCHEMES):
         raise InvalidInput(

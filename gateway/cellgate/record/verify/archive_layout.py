@@ -1,8 +1,8 @@
-"""Whether every byte of an archive belongs to one of its files, or to the list of them.
+"""Checks that every byte of an archive belongs to one of its files, or to the list of them.
 
-A bundle's signature is of its manifest, and so of the content of its files. Around these a zip file may have
-anything: before the first, between two, behind the end of compressed data, in extra fields and comments. Here
-that is found. It reads an archive as ``bundle`` writes it, and no other form. Blocks.
+A bundle's signature covers its manifest, and so the content of its files. Around these a zip file may have
+anything: before the first, between two, after the end of compressed data, in extra fields and comments. These
+checks find such bytes. They read an archive only in the form that ``bundle`` writes. Blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK = MIB
 
 
 def check_layout(path: Path, archive: zipfile.ZipFile, comment: int) -> None:
-    """Raise Broken unless all of it is files, their list, and at its end a comment of so many bytes."""
+    """Raise Broken unless the archive is only files, their list, and a final comment of so many bytes."""
     with path.open("rb") as file:
         _check_files(file, archive)
         start = file.tell()
@@ -90,7 +90,7 @@ def _check_header(file: BinaryIO, info: zipfile.ZipInfo) -> None:
 
 
 def _check_data(file: BinaryIO, info: zipfile.ZipInfo) -> None:
-    """Compressed data must end where the archive says, and not before."""
+    """Check that compressed data ends where the archive says, and not before."""
     if info.compress_type == zipfile.ZIP_STORED:
         if info.compress_size != info.file_size:
             raise _foreign()
@@ -129,7 +129,7 @@ def _after_entry(data: bytes, at: int, info: zipfile.ZipInfo) -> int:
     begin = at + _CENTRAL.size
     if (sign, data[begin : begin + name]) != (b"PK\x01\x02", _name(info)):
         raise _foreign()
-    # Only what does not fit stands in the extra field.
+    # Only values that do not fit are in the extra field.
     wide = sum(fields[n] == _FULL_32 for n in (8, 9, 16))
     if extra != (4 + 8 * wide if wide else 0) or (remark, disk, internal, external) != (0, 0, 0, _MODE):
         raise _foreign()
@@ -139,7 +139,7 @@ def _after_entry(data: bytes, at: int, info: zipfile.ZipInfo) -> int:
 
 
 def _check_end(data: bytes, listed: int, start: int, number: int, comment: int) -> None:
-    """Check what follows the list, which has `listed` bytes for `number` files and begins at `start`."""
+    """Check the end after the list, which has `listed` bytes for `number` files and begins at `start`."""
     at = 0
     if data.startswith(b"PK\x06\x06"):
         fields = _END_64.unpack(data[: _END_64.size].ljust(_END_64.size, b"\0"))

@@ -1,9 +1,9 @@
-"""Reads notebooks and bundles from anywhere, and limits how large and dense they may be.
+"""Reads notebooks and bundles from any source, and limits their size and density.
 
-A few bytes of JSON become an object of fifty to seventy bytes, so the size of a file does not limit the
-memory that decoding it takes; the number of its values does. Everything that reads a submitted notebook or
-bundle, such as ``verify``, ``replay`` and ``run``, reads it through here. The meaning of a notebook is not
-checked here.
+A few bytes of JSON become an object of fifty to seventy bytes, so a limit of a file's size does not limit the
+memory for decoding it; a limit of the number of its values does. Every reader of a submitted notebook or
+bundle, such as ``verify``, ``replay`` and ``run``, uses this module. The meaning of a notebook is not checked
+here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_VALUES = 16_000_000
 MOST_LIST = 16 * MIB
 """Bytes of an archive's list of entries: enough for 10,000 of the longest names."""
 UNREADABLE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, ValueError)
-"""What zipfile raises for a damaged or unusual archive, such as RuntimeError for an encrypted one."""
+"""zipfile's errors for a damaged or unusual archive, such as RuntimeError for an encrypted one."""
 
 # zipfile decompresses the other methods without a limit: 1 MiB of bzip2 can hold 20 GB.
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
@@ -114,7 +114,7 @@ class _Reader(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         wanted = MOST_LIST + 1 if size is None or size < 0 else size
-        # The list is read by the length that the archive gives; everything else in much smaller parts.
+        # The list has the length that the archive gives; everything else is read in much smaller parts.
         if wanted > MOST_LIST + 1:
             raise zipfile.BadZipFile("it has too many files")
         content = super().read(wanted)
@@ -133,7 +133,7 @@ def entry_parts(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
 
 
 def read_entry(archive: zipfile.ZipFile, name: str, most: int = MOST_BYTES) -> bytes:
-    """Return a whole entry, whatever size is given. Raises InvalidInput above `most` bytes."""
+    """Return a whole entry, whatever its stated size. Raises InvalidInput above `most` bytes."""
     parts: list[bytes] = []
     size = 0
     for part in entry_parts(archive, name):

@@ -1,9 +1,9 @@
 """Checks exported files offline: a notebook by its seal, a bundle by its rows as well.
 
-A notebook shows whether it is unchanged since it was written, and by its signature, whose gateway wrote it. A
-bundle also holds the rows, so that the notebook can be made from them again and compared. This needs no
-gateway and no database; ``stores`` checks a whole data folder. docs/explanation/record.md says what
-this proves, and what it does not.
+A notebook shows whether it is unchanged and, by its signature, which gateway wrote it. A bundle also holds
+the rows, so that the notebook can be made from them again and compared. This needs no gateway and no
+database; ``stores`` checks a whole data folder. docs/explanation/record.md says what this proves, and what it
+does not.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _check_rows(archive: zipfile.ZipFile, manifest: BundleManifest) -> int:
 
 
 def _check_ancestors(archive: zipfile.ZipFile, ancestors: Sequence[BranchedFrom]) -> list[NotebookPart]:
-    """Check that each one's rows form a chain up to the row that the next one names."""
+    """Check that each ancestor's rows form a chain up to the row that the next one names."""
     parts: list[NotebookPart] = []
     for number, ancestor in enumerate(ancestors, 1):
         survey = Survey(parts[-1].survey if parts else None, inherited=True)

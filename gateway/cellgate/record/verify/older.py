@@ -1,7 +1,7 @@
 """Notebooks of nbformat 1 to 3 as notebooks of nbformat 4, converted by nbformat.
 
-Pure. What nbformat can't convert is refused, and so is what it would make enormous. ``imported`` reads and
-bounds the files; whether the result is valid is for the caller to check.
+Pure. Refuses notebooks that nbformat can't convert or would make enormous. ``imported`` reads and bounds the
+files; the caller checks whether the result is valid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _nbformat: Any = nbformat  # untyped
 
 HEADING_LEVELS = (1, 2, 3, 4, 5, 6)
 MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
-"""Errors that nbformat raises when converting from an older format; NameError: of a variable not set."""
+"""nbformat's errors when converting from an older format; NameError: from an unset variable."""
 
 
 def newest(decoded: Mapping[str, Any], what: str) -> NotebookNode:
@@ -46,7 +46,7 @@ def malformed(what: str, error: BaseException) -> InvalidInput:
 
 
 def _levels(decoded: Mapping[str, Any]) -> Iterator[object]:
-    """Yield the levels of the headings of a notebook of format 3; nbformat makes as many `#` of each."""
+    """Yield the levels of a format 3 notebook's headings; nbformat makes as many `#` of each."""
     sheets = decoded.get("worksheets")
     for sheet in sheets if isinstance(sheets, list) else ():
         cells = sheet.get("cells") if isinstance(sheet, dict) else None

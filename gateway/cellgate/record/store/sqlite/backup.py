@@ -1,8 +1,8 @@
-"""Copies of a record: made as of one moment while a gateway writes, and restored to a data folder.
+"""Copies of a record: made from one snapshot while a gateway writes, and restored to a data folder.
 
 A copy is a single file in the newest schema with all rows that were committed when it was started, including
-those only in the redo log. Whether it is good is for the caller to check, before it gets its name. Nothing
-here talks to a gateway; it reads the way ``check`` does.
+rows only in the redo log. The caller checks the copy before it gets its name. Nothing here talks to a
+gateway; it reads like ``check``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 
 
 class Copy:
-    """A finished copy, of `bytes` bytes in `file`, that has no name yet: gone unless it is published."""
+    """A finished copy, of `bytes` bytes in `file`, without a name yet: removed unless it is published."""
 
     def __init__(self, file: Path, target: Path) -> None:
         self.file = file
@@ -42,17 +42,17 @@ class Copy:
         self._target = target
 
     def publish(self, *, replace: bool, aside: bool) -> None:
-        """Give it its name. `replace`: also if there is a file; `aside`: that is kept under another name."""
+        """Give the copy its name. `replace`: even if that is taken; `aside`: by a file to be renamed."""
         with set_aside(self._target, "replaced") if aside else nullcontext():
             _publish(self.file, self._target, replace=replace)
 
 
 @contextmanager
 def backing_up(record: Path, target: Path, *, replace: bool, progress: Progress) -> Iterator[Copy]:
-    """Copy a record that a gateway may be using; the copy is for its owner only, and to become `target`.
+    """Copy a record that a gateway may be using; only its owner can read the copy, to be `target`.
 
     `progress` is called with the pages copied and the pages in all. Raises StorageError, and leaves no file,
-    when the copy can't be made, or `target` exists and is not to be replaced.
+    if the copy can't be made, or if `target` exists and must not be replaced.
     """
     record = existing(record)
     _check_target(record, target, replace=replace)
@@ -68,7 +68,7 @@ def _check_target(record: Path, target: Path, *, replace: bool) -> None:
     """Raise StorageError unless a copy may get this name."""
     if not stat.S_ISDIR(mode_of(target.parent)):
         raise StorageError(f"There is no folder {target.parent}; make it first, or mount its disk")
-    # Whatever begins so beside the record is the record, its logs or its lock, or would be taken for one.
+    # Such names beside the record belong to it, its logs or its lock, or could be mistaken for one.
     beside_record = target.parent.resolve() == record.parent.resolve()
     if beside_record and target.name.startswith(record.name):
         raise StorageError(f"{target} is the record, or a file of it; choose another name")
@@ -80,12 +80,12 @@ def _check_target(record: Path, target: Path, *, replace: bool) -> None:
 
 
 def named_by_time(folder: Path) -> Path:
-    """Return the name of a copy that is made now in a folder of copies; they sort by time."""
+    """Return the name for a copy made now in a folder of copies; names sort by time."""
     return folder / f"record-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}.sqlite3"
 
 
 def remove_old(folder: Path, keep: int) -> list[Path]:
-    """Remove the oldest copies that `named_by_time` named, all but the newest `keep`; returns them.
+    """Remove the oldest copies with names from `named_by_time`, all but the newest `keep`; return them.
 
     Raises StorageError when one can't be removed; older ones are gone then.
     """
@@ -132,7 +132,7 @@ def drafting(target: Path) -> Iterator[Path]:
             os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             yield draft
     except StorageFull as error:
-        # SQLite's, which names the record; but here only the draft is written.
+        # This is SQLite's error, which names the record; but here only the draft is written.
         raise StorageFull(full) from error
     except OSError as error:
         raise not_written(error, full, f"{target} can't be written") from error
@@ -164,7 +164,7 @@ def _copy(source: Path, draft: Path, progress: Progress) -> None:
 
 
 def _finish(draft: Path) -> None:
-    """Bring the copy up to date, take in the log, and finish purges."""
+    """Bring the copy up to date, absorb the log, and finish purges."""
     with closing(open_copy(draft)) as db:
         purge.finish_all(db)
     descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
@@ -175,7 +175,7 @@ def _finish(draft: Path) -> None:
 
 
 def _publish(draft: Path, target: Path, *, replace: bool) -> None:
-    """Give the finished copy its name, overwriting no other file unless that is to be replaced."""
+    """Give the finished copy its name. Overwrites another file only if that is to be replaced."""
     if replace:
         draft.replace(target)
     else:
@@ -197,7 +197,7 @@ def _publish(draft: Path, target: Path, *, replace: bool) -> None:
 
 @contextmanager
 def set_aside(record: Path, why: str) -> Iterator[Path]:
-    """Keep a record with all its files under a name with the word `why` and the time; yields that.
+    """Rename a record and all its files, with the word `why` and the time; yield the new path.
 
     If an error is raised inside, its files get their names back. Raises OSError.
     """
@@ -213,13 +213,13 @@ def set_aside(record: Path, why: str) -> Iterator[Path]:
             record.with_name(record.name + "-shm").unlink()
         yield kept
     except BaseException:
-        # The record itself last: never alone, without what only its logs have.
+        # The record itself goes last: it is never without the rows that only its logs have.
         for was, becomes in reversed(moved):
             becomes.rename(was)
         raise
 
 
 def _unused(name: str) -> Path:
-    """Return a path of this name that nothing has; with a number if need be."""
+    """Return an unused path with this name, and a number if need be."""
     names = (Path(f"{name}{more}") for more in ("", *(f"-{number}" for number in range(2, _MOST_NAMES))))
     return next(path for path in names if not os.path.lexists(path))

@@ -1,11 +1,11 @@
-"""Keeps long rows short: their long parts are stored apart, and equal ones once, such as an image that is
+"""Keeps long rows short: their long parts are stored apart, and equal parts once, such as an image that is
 shown a hundred times.
 
 A row's body is preserved byte for byte; but a long run of bytes without quotes and escapes, such as base64,
-goes into a separate table and is put back when the row is read. So does what is long between such runs. A row
-that is long in its table would cost everybody else: the table is a tree of whole rows (WITHOUT ROWID), and
-SQLite reads all of a row, with all its overflow pages, for each comparison of its key on the way to another.
-The meaning of a body is not known here. This runs inside transactions of ``schema``.
+goes into a separate table and is put back when the row is read. So does long text between such runs. A long
+row would slow down all others: the table is a tree of whole rows (WITHOUT ROWID), and SQLite reads all of a
+row, with all its overflow pages, for each comparison with its key on the way to another. The meaning of a
+body is not known here. This runs inside transactions of ``schema``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 LEAST = 4096
-"""Bytes of the shortest part that is stored separately, and more than a row keeps."""
+"""Bytes of the shortest part that is stored apart; a row keeps fewer."""
 
 _STEP = 4 * LEAST
 _USE = struct.Struct(">QQ")
@@ -24,9 +24,9 @@ _INTEGER = (1 << 63) - 1
 
 
 def take_out(db: sqlite3.Connection, session_id: int, body: bytes) -> tuple[bytes, bytes | None]:
-    """Store the long parts of a body; returns the rest, and where each part belongs.
+    """Store the long parts of a body; return the rest, and the place of each part.
 
-    The two have less than LEAST bytes in all. A body that does not get that short is stored as one part.
+    Rest and places have less than LEAST bytes in all. A body that can't get that short is stored as one part.
     """
     if len(body) < LEAST:
         return body, None
@@ -45,7 +45,7 @@ def take_out(db: sqlite3.Connection, session_id: int, body: bytes) -> tuple[byte
 
 
 def _long_parts(body: bytes) -> Iterator[tuple[int, int]]:
-    """Start and end of the long runs, and of what is as long between them."""
+    """Yield start and end of the long runs, and of equally long parts between them."""
     done = 0
     for start, end in (*long_runs(body), (len(body), len(body))):
         if start - done >= LEAST:
@@ -56,7 +56,7 @@ def _long_parts(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def long_runs(body: bytes) -> Iterator[tuple[int, int]]:
-    """Start and end of each run of at least LEAST bytes.
+    """Yield start and end of each run of at least LEAST bytes.
 
     Each of them covers a multiple of LEAST, so only these places are examined: a text of ten million line
     feeds has as many short runs, and examining each would delay all other commits for seconds.
@@ -99,7 +99,7 @@ def _store(db: sqlite3.Connection, session_id: int, run: bytes) -> int:
 
 
 def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
-    """Yield the sizes of the runs that belong into a body."""
+    """Yield the sizes of the runs that belong to a body."""
     query = "SELECT LENGTH(body) FROM blobs WHERE id = ?"
     for at in range(0, len(uses) - _USE.size + 1, _USE.size):
         _, blob = _USE.unpack_from(uses, at)
@@ -107,13 +107,13 @@ def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
 
 
 def size_of(uses: bytes, sizes: Mapping[int, int]) -> int:
-    """Return the size of all runs that belong into a body; `sizes`: those of the stored runs, by id."""
+    """Return the size of all runs that belong to a body; `sizes`: the stored runs' sizes, by id."""
     whole = len(uses) - len(uses) % _USE.size
     return sum(sizes.get(blob & _INTEGER, 0) for _, blob in _USE.iter_unpack(uses[:whole]))
 
 
 def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:
-    """Return the original body. Raises ValueError when a run that belongs into it is gone."""
+    """Return the original body. Raises ValueError when one of its runs is missing."""
     if uses is None:
         return kept
     if len(uses) % _USE.size:

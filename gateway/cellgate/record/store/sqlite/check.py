@@ -1,7 +1,7 @@
 """Checks a whole data folder: every session's chain, the tables that repeat its facts, and the audit trail.
 
-What is checked is in ``checking``; here are the rows, and what only files of SQLite have. It reads one
-snapshot through a read-only connection, so a gateway may run at the same time. Rows are read once, in order.
+``checking`` has the checks; this module has the rows, and checks of SQLite's own files. It reads one snapshot
+through a read-only connection, so a gateway may run at the same time. Rows are read once, in order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _decode = json_decoder(dict[str, Any]).decode
 
 
 def check_record(path: Path) -> Iterator[Finding]:
-    """Check the record at `path`: yields a finding for each session and one for the audit trail; also for
-    rows that are not in the tables yet, because a gateway was killed or is running, for missing commits, and
-    for unfinished purges.
+    """Check the record at `path`: yield a finding for each session and one for the audit trail; also for rows
+    that are not in the tables yet, because a gateway was killed or is running, for missing commits, and for
+    unfinished purges.
 
     Raises StorageError for a file that can't be read or has another schema.
     """
@@ -46,7 +46,7 @@ def check_record(path: Path) -> Iterator[Finding]:
         found, seed = salvage.one_moment(db, path, look, "check it when one runs")
         yield from findings(db)
         yield from _check_log(found, schema.applied(db), expected=seed is not None)
-        # Pages that no row above is read through, such as those of an index that only writing uses.
+        # Pages that no read above uses, such as those of an index that only writing uses.
         (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if structure != "ok":
             raise RecordDamaged(f"The record {path}", structure, verified=True)
@@ -61,7 +61,7 @@ def _check_log(found: salvage.SalvagedLog, applied: int, *, expected: bool) -> I
 
 
 def findings(db: sqlite3.Connection) -> Iterator[Finding]:
-    """Check the tables: yields a finding for each session, the audit trail, and what only SQLite has."""
+    """Check the tables: yield a finding for each session, the audit trail, and SQLite's own structures."""
     there: dict[int, tuple[str, str]] = {}
     refused = schema.refused_sessions(db)
     rows = StoredRows(db)
@@ -94,7 +94,7 @@ def _told(why: str, events: int) -> str:
 def check_session(
     db: sqlite3.Connection, session: SessionRow, refused: tuple[str, int] | None = None
 ) -> Finding:
-    """Check a session. `refused`: why, and how many, of its rows could not be stored, if any."""
+    """Check a session. `refused`: the reason and number of its rows that could not be stored, if any."""
     try:
         found = checking.check_session(StoredRows(db), session)
     except sqlite3.DatabaseError as error:

@@ -20,7 +20,7 @@ CLOSED = "The record is closed"
 P = ParamSpec("P")
 T = TypeVar("T")
 Query = Callable[Concatenate[sqlite3.Connection, P], T]
-"""What is asked of a connection, with arguments of its own."""
+"""A call with a connection and further arguments."""
 
 
 class Database:
@@ -32,7 +32,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
 
     async def open(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        """Connect. Raises what `connect` raises."""
+        """Connect. Raises the errors of `connect`."""
         loop = asyncio.get_running_loop()
         self._connection = await loop.run_in_executor(self._thread, connect)
 

@@ -1,9 +1,8 @@
-"""Unfinished copies of records: each in a private folder beside its target, locked as long as it is made.
+"""Unfinished copies of records: each in a private folder beside its target, locked while it is made.
 
-A process that is killed leaves its folder behind, and nobody holds the lock of that: the next copy that is
-made beside it removes it. A file in the folder is locked and not the folder itself, because network file
-systems lock files; where no file can be locked either, drafts are left alone. ``backup`` makes the copies;
-this knows nothing of them.
+A killed process leaves its folder behind, unlocked: the next copy that is made beside it removes it. A file
+in the folder is locked and not the folder itself, because network file systems lock files. Where no file can
+be locked either, drafts are left alone. ``backup`` makes the copies.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NO_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 def draft_folder(parent: Path) -> Iterator[Path]:
     """Yield a new folder for a copy that gets its name in `parent`; remove it at the end.
 
-    What cannot be removed at the end is left for the next one. Raises OSError when none can be made.
+    A folder that can't be removed at the end is left for the next copy. Raises OSError if none can be made.
     """
     for abandoned in _drafts(parent):
         with suppress(OSError), os.fdopen(_lock(abandoned), "rb"):
@@ -43,7 +42,7 @@ def draft_folder(parent: Path) -> Iterator[Path]:
 
 
 def _drafts(parent: Path) -> list[Path]:
-    """Return the drafts in a folder that are this user's."""
+    """Return this user's drafts in a folder."""
     with suppress(OSError):
         found = [Path(entry) for entry in os.scandir(parent) if _NAME.fullmatch(entry.name)]
         return [path for path in found if path.lstat().st_uid == os.geteuid()]
@@ -51,7 +50,7 @@ def _drafts(parent: Path) -> list[Path]:
 
 
 def _lock(folder: Path) -> int:
-    """Take the lock of a folder; returns its descriptor. Raises OSError when it can't be had."""
+    """Lock a folder; return the lock's descriptor. Raises OSError if another process holds the lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(folder / _LOCK, flags, 0o600)
     try:
@@ -63,7 +62,7 @@ def _lock(folder: Path) -> int:
 
 
 def _make(parent: Path) -> tuple[Path, int | None]:
-    """Return a new folder and its lock's descriptor, if any. Unlocked, it may be taken for abandoned."""
+    """Return a new folder and its lock's descriptor, if any. Others may remove an unlocked folder."""
     for _ in range(_ATTEMPTS):
         folder = parent / f".cellgate-copy-{secrets.token_hex(8)}"
         folder.mkdir(mode=0o700)

@@ -1,9 +1,9 @@
 """Carries out purges: first in the tables, then in the redo log and in the database's log.
 
-A purge has begun before it gets here (``purge.begin``): nobody sees the session any more. This does the rest
-in the background, however many purges there are, and never keeps others from writing: rows are removed in
+A purge has begun before it gets here (``purge.begin``): the session is already invisible. This module does
+the rest in the background, however many purges there are, without delaying other writers: rows are removed in
 short steps between the groups of other sessions, and the database's log is truncated when nobody reads it, by
-a connection that waits for nobody. Purges that are unfinished when the gateway ends go on at its next start.
+a connection that waits for nobody. Unfinished purges go on at the gateway's next start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ERASING = "erase purged rows"
 class Eraser:
     """The eraser of one journal. `out_of_log` returns when the redo log holds no commit up to a number.
 
-    `ended` is called for each session of which nothing is left.
+    `ended` is called for each session that is completely erased.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Eraser:
         self._erasing = False
 
     def add(self, session_id: int, number: int) -> Purge:
-        """Erase what is left of a session whose last commits have numbers up to `number`."""
+        """Erase the rest of a session whose last commits have numbers up to `number`."""
         loop = asyncio.get_running_loop()
         purged = Purge(session_id, number, loop.create_future(), loop.create_future())
         for future in (purged.removed, purged.erased):
-            # Nobody has to wait for them: asyncio would otherwise log an exception that nobody has retrieved.
+            # The futures may have no waiter: asyncio would otherwise log an unretrieved exception.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._to_remove.append(purged)
         if not self._removing:
@@ -94,7 +94,7 @@ class Eraser:
         self._erasing = False
 
     async def _until_done(self, step: Callable[[T], Awaitable[None]], what: T) -> None:
-        """Retry `step` until the storage does not fail, with growing pauses."""
+        """Retry `step` until it succeeds, with growing pauses."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -123,7 +123,7 @@ class Eraser:
         warned = False
         database = Database("record-eraser")
         try:
-            # It can write, and never waits for another connection.
+            # The connection can write, and never waits for another one.
             await database.open(lambda: schema.open_reader(self._record, "rw", 0.0))
             while not await database.run(purge.empty_log):
                 if not warned and time.monotonic() - begun > TELL_SECONDS:
@@ -151,7 +151,7 @@ class Eraser:
         waiting.clear()
 
     async def close(self) -> None:
-        """Stop; the record notes the unfinished purges. May be called again."""
+        """Stop; the record has the unfinished purges. May be called again."""
         await self._tasks.cancel()
         closed = StorageError("The record is closed; the next gateway erases what was purged")
         self._give_up(self._to_remove, closed)

@@ -1,4 +1,4 @@
-"""Watches that nobody removes the files of a record that is in use, and says what becomes of it if so."""
+"""Watches whether the files of a record in use are removed, and logs the consequences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FileWatch:
         try:
             await self._look()
         except OSError as error:
-            # This says nothing about the files: a network file system may just not answer.
+            # This proves nothing about the files: a network file system may just not answer.
             if not self._is_blind:
                 path, why = self._files.path, in_words(error)
                 logger.error("The files of the record %s can't be looked at for now: %s", path, why)
@@ -62,7 +62,7 @@ class FileWatch:
             await self._forget_log()
 
     async def _forget_log(self) -> None:
-        """Once all rows are in the tables, the next start need not expect a log."""
+        """Note, once all rows are in the tables, that the next start need not expect a log."""
         try:
             await self._stored()
             await self._files.writer.run(schema.expect_log, None)

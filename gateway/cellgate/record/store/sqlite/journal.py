@@ -1,12 +1,12 @@
-"""The record's journal: takes rows without waiting and commits them in groups; its `reads` read them back.
+"""The record's journal: accepts rows without waiting and commits them in groups; its `reads` read them.
 
-A row is enqueued in microseconds and waits in memory (``backlog``) until somebody calls `commit` or a moment
-has passed. Rows are committed at once, by the redo log (``redo``); a thread later writes the logged rows into
-the tables, with the SQL of ``schema``. Rows of sessions that have too many for the log, and with sync "full"
-all rows, are committed by that thread's transaction; other sessions don't wait for it. Rows that could not be
+A row is enqueued in microseconds and waits in memory (``backlog``) until `commit` is called or a moment has
+passed. Rows are committed at once, by the redo log (``redo``); a thread later writes the logged rows into the
+tables, with the SQL of ``schema``. If a session has too many rows for the log, that thread's transaction
+commits them, as it does all rows with sync "full"; other sessions don't wait for it. Rows that could not be
 written are kept and tried again, so a full disk costs time, not rows. A session whose rows the tables refuse
-is no longer recorded, and its commits say so; other sessions are not affected. The journal does not know what
-the rows mean. All methods belong to one event loop.
+is no longer recorded, and its commits raise the reason; other sessions are not affected. The journal does not
+know the rows' meaning. All methods belong to one event loop.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from cellgate_kernels.base.trees import free
 __all__ = ["EventRow", "ExecutionRow", "Journal", "SessionRow", "Sync"]
 
 FLUSH_SECONDS = 0.05
-"""How long rows that nobody waits for may stay in memory."""
+"""Seconds that rows without a waiter may stay in memory."""
 APPLY_SECONDS = 0.5
-"""How long rows may be in the redo log and not in the tables: the longer, the larger the batches."""
+"""Seconds that rows may be in the redo log but not in the tables: the longer, the larger the batches."""
 FLUSH_BYTES = MIB
 LOGGED_AT_ONCE = MOST_BYTES // 2
 """Bytes of rows in a frame of the redo log; the encoded frame is larger."""
@@ -49,7 +49,7 @@ MOST_REWINDS = 8
 
 
 class GroupWriter:
-    """Brings a backlog's rows into the redo log and the tables, and the outcome to those who wait for it."""
+    """Brings a backlog's rows into the redo log and the tables, and notifies the waiters of the outcome."""
 
     def __init__(self, files: RecordFiles, room: Room, failures: Failures) -> None:
         self._backlog = room.backlog
@@ -64,7 +64,7 @@ class GroupWriter:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._apply_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        # An internal error on the way to a commit must reach those who wait for it.
+        # An internal error on the way to a commit must reach the commit's waiters.
         guard = Supervisor(lambda: {"record": str(files.path)}, self._fault).guard
         self._guarded_flush = guard(self._flush, "flush of the record")
         self._guarded_write = guard(self._write, "write of the record")
@@ -112,15 +112,15 @@ class GroupWriter:
             self._apply_timer = None
 
     def log(self) -> None:
-        """Commit the enqueued rows that the redo log takes; the rest is held for a transaction."""
+        """Commit the enqueued rows that the redo log accepts; hold the rest for a transaction."""
         backlog = self._backlog
         if backlog.enqueued.empty:
             return
-        # A scheduled flush stays: to cancel it and schedule it again would cost every cell time.
+        # A scheduled flush stays: canceling and rescheduling would cost every cell time.
         for part in backlog.take_enqueued(LOGGED_AT_ONCE):
             if self._log_part(part):
                 continue
-            # One of its sessions may be the cause; a session alone needs no second attempt.
+            # One of its sessions may be the cause; a single session needs no second attempt.
             sessions = part.by_session().values()
             for one in sessions:
                 if len(sessions) == 1 or not self._log_part(one):
@@ -133,7 +133,7 @@ class GroupWriter:
             self._apply_timer = self._loop.call_later(APPLY_SECONDS, self._guarded_write)
 
     def _log_part(self, group: Group) -> bool:
-        """Commit the group by the redo log; returns whether that was possible."""
+        """Commit the group by the redo log; return whether that was possible."""
         if self._failures.failure is not None or not self._redo.append(group):
             return False
         self._backlog.log(group)
@@ -148,7 +148,7 @@ class GroupWriter:
             self._loop.call_soon(self._guarded_write)
 
     def _write(self) -> None:
-        """Give the writer the next group, or do so as soon as it has finished the current one."""
+        """Give the writer the next group, or do so once it has finished the current one."""
         backlog = self._backlog
         self._wanted = not backlog.writing.empty
         if self._wanted or self._failures.broken is not None:
@@ -163,9 +163,9 @@ class GroupWriter:
             self._redo.switch()
         else:
             self._cancel_flush()
-            # The logged rows whose timer brought us here are written next.
+            # The logged rows for which the timer was set are written next.
             self._wanted = not backlog.logged.empty
-            # Only commits of the log have numbers: this group does not change how much of it the tables have.
+            # Only commits of the log have numbers: this group leaves the tables' number unchanged.
             group.number = self._in_tables
         self._landed.clear()
         refused, acknowledged = self._failures.refused.copy(), backlog.writing_logged
@@ -215,7 +215,7 @@ class GroupWriter:
         raise StorageError("The redo log can't be overwritten")
 
     async def close(self) -> None:
-        """Wait for the group that is being written, and write nothing more."""
+        """Wait for the group in progress, and write nothing more."""
         self._cancel_flush()
         self._cancel_apply()
         await self._landed.wait()
@@ -256,9 +256,9 @@ class Journal:
         """Open or make the record at `path`, which no other process may have open.
 
         With `sync` "normal" a commit survives the end of the gateway at once and a crash of the machine after
-        a second; with "full" it survives both at once. About `pending_bytes` of rows may wait in memory, and
-        a quarter of that in addition for small rows. With less than `reserve` bytes free on the disk nothing
-        new may be started, so that what is running has room to finish.
+        a second; with "full" it survives both at once. About `pending_bytes` of rows may wait in memory, plus
+        a quarter of that for small rows. With less than `reserve` bytes free on the disk nothing new may be
+        started, so that running work can finish.
 
         Raises StorageError for a folder in use, a newer schema, and a file that is not a record.
         """
@@ -280,8 +280,8 @@ class Journal:
         return FIRST_EPOCH
 
     def _takes(self, session_id: int, epoch: int) -> bool:
-        """Return whether rows of this claim of a session are taken. Raises StorageError after the end."""
-        # Nobody else writes: whoever has the folder's lock has the one claim of each session.
+        """Return whether rows of this claim of a session are accepted. Raises StorageError after the end."""
+        # Nobody else writes: the holder of the folder's lock has the only claim of each session.
         return self._failures.takes(session_id) and epoch == FIRST_EPOCH
 
     def save_session(self, row: SessionRow, *, epoch: int = FIRST_EPOCH) -> None:
@@ -314,7 +314,7 @@ class Journal:
         backlog.enqueue(row, principal)
         if backlog.enqueued.size + backlog.held.size >= FLUSH_BYTES and self._failures.failure is None:
             self._groups.write_next()
-        # Also then: while a transaction is being written, the flush logs the rows of other sessions.
+        # Needed then too: while a transaction is being written, the flush logs the rows of other sessions.
         self._groups.write_soon()
 
     async def commit(self, session_id: int | None = None, *, epoch: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Looks up the ancestors of a branch in the tables of SQLite; what they mean is in ``ancestry``.
+"""Looks up the ancestors of a branch in the tables of SQLite; ``ancestry`` interprets them.
 
 SQL for threads of ``journal`` and for ``check``.
 """
@@ -40,5 +40,5 @@ def lineage(db: sqlite3.Connection, session: SessionRow, covers: Callable[[str],
 
 
 def check_origin(db: sqlite3.Connection, session: SessionRow) -> Origin:
-    """Compare what a session says of its origin, if it is a branch, with the record of the other one."""
+    """Compare a session's origin, if it is a branch, with the record of its parent."""
     return ancestry.check_origin(StoredOrigins(db), session)

@@ -1,8 +1,8 @@
-"""Where a record really is.
+"""Finds a record's real path.
 
-SQLite follows a link at a record's path and keeps its own log beside the target. So everything else that
-belongs to a record (redo log, lock, files set aside) is beside the target too, whether a journal, a check or
-a backup opens it. Each of them resolves the path here first, and then uses only that.
+SQLite follows a link at a record's path and keeps its own log beside the target. So all other files of a
+record (redo log, lock, files set aside) are beside the target too. A journal, a check and a backup each
+resolve the path here first, and then use only the result.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def wal_beside(record: Path) -> Path:
 def resolved(record: Path) -> Path:
     """Return the record's own file, also where there is a link at its path.
 
-    Raises StorageError for a dangling link, because a new record would replace one whose disk is missing, and
-    for files that were left beside the link when the record was moved.
+    Raises StorageError for a dangling link, because a new record would replace one on a missing disk, and for
+    files that were left beside the link when the record was moved.
     """
     try:
         if not record.is_symlink():
@@ -60,7 +60,7 @@ def existing(record: Path, what: str = "record at") -> Path:
 
 
 def mode_of(path: Path) -> int:
-    """Return the kind and mode of what is at a path, 0 if nothing is. Raises StorageError."""
+    """Return the kind and mode of the file at a path, 0 if there is none. Raises StorageError."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The lock that gives a record to one gateway, and how its holder notices that its files were removed.
+"""The lock that gives a record to one gateway, and the checks that its files still exist.
 
 Two things are locked: the file ``.lock`` beside the record, and the data folder itself. A file can be removed
 while its lock is held, and another gateway would then create and lock a new one; the folder stays. Where a
@@ -28,7 +28,7 @@ class RecordLock:
     """
 
     def __init__(self, record: Path) -> None:
-        """Take the lock. Raises StorageError if another process holds it, and as `resolved`."""
+        """Take the lock. Raises StorageError if another process holds it, and the errors of `resolved`."""
         self.record = resolved(record)
         self._known_as = record
         self._path = self.record.with_name(self.record.name + ".lock")
@@ -70,7 +70,7 @@ class RecordLock:
                 raise self._in_use() from error
             if self.is_ours:
                 return
-            # It was removed between the two calls: the locked file no longer has a name.
+            # The file was removed between the two calls: the locked one no longer has a name.
             os.close(self._descriptors.pop())
         raise StorageError(f"{self._path} keeps being removed; stop what does that")
 
@@ -87,7 +87,7 @@ class RecordLock:
         return _identity(self._path) == (held.st_dev, held.st_ino)
 
     def watch(self) -> None:
-        """Remember which file the record is, for `record_is_ours`."""
+        """Store the identity of the record's file, for `record_is_ours`."""
         self._identity = _identity(self._known_as, follow=True)
 
     @property

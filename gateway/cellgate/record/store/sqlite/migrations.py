@@ -15,7 +15,7 @@ APPLICATION_ID = 0x43454C47
 """Marks the file as Cellgate's ("CELG")."""
 
 VERSION = 6
-"""The number of the schema. Lower ones were those of records that no released version wrote."""
+"""The number of the schema. Only unreleased versions wrote lower ones."""
 
 _SCHEMA = """
 CREATE TABLE sessions (

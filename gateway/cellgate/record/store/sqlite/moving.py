@@ -1,6 +1,6 @@
-"""Moves a whole record out of its file, or another one into a new file, while nobody else uses either.
+"""Moves a whole record out of its file, or another record into a new file, while nobody else uses either.
 
-The rows are copied as they are, by whoever calls this: ``postgresql.migration``. SQL for commands.
+The caller, ``postgresql.migration``, copies the rows unchanged. SQL for commands.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_ID = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'sessions'
 
 
 class MovingFile:
-    """A record that is moved. `former`: what its file is called afterwards, if it is moved out."""
+    """A record in a move. `former`: the later name of its file, if it is moved out."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.rows: CheckedRows = check.StoredRows(db)
@@ -45,7 +45,7 @@ class MovingFile:
         return check.findings(self._db)
 
     def take_in(self, rows: CheckedRows, last_id: int) -> None:
-        """Insert all rows of another record, in one transaction. `last_id`: as `last_id` there."""
+        """Insert all rows of another record, in one transaction. `last_id`: that record's."""
         db = self._db
         with transaction(db):
             for session in sessions_of(rows):
@@ -63,7 +63,7 @@ class MovingFile:
 
 @contextmanager
 def moving_out(record: Path) -> Iterator[MovingFile]:
-    """Yield the record at a path; its file is set aside at the end, unless an error is raised inside.
+    """Yield the record at a path; its file is set aside at the end, unless the block raises an error.
 
     Raises StorageError, also if a gateway uses it.
     """
@@ -85,7 +85,7 @@ def moving_out(record: Path) -> Iterator[MovingFile]:
 
 @contextmanager
 def moving_into(record: Path) -> Iterator[MovingFile]:
-    """Yield a new, empty record; it gets this name at the end, unless an error is raised inside.
+    """Yield a new, empty record; it gets this name at the end, unless the block raises an error.
 
     Raises StorageError, also if there is a record already.
     """
@@ -103,7 +103,7 @@ def moving_into(record: Path) -> Iterator[MovingFile]:
 
 @contextmanager
 def _errors_told(record: Path) -> Iterator[None]:
-    """Turn errors of SQLite inside into StorageError, which names the record."""
+    """Turn SQLite's errors inside the block into StorageError, which names the record."""
     try:
         yield
     except sqlite3.Error as error:

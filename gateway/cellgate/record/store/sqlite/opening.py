@@ -1,7 +1,7 @@
-"""Opens a record for writing: makes the tables of a new one, and takes in the rows of its redo log.
+"""Opens a record for writing: makes the tables of a new one, and absorbs the rows of its redo log.
 
-Both happen in one transaction. So a log that this version can't read stops the start before anything is
-changed, and the version that wrote it can still be started. The SQL is in ``schema`` and ``migrations``.
+Both happen in one transaction. So if this version can't read the log, the start fails before any change, and
+the version that wrote the log can still be started. The SQL is in ``schema`` and ``migrations``.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
 
 @dataclass(frozen=True, slots=True)
 class RecordState:
-    """Where a record stands when it is opened.
+    """The state of a record when it is opened.
 
-    `number`: that of the last commit. `last_session`: the highest id a session ever had. `refused`: sessions
-    whose acknowledged rows could not all be stored, and why. `purges`: those begun but not finished.
-    `last_activity`: when any session was last used, as rows have it; None without sessions.
+    `number`: the last commit's. `last_session`: the highest id a session ever had. `refused`: sessions whose
+    acknowledged rows could not all be stored, and why. `purges`: begun but not finished ones.
+    `last_activity`: when any session was last used, as in rows; None without sessions.
     """
 
     number: int
@@ -83,7 +83,7 @@ class RecordState:
 
 
 def beginnings(db: sqlite3.Connection) -> RecordState:
-    """Read where the record stands. Raises StorageError for a damaged one."""
+    """Read the record's state. Raises StorageError for a damaged record."""
     with damage_told("The record"):
         refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
         number, last_id = schema.applied(db), schema.last_session_id(db)
@@ -92,7 +92,7 @@ def beginnings(db: sqlite3.Connection) -> RecordState:
 
 @contextmanager
 def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
-    """Turn errors from values that no sound record has into RecordDamaged, which explains `verified`."""
+    """Turn errors from values that no sound record has into RecordDamaged; `verified`: see there."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
@@ -100,7 +100,7 @@ def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
 
 
 def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
-    """Make missing tables and take in the redo log. Raises StorageError, sqlite3.Error and OSError."""
+    """Make missing tables and absorb the redo log. Raises StorageError, sqlite3.Error and OSError."""
     empty = not version_of(db, path)
     seed = None if empty else schema.expected_log(db)
     found = salvage.look(path, seed)

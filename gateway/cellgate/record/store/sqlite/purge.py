@@ -1,10 +1,9 @@
 """Removes the record of a session except for a tombstone in the audit trail: the SQL, step by step.
 
 A purge begins with one short transaction: the session is gone for all readers, and its tombstone is written.
-Its rows are then removed a few at a time, so that the writer is never kept from other sessions' rows; an
-unfinished purge is known after any end of the gateway. Deleted bytes are overwritten with zeros
-(`secure_delete`), at first in the database's log. `empty_log` checkpoints that log and truncates it.
-``eraser`` decides when each step runs.
+Its rows are then removed a few at a time, so that other sessions' rows are not delayed; an unfinished purge
+is found after any end of the gateway. Deleted bytes are overwritten with zeros (`secure_delete`), at first in
+the database's log. `empty_log` checkpoints that log and truncates it. ``eraser`` decides when each step runs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _SOME_EXECUTIONS = """DELETE FROM executions WHERE session_id = ?1 AND number IN
 def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> bool:
     """Remove the session's row and write its tombstone; False when there is no such session.
 
-    Its other rows stay until `remove_some` has been called often enough.
+    Its other rows stay until `remove_some` has returned False.
     """
     # The rows of its events reference the session's row, and are removed after it.
     db.execute("PRAGMA foreign_keys = OFF")
@@ -57,7 +56,7 @@ def begun(db: sqlite3.Connection) -> list[int]:
 
 
 def remove_some(db: sqlite3.Connection, session_id: int) -> bool:
-    """Remove a limited part of what is left of the session; returns whether there may be more."""
+    """Remove a limited part of the session's rows; return whether there may be more."""
     with transaction(db):
         events = _within_limit(db.execute(_SOME_EVENTS, (session_id, STEP_ROWS)).fetchall())
         if events:
@@ -71,7 +70,7 @@ def remove_some(db: sqlite3.Connection, session_id: int) -> bool:
             db.execute(_ABANDONED, (blob,))
         if blobs or db.execute(_SOME_EXECUTIONS, (session_id, STEP_ROWS)).rowcount:
             return True
-        # Uses of blobs that are already gone, as in a damaged file.
+        # Uses of blobs that are already missing, as in a damaged file.
         db.execute("DELETE FROM blob_uses WHERE session_id = ?", (session_id,))
         db.execute("DELETE FROM refused WHERE session_id = ?", (session_id,))
     return False
@@ -91,7 +90,7 @@ def _within_limit(found: list[tuple[int, int]]) -> list[int]:
 def empty_log(db: sqlite3.Connection) -> bool:
     """Checkpoint the database's log and truncate it; False while others keep it in use.
 
-    It waits for nobody. Most of the work is done while others write; they wait only for the rest.
+    Does not wait for other connections. Most work is done while others write; they wait for the rest.
     """
     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -99,13 +98,13 @@ def empty_log(db: sqlite3.Connection) -> bool:
 
 
 def end(db: sqlite3.Connection, session_ids: Collection[int]) -> None:
-    """Note that nothing is left of these sessions anywhere."""
+    """Note that these sessions are completely erased."""
     with transaction(db):
         db.executemany("DELETE FROM purges WHERE session_id = ?", [(number,) for number in session_ids])
 
 
 def finish_all(db: sqlite3.Connection) -> None:
-    """Finish all purges that were begun, for a caller that has the file to itself."""
+    """Finish all unfinished purges, for a caller that has the file to itself."""
     sessions = begun(db)
     for session_id in sessions:
         while remove_some(db, session_id):

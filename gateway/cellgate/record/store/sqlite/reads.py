@@ -1,6 +1,6 @@
-"""How a gateway reads the record that it writes. Reads see committed rows, not those still enqueued.
+"""The gateway's reads of its record. They see committed rows, not enqueued ones.
 
-One thread and one connection serve all short reads; those for whom reads wait take turns. The SQL is in
+One thread and one connection serve all short reads; principals with waiting reads take turns. The SQL is in
 ``schema``; the meaning of the rows is not known here.
 """
 
@@ -26,14 +26,14 @@ from cellgate.record.store.sqlite.transactions import snapshot
 from cellgate_kernels.base.resources import MIB
 
 MANY_EVENTS = 10_000
-"""Looking through more events of a session takes more than some milliseconds."""
+"""Events of a session above which looking through them takes more than some milliseconds."""
 LONG_LIVES_AT_ONCE = 2
 LONG_LIVES_WAITING = 512
 LONG_LIVES_PATIENCE = 60.0
 STEP_ROWS = 256
-"""Rows that one of the `Steps` reads at most."""
+"""Most rows that a step of `Steps` reads."""
 STEP_BYTES = 2 * MIB
-"""Bytes that one of them reads at most; a larger row is a step by itself."""
+"""Most bytes that a step reads; a larger row is a step by itself."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class ConnectionSteps(Steps):
 
 
 def _query(query: Query[P, T]) -> Callable[Concatenate[Queries, P], Coroutine[Any, Any, T]]:
-    """Return the method that asks this."""
+    """Return the method that runs this query."""
 
     async def ask(self: Queries, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.read(query, *args, **kwargs)
@@ -81,7 +81,7 @@ class Queries(Reads):
         self._long_lives = Turns(LONG_LIVES_AT_ONCE, LONG_LIVES_WAITING, LONG_LIVES_PATIENCE, refusal)
 
     async def read(self, query: Query[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Ask this in turn, once the tables have all committed rows. Raises StorageError."""
+        """Run a query in turn, once the tables have all committed rows. Raises StorageError."""
         await self._applied()
         return await self._reader.run_in_turn(query, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""The files that a record's journal has open. When what is written into them is decided in ``journal``."""
+"""The open files of a record's journal. ``journal`` decides when to write which rows to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecordFiles:
-    """The open files of the record at `path`, and where it stood before. Create it with `open`."""
+    """The open files of the record at `path`, and its former state. Create it with `open`."""
 
     path: Path
     always_synced: bool
@@ -48,7 +48,7 @@ class RecordFiles:
                 try:
                     await writer.run(schema.expect_log, redo_log.seed)
                 except StorageFull as full:
-                    # The tables can't note that there is a log: it takes nothing.
+                    # Without room the tables can't note that there is a log, so the log accepts nothing.
                     logger.warning("There is no redo log, and each commit is a transaction: %s", full.message)
                     redo_log.close(clean=True)
         except BaseException as error:

@@ -1,9 +1,9 @@
-"""The redo log: rows that are committed but not yet in the tables. Its format, and who writes it.
+"""The redo log: rows that are committed but not yet in the tables. Its format and its writer.
 
-A cell produces a kilobyte or two. A SQLite transaction for them costs ten times as much as appending them to
-a file, and has to wait for another thread too. So small groups of rows are committed as a frame here, and a
-moment later ``journal`` has the rows of many frames written into the tables by one transaction. ``salvage``
-takes what a killed gateway left here into the tables.
+A cell produces a kilobyte or two. A SQLite transaction for it costs ten times as much as appending to a file,
+and has to wait for another thread too. So small groups of rows are committed as a frame here, and a moment
+later ``journal`` has the rows of many frames written into the tables by one transaction. ``salvage`` recovers
+the rows that a killed gateway left here.
 
 An append writes into a file whose space was allocated when it was created: a copy into the page cache, which
 neither waits for a disk nor finds it full, so it may run on the event loop. Where it is slow anyway, as on
@@ -11,14 +11,14 @@ some network file systems, the log is left unused for a while. An append survive
 machine after the next `sync`; if that is not enough, ``--journal-sync full`` does without a log.
 
 The file has two halves. A half is a sequence of frames from its start, followed by zeros. A frame is a magic
-word, a number, a length, a checksum, and the rows as MessagePack. The checksum is the CRC-32 of all the rest,
-started with the log's random seed: bytes that a client has put into its rows can't pass for a frame. While
-the rows of one half go into the tables, the other half is appended to. A half is overwritten with zeros once
-all its rows are safely in the tables, because they may be purged there.
+word, a number, a length, a checksum, and the rows as MessagePack. The checksum is the CRC-32 of all other
+parts, started with the log's random seed, so a client can't forge a frame with bytes in its rows. While the
+rows of one half go into the tables, the other half is appended to. A half is overwritten with zeros once all
+its rows are safely in the tables, because they may be purged there.
 
-Numbers rise by one with each commit. The tables hold the number of their last commit, and a small file
-beside the log that of the last commit that the log took. So damage to the log is found even where whole
-frames are gone, and the number of missing commits is known.
+Numbers rise by one with each commit. The tables hold the number of their last commit, and a small file beside
+the log holds the number of the log's last commit. So damage to the log is found even where whole frames are
+gone, and the number of missing commits is known.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from cellgate_kernels.base.resources import KIB, MIB
 logger = logging.getLogger(__name__)
 
 SLOW_SECONDS = 0.25
-"""An append that takes longer has held up every session."""
+"""Seconds above which an append has held up every session."""
 PAUSE_SECONDS = 60.0
 
 HALF_BYTES = MIB // 2
 LOG_BYTES = 2 * HALF_BYTES
 MOST_BYTES = 64 * KIB
-"""Of one frame. Writing a larger group twice would cost more than a transaction does."""
+"""Most bytes of a frame. Writing a larger group twice would cost more than a transaction does."""
 SEED_BYTES = 16
 
 _MAGIC = b"CGR2"
@@ -68,7 +68,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Rows).decode
 
 UNENCODABLE = (ValueError, OverflowError, TypeError, RecursionError, msgspec.MsgspecError)
-"""What `encode_rows` raises for rows that MessagePack can't represent."""
+"""Errors of `encode_rows` for rows that MessagePack can't represent."""
 
 _LAST_MAGIC = b"CGL1"
 _NUMBER = struct.Struct(">Q")
@@ -82,7 +82,7 @@ _LAST_BYTES = _NUMBER_AT + _CHECKED.size
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The whole frames that were found, by number, and whether other bytes were among them."""
+    """The whole frames found, by number, and whether other bytes were among them."""
 
     groups: dict[int, Group]
     damaged: bool
@@ -108,8 +108,8 @@ def frame(number: int, group: Group, start: int) -> bytes:
 def find_frames(data: bytes, seeds: Collection[bytes]) -> Frames:
     """Return the whole frames in a log's bytes that were made with one of the seeds.
 
-    After bytes that are not a frame the search goes on at what looks like the next one. Raises StorageError
-    for a whole frame with rows of another version.
+    After bytes that are not a frame the search continues at the next magic word. Raises StorageError for a
+    whole frame with rows of another version.
     """
     starts = [zlib.crc32(seed) for seed in seeds]
     groups: dict[int, Group] = {}
@@ -198,8 +198,8 @@ def read_last(path: Path) -> tuple[bytes, int] | None:
 
 @dataclass(slots=True)
 class _Half:
-    """`used`: where the next frame goes. `dirty`: bytes from the start that may not be zero, more than `used`
-    after a write that failed. `first` and `last`: the numbers of its frames.
+    """One half. `used`: where the next frame goes. `dirty`: bytes from the start that may not be zero, more
+    than `used` after a write that failed. `first` and `last`: the numbers of its frames.
     """
 
     start: int
@@ -225,9 +225,9 @@ class RedoLog:
 
     @classmethod
     def create(cls, record: Path, number: int) -> RedoLog:
-        """Return an empty log beside `record`, after commit `number`, or one that takes nothing.
+        """Return an empty log beside `record`, after commit `number`, or one that accepts nothing.
 
-        Both files appear whole, so that a half-made one is never mistaken for a damaged one.
+        Both files appear complete, so that an unfinished file is never mistaken for a damaged one.
         """
         seed = secrets.token_bytes(SEED_BYTES)
         last = _LAST_MAGIC + seed
@@ -246,12 +246,12 @@ class RedoLog:
 
     @classmethod
     def without(cls, record: Path, number: int) -> RedoLog:
-        """Return a log that takes nothing."""
+        """Return a log that accepts nothing."""
         return cls(record, number, b"", None)
 
     @property
     def is_ours(self) -> bool:
-        """Whether the files at the log's paths are those that are open here."""
+        """Whether the files at the log's paths are the ones that are open here."""
         if self._descriptors is None:
             return True
         try:
@@ -263,11 +263,11 @@ class RedoLog:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a file, and it was not retired."""
+        """Whether there is a file that was not retired."""
         return self._descriptors is not None and self._usable_from < math.inf
 
     def retire(self) -> None:
-        """Take no more commits."""
+        """Accept no more commits."""
         self._usable_from = math.inf
 
     @property
@@ -277,12 +277,12 @@ class RedoLog:
 
     @property
     def crowded(self) -> bool:
-        """Whether more than half of the half that is appended to is used."""
+        """Whether more than half of the current half is used."""
         return self._half.used * 2 > HALF_BYTES
 
     @property
     def cramped(self) -> bool:
-        """Whether it is crowded, and the other half holds rows too."""
+        """Whether the current half is crowded, and the other half holds rows too."""
         return self.crowded and bool(self._other.dirty)
 
     @property
@@ -290,14 +290,14 @@ class RedoLog:
         return self._halves[self._half is self._halves[0]]
 
     def append(self, group: Group) -> bool:
-        """Commit the group and give it its number; returns whether that was possible."""
+        """Commit the group and number it; return whether that was possible."""
         if self._descriptors is None or group.size > MOST_BYTES or time.monotonic() < self._usable_from:
             return False
         number = self.number + 1
         try:
             data = frame(number, group, self._start)
         except UNENCODABLE:
-            # Numbers that JSON has and MessagePack does not, or text that can't be encoded at all.
+            # MessagePack lacks some of JSON's numbers, and some text can't be encoded at all.
             return False
         half = self._half
         if half.dirty > half.used:
@@ -317,7 +317,7 @@ class RedoLog:
             self._half = self._other
 
     def rewind(self, number: int) -> None:
-        """Overwrite each half without a commit after `number`: the tables have those up to it on disk."""
+        """Overwrite halves without a commit after `number`: the tables have the earlier ones on disk."""
         if self._descriptors is None:
             return
         for half in self._halves:
@@ -339,13 +339,13 @@ class RedoLog:
         if self._put(((log, data, position), numbered)):
             return True
         # A transaction commits these rows instead, and a later frame gets the number: this one must not be
-        # found whole after a crash.
+        # found complete after a crash.
         with suppress(OSError):
             os.pwrite(log, bytes(len(data)), position)
         return False
 
     def _put(self, writes: tuple[tuple[int, bytes, int], ...]) -> bool:
-        """Write bytes at positions of files, in this order; returns whether all were written."""
+        """Write bytes at positions of files, in this order; return whether all were written."""
         begun = time.monotonic()
         whole = True
         try:
@@ -378,7 +378,7 @@ def _checked(number: int, start: int) -> bytes:
 
 
 def _make(path: Path, content: bytes) -> int:
-    """Make a file appear at `path` once it has this content; return its descriptor, open for writing."""
+    """Make a file appear at `path` with this complete content; return its descriptor, open for writing."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

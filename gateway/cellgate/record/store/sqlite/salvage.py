@@ -1,10 +1,10 @@
-"""Recovers what a gateway that did not end in order left in its redo log, and finds what is missing.
+"""Recovers rows from the redo log of a gateway that did not end in order, and finds missing ones.
 
-A separate file holds the last number that the log took, and the tables note whether there must be a log, and
-which one (its seed). So a number that is neither in the tables nor in a whole frame is missing: it is counted
-and noted in the audit trail, and the damaged log is kept under another name. The rest is used as far as
-possible: all frames up to the first gap, and after it the rows of those sessions whose chain they continue.
-``redo`` writes the log, ``opening`` decides when it is read.
+A separate file holds the log's last number, and the tables note whether there must be a log, and its seed. So
+a number that is neither in the tables nor in a whole frame is missing: it is counted and noted in the audit
+trail, and the damaged log is kept under another name. The rest is used as far as possible: all frames up to
+the first gap, and after it the rows of sessions whose chain they continue. ``redo`` writes the log,
+``opening`` decides when it is read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class SalvagedLog:
-    """The files beside a record. `last`: the last number according to them, None if they don't say."""
+    """The files beside a record. `last`: the last number according to them, None if unknown."""
 
     frames: Frames
     last: int | None
@@ -44,7 +44,7 @@ class SalvagedLog:
 
 @dataclass(frozen=True, slots=True)
 class SalvageLoss:
-    """Of the numbers `first` to `last`, how many are `missing`; `certain`: and no others are."""
+    """The number `missing` of the commits `first` to `last`; `certain`: whether no others are missing."""
 
     first: int
     last: int
@@ -77,7 +77,7 @@ def look(record: Path, seed: bytes | None) -> SalvagedLog:
     seeds = {each for each in (seed, told_seed) if each}
     last = told_last if seed in {None, told_seed} else None
     if data is None or not seeds:
-        # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
+        # Without a seed the tables expect no log: an existing one was retired, and they have all its rows.
         data = b""
     return SalvagedLog(find_frames(data, seeds), last, there)
 
@@ -85,10 +85,10 @@ def look(record: Path, seed: bytes | None) -> SalvagedLog:
 def one_moment(
     db: sqlite3.Connection, record: Path, read: Callable[[bytes | None], T], instead: str
 ) -> tuple[T, bytes | None]:
-    """Read the files beside a record, then begin a snapshot of its tables: no row is missed that moves.
+    """Read the files beside a record, then begin a snapshot of its tables, so that no moving row is missed.
 
-    `read` gets the seed of the log that the tables expect, which is returned too. Raises StorageError, which
-    says what to do `instead`.
+    `read` gets the seed of the log that the tables expect; the seed is returned too. Raises StorageError,
+    which says what to do `instead`.
     """
     for _ in range(ATTEMPTS):
         seed = schema.expected_log(db)
@@ -104,7 +104,7 @@ def one_moment(
 def loss(found: SalvagedLog, applied: int, *, expected: bool) -> SalvageLoss | None:
     """Return the loss if the tables have all commits up to `applied`; None if nothing is missing.
 
-    `expected`: the tables say that a gateway was using a log.
+    `expected`: whether the tables say that a gateway was using a log.
     """
     highest = max(found.last or 0, found.frames.highest, applied)
     whole = sum(applied < number <= highest for number in found.frames.groups)
@@ -135,10 +135,10 @@ def runs(found: SalvagedLog, applied: int) -> Iterator[Group]:
 
 
 def take_in(db: sqlite3.Connection, record: Path, found: SalvagedLog, *, expected: bool) -> int:
-    """Put what was found into the tables, and note what is missing; inside a transaction.
+    """Put the found commits into the tables, and note the missing ones; inside a transaction.
 
-    Returns the number of the last commit. The files stay where they are until `put_away`; a damaged log also
-    gets a second name, which the trail holds.
+    Returns the number of the last commit. The files stay in place until `put_away`; a damaged log also gets a
+    second name, which is noted in the trail.
     """
     applied = schema.applied(db)
     lost = loss(found, applied, expected=expected)
@@ -166,7 +166,7 @@ def take_in(db: sqlite3.Connection, record: Path, found: SalvagedLog, *, expecte
 
 
 def _keep(path: Path) -> str:
-    """Give the log a second name; returns it."""
+    """Give the log a second name; return that."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = path.with_name(f"{path.name}.damaged-{stamp}")
     try:

@@ -1,4 +1,4 @@
-"""The SQL of the record: how its rows are written and read, each statement as a function of a connection.
+"""The SQL of the record: each statement that writes or reads rows, as a function of a connection.
 
 It starts no threads and knows no event loop: ``journal`` calls it in its threads. Another database would be
 another module with these functions. Nothing is committed here, except by `write`. Operations on whole records
@@ -84,7 +84,7 @@ _decode = json_decoder(dict[str, Any]).decode
 def storage_error(
     error: sqlite3.Error, record: Path | None = None, *, verified: bool = False
 ) -> StorageError:
-    """Return a database error as the rest of the gateway sees it; see `RecordDamaged` for `verified`."""
+    """Return a database error in the gateway's own form; see `RecordDamaged` for `verified`."""
     code = getattr(error, "sqlite_errorcode", None)
     # SHMSIZE: the index of the log could not grow, for which SQLite has a separate code.
     if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}:
@@ -103,7 +103,7 @@ def storage_error(
 
 
 def open_reader(path: Path, mode: str = "ro", timeout: float = 5.0) -> sqlite3.Connection:
-    """Return a connection to an existing file; by default one that can't write. Raises StorageError."""
+    """Return a connection to an existing file; by default it is read-only. Raises StorageError."""
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     try:
         return sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)
@@ -130,7 +130,7 @@ def write(
     """Insert or replace sessions and executions, append events and note the number, in one transaction.
 
     If a row can't be stored, all rows of its session are left out, so that no other session is affected; so
-    are the rows of `barred` sessions. Returns the reason for each session left out. If its rows were
+    are the rows of `barred` sessions. Returns the reason for each session left out. If a session's rows were
     `acknowledged`, they are kept in the table `refused`.
     """
     if not group.concerns(barred):
@@ -171,8 +171,8 @@ def put_apart(
 def not_following(db: sqlite3.Connection, group: Group) -> dict[int, str]:
     """Return the sessions of the group whose rows can't directly follow those in the tables, and why.
 
-    For rows that were committed after lost ones: if none of them is an event, whose hash would prove it,
-    nothing shows that no row of the session is missing before them.
+    For rows committed after lost ones: unless one of them is an event, whose hash would prove it, earlier
+    rows of the session may be missing.
     """
     parts = group.by_session()
     heads = _heads(db, [*parts])
@@ -205,7 +205,7 @@ def insert_session(db: sqlite3.Connection, row: SessionRow) -> None:
 
 @dataclass(slots=True)
 class _Move:
-    """A chain's head: in the tables (`last`, `head`), and with the rows that are being appended."""
+    """A chain's head: in the tables (`last`, `head`), and after the rows that are being appended."""
 
     last: int
     head: bytes
@@ -214,7 +214,7 @@ class _Move:
 
 
 def _append(db: sqlite3.Connection, events: list[EventRow]) -> None:
-    """Append events, those of a session together. Raises RefusedRows unless they continue their chains.
+    """Append events, each session's together. Raises RefusedRows unless they continue their chains.
 
     Each head is compared and set. Only the hash of a session's first row is checked against the head: the
     other rows were chained to it when they were made.
@@ -256,7 +256,7 @@ def _heads(db: sqlite3.Connection, sessions: list[int]) -> dict[int, tuple[int, 
 
 
 def _insert(db: sqlite3.Connection, statement: str, rows: list[tuple[object, ...]]) -> None:
-    """Insert many rows by each statement: before and after one, this thread has to wait for the GIL."""
+    """Insert many rows by each statement: before and after each one, this thread must wait for the GIL."""
     for first in range(0, len(rows), ROWS_OF_A_STATEMENT):
         some = rows[first : first + ROWS_OF_A_STATEMENT]
         places = f"({', '.join('?' * len(some[0]))})"
@@ -311,12 +311,12 @@ def expected_log(db: sqlite3.Connection) -> bytes | None:
 
 
 def expect_log(db: sqlite3.Connection, seed: bytes | None) -> None:
-    """Note that rows may now be only in a redo log with this seed, or, for None, that no log has any."""
+    """Note that a redo log with this seed may now have rows that the tables lack, or (None) that none has."""
     db.execute("UPDATE applied SET log = ?", (seed,))
 
 
 def refused_sessions(db: sqlite3.Connection) -> dict[int, tuple[str, int]]:
-    """Return sessions with acknowledged rows that are lost: the first reason, how many events."""
+    """Return sessions with acknowledged rows that are lost: the first reason, and the number of events."""
     found: dict[int, tuple[str, int]] = {}
     rows = db.execute("SELECT session_id, reason, events FROM refused ORDER BY id")
     for session_id, reason, events in rows:
@@ -342,7 +342,7 @@ def session_by_id(db: sqlite3.Connection, session_id: int) -> SessionRow | None:
 
 
 def descendants(db: sqlite3.Connection, session_id: int, limit: int) -> list[SessionRow]:
-    """Return the branches of a session, theirs and so on, by id; the first `limit` that are found."""
+    """Return up to `limit` branches of a session, branches of these and so on, by id."""
     return list(_sessions(db, f"WHERE id IN ({_DESCENDANTS}) ORDER BY id", session_id, limit))
 
 
@@ -382,19 +382,19 @@ def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
 
 
 def session_folders(db: sqlite3.Connection) -> list[str]:
-    """Return the folder of each session, as its row has it."""
+    """Return the folder of each session from its row."""
     return [folder for (folder,) in db.execute("SELECT folder FROM sessions")]
 
 
 def holds_folder(db: sqlite3.Connection, folder: str, but: int) -> bool:
-    """Return whether another session than this one has its files in this folder, and was not deleted."""
+    """Return whether another session than this one, not deleted, has its files in this folder."""
     query = """SELECT 1 FROM sessions WHERE folder = ? AND id <> ?
         AND NOT (state = 'ended' AND cause IS 'deleted') LIMIT 1"""
     return db.execute(query, (folder, but)).fetchone() is not None
 
 
 def last_activity(db: sqlite3.Connection) -> str | None:
-    """Return the time at which any session was last used, as rows have it; None if there is no session."""
+    """Return the time at which any session was last used, in the form of rows; None without sessions."""
     (found,) = db.execute("SELECT max(last_activity) FROM sessions").fetchone()
     return None if found is None else str(found)
 
@@ -479,7 +479,7 @@ def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | N
 
 
 def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
-    """Return the event of a stored row's columns. Raises sqlite3.DatabaseError when a part of it is gone."""
+    """Return the event of a stored row's columns. Raises sqlite3.DatabaseError if a part is missing."""
     session_id, seq, event_type, execution, body, digest, uses = values
     try:
         whole = blobs.put_back(db, body, uses)
@@ -500,7 +500,7 @@ def events_of_types(
 
 
 def stored_rows(db: sqlite3.Connection, session_id: int, first: int, last: int) -> Iterator[EventRow]:
-    """Yield a session's rows from seq `first` to `last`, in order, as they are in the table: with gaps."""
+    """Yield a session's rows from seq `first` to `last`, in order, as stored: with gaps."""
     query = f"SELECT {_EVENT} FROM events WHERE session_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"  # noqa: S608
     with closing(db.execute(query, (session_id, first, last))) as cursor:
         for values in cursor:
@@ -533,7 +533,7 @@ def events(
 ) -> list[EventRow]:
     """Return events with `after` < seq <= `until`, in order, of at most `max_bytes`, or one.
 
-    Raises RecordGone for those that a purge has not removed yet.
+    Raises RecordGone for events that a purge has not removed yet.
     """
     where = "session_id = ? AND seq > ? AND seq <= ?"
     query = f"SELECT {_EVENT} FROM events WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608

@@ -1,4 +1,4 @@
-"""Syncs commits to the disk soon after they are made, so that a power failure costs at most the last second.
+"""Syncs commits to the disk soon after they are made, so that a power failure costs at most a second.
 
 Only a separate thread waits for the disk. Rows in the redo log are overwritten only after the database's log
 that holds them is on the disk. Not used with ``--journal-sync full``, where each commit is on the disk before
@@ -115,9 +115,9 @@ class Syncer:
 
 
 def sync_files(redo: int | None, record: Path) -> None:
-    """Sync what was committed: what the tables have, the log, and the rows that went from it into the tables.
+    """Sync all commits: the tables, the log, and the rows that went from it into the tables.
 
-    Raises OSError. It waits for the disk, so it must not run on the event loop.
+    Raises OSError. Waits for the disk, so it must not run on the event loop.
     """
     try:
         # SQLite locks other files than this one, so closing it releases none of its locks.
@@ -126,7 +126,7 @@ def sync_files(redo: int | None, record: Path) -> None:
         wal = None
     try:
         if wal is not None:
-            # Logged rows may follow on rows of a transaction that the log never had.
+            # Logged rows may follow rows of a transaction that the log never had.
             os.fdatasync(wal)
         if redo is not None:
             os.fdatasync(redo)

@@ -2,9 +2,9 @@
 
 An entry says that a session's record was begun, or when, by whom and at which head it was purged. So a record
 can't disappear without contradicting its entry, nor an entry without breaking the chain. Damage that cost
-commits is an entry too. Other entries say what administrators did and who was refused (``trail_writer``).
-Events inside a session are in that session's own chain. This runs inside transactions of ``schema``,
-``migrations``, ``salvage`` and ``purge``; `add` has one of its own.
+commits is an entry too. Other entries record acts of administrators and refusals (``trail_writer``). Events
+inside a session are in that session's own chain. This runs inside transactions of ``schema``, ``migrations``,
+``salvage`` and ``purge``; `add` has one of its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:
 
 
 def page(db: sqlite3.Connection, after: int, limit: int) -> tuple[list[TrailRow], bool]:
-    """Return up to `limit` entries after a number, fewer if long, and whether more follow."""
+    """Return up to `limit` entries after a number, fewer if long, and whether there are more."""
     found: list[TrailRow] = []
     size = 0
     for values in db.execute(_PAGE, (after, limit + 1)):

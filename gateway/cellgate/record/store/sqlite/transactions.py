@@ -1,4 +1,4 @@
-"""A transaction, a read snapshot, and a savepoint, which may fail alone. Used by all modules with SQL."""
+"""A transaction, a read snapshot, and a savepoint, which may fail alone. For all modules with SQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        # A full disk makes SQLite roll back by itself.
+        # SQLite rolls back on its own when the disk is full.
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
@@ -34,7 +34,7 @@ def snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def savepoint(db: sqlite3.Connection) -> Iterator[None]:
-    """Keep all writes inside, as a part of a transaction, or none."""
+    """Keep all writes inside, as a part of a transaction, or none of them."""
     db.execute("SAVEPOINT part")
     try:
         yield

@@ -1,4 +1,4 @@
-"""The record as a store: how large it is, which session's record is to go next, and how to compact the file.
+"""The upkeep of a record: its size, the next session's record to remove, and the file's compaction.
 
 ``purge`` removes a session's record and leaves a tombstone; ``sessions.retention`` decides when. This is SQL
 for threads of ``journal``, or for a command that has the file to itself.
@@ -61,7 +61,7 @@ def statistics(db: sqlite3.Connection) -> Statistics:
 
 
 def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
-    """Return the bytes of each principal's events before equal parts are stored once; looks at every row."""
+    """Return the bytes of each principal's events, equal parts counted each time; reads every row."""
     principals = dict(db.execute("SELECT id, principal FROM sessions"))
     blob_sizes = dict(db.execute("SELECT id, length(body) FROM blobs"))
     sizes: dict[str, int] = {}
@@ -92,8 +92,8 @@ def overdue(
 ) -> tuple[SessionRow, str] | None:
     """Return the ended session whose record should go first, and why; None when all may stay.
 
-    That is the session unused for longest, if it was last used `before` a time, or if the record uses more
-    than `most_bytes` of the file.
+    It is the session unused for longest, if it was last used `before` a time, or if the record uses more than
+    `most_bytes` of the file.
     """
     found = schema.longest_ended(db)
     if found is None:
@@ -108,7 +108,7 @@ def overdue(
 
 @contextmanager
 def alone(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a record that no gateway uses meanwhile. Raises StorageError if one does."""
+    """Yield a connection to a record that no gateway uses. Raises StorageError if one does."""
     existing(path)
     held = RecordLock(path)
     try:
@@ -147,10 +147,10 @@ def acts_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
 
 
 def compact(db: sqlite3.Connection) -> int:
-    """Store the long parts of old rows apart, then release free space; returns how many rows changed.
+    """Store the long parts of old rows apart, then release free space; return how many rows changed.
 
-    Earlier versions kept all of a row in its place, or all but its long runs. It temporarily needs free space
-    of about the record's size.
+    Earlier versions kept all of a row in place, or all but its long runs. Compaction temporarily needs free
+    space of about the record's size.
     """
     changed = 0
     after = (-1, -1)
