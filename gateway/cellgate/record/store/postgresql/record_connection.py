@@ -9,6 +9,7 @@ takes a statement and never answers, as one that was stopped, is given up like o
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import socket
@@ -29,6 +30,8 @@ from cellgate.record.store.postgresql import statements
 from cellgate_kernels.base.errors import in_words
 from cellgate_kernels.base.tasks import guarded
 from cellgate_kernels.base.threads import Lane
+
+logger = logging.getLogger(__name__)
 
 CLOSED = "The record is closed"
 OLDEST = 150000
@@ -202,6 +205,7 @@ class RecordConnection:
         self._db: Connection | None = None
         self._closed = False
         self._failure: StorageError | None = None
+        self._was_open = False
         self._again = 0.0
         self._pinged: Future[None] | None = None
         self._guarded_watch = guarded(self._watch, "watch of PostgreSQL")
@@ -268,10 +272,18 @@ class RecordConnection:
         try:
             self._db = connect(self._address, self._hold)
         except StorageError as error:
-            self._failure = error
             self._again = time.monotonic() + PAUSE_SECONDS
-            raise
+            if not self._was_open:
+                raise
+            if self._failure is None:
+                logger.error("The record's database can't be used for now: %s", error.message)
+            # Clients of the gateway are told this, and need not learn where the database is.
+            self._failure = StorageError(
+                "PostgreSQL, which has the record, can't be reached; the gateway's log says why"
+            )
+            raise self._failure from error
         self._failure = None
+        self._was_open = True
         return self._db
 
     def _watch(self) -> None:
