@@ -288,6 +288,29 @@ async def test_rows_of_a_former_claim_that_are_on_their_way_do_not_bar_the_next_
     assert store.not_recorded == 0
 
 
+async def test_rows_of_a_former_claim_whose_write_failed_are_not_tried_again(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise psycopg.OperationalError("not now")
+
+    chain = await begun(store)
+    head = chain.head
+    claiming = asyncio.ensure_future(store.claim(chain.session_id))
+    await asyncio.sleep(0)
+    store.append(chain.next())
+    with monkeypatch.context() as patch:
+        patch.setattr(store._tables, "write", failing)
+        store._groups._write()
+    epoch = await claiming
+    await eventually(lambda: store.write_failures > 0)
+    chain.seq, chain.head = 1, head
+    store.append(chain.next(), epoch=epoch)
+    await store.commit(chain.session_id, epoch=epoch)
+    assert await whole(store, chain)
+    assert store.not_recorded == 0
+
+
 async def test_a_database_without_the_last_commits_is_found(
     store: PostgresStore, other: psycopg.Connection[Any]
 ) -> None:

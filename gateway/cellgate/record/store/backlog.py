@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -268,16 +268,18 @@ class Backlog:
             self._left(session_id, size)
         return group
 
-    def put_back(self) -> None:
-        """Put a failed write's rows back in place, before all later rows."""
+    def put_back(self, without: Collection[int] = ()) -> None:
+        """Put a failed write's rows back in place, before all later rows; drop those of some sessions."""
         group = self.writing
+        for session_id in without:
+            self._left(session_id, group.drop(session_id))
         self.writing = Group()
         if self.writing_logged:
             self._logged |= group.session_ids()
             group.absorb(self.logged)
             self.logged = group
         else:
-            self._held |= self._written
+            self._held |= self._written.difference(without)
             self._written = set()
             group.absorb(self.held)
             self.held = group

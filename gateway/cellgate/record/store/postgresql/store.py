@@ -133,7 +133,10 @@ class CommitWriter:
         try:
             refused = written.result()
         except StorageError as error:
-            backlog.put_back()
+            before = self._batch.epochs
+            now = self._claims.epochs_of(before)
+            # Rows of a claim that has been followed by another one meanwhile are nobody's any more.
+            backlog.put_back([known for known, epoch in before.items() if now[known] != epoch])
             self._wanted = False
             if isinstance(error, Undecided) and not self._tries_again:
                 # The server may only have been restarted since the last commit.
