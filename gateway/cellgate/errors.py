@@ -307,14 +307,14 @@ class NoOpenFiles(StorageError):
 class RecordDamaged(StorageError):
     """The record, named `record` in the message, is damaged or not a record at all; `why` says which.
 
-    `verified`: raised by a check of the record, so the message does not suggest one.
+    `verified`: raised by a check of the record, so the message does not suggest one. `mend`: what to do,
+    where the record is no file.
     """
 
-    def __init__(self, record: str, why: object, *, verified: bool = False) -> None:
+    def __init__(self, record: str, why: object, *, verified: bool = False, mend: str = "") -> None:
         verify = "" if verified else "`cellgate verify --data-dir` tells what of it is whole; "
-        super().__init__(
-            f"{record} is damaged ({why}): {verify}`cellgate record restore` puts a backup in its place"
-        )
+        restore = f"{verify}`cellgate record restore` puts a backup in its place"
+        super().__init__(f"{record} is damaged ({why}): {mend or restore}")
         self.why = str(why)
 
 

@@ -191,7 +191,8 @@ def session_row(values: tuple[Any, ...]) -> SessionRow:
         columns = (*values[:10], *map(_decode, values[10:13]), *values[13:16], parent, branched)
         return SessionRow(*columns)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise RecordDamaged("The record", error) from error
+        mend = "`cellgate verify --record` tells what of it is whole; pg_restore puts a dump in its place"
+        raise RecordDamaged("The record", error, mend=mend) from error
 
 
 def execution_row(values: tuple[Any, ...]) -> ExecutionRow:
