@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from msgspec import structs
 
-from cellgate.errors import NotRecorded, RecordGone, StorageError, StorageFull
+from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record.chain import verify
 from cellgate.record.rows import EventRow
 from cellgate.record.store import backlog
@@ -25,6 +25,7 @@ from cellgate.record.store.postgresql import store as store_module
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
 from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.store import PostgresStore
+from cellgate.record.store.postgresql.tables import session_row
 from cellgate.record.trail import ACT, BEGUN, PURGED, NewEntry
 from cellgate.testing.record_store import Chain, RecordStoreContract, execution_row, session_row
 from cellgate.wire.events import BranchedFrom
@@ -735,3 +736,9 @@ async def test_no_connection_can_hang_for_long(store: PostgresStore) -> None:
     assert found["idle_in_transaction_session_timeout"] == "10s"
     assert found["statement_timeout"] == "1min"
     assert found["search_path"] == "cellgate, pg_catalog"
+
+
+def test_a_damaged_row_says_what_mends_a_database() -> None:
+    with pytest.raises(RecordDamaged, match="pg_restore puts a dump in its place") as damaged:
+        session_row((None,) * 3)
+    assert "record restore" not in damaged.value.message
