@@ -20,12 +20,11 @@ from cellgate.record.chain import verify
 from cellgate.record.rows import EventRow
 from cellgate.record.store import backlog
 from cellgate.record.store.interface import FENCED, FIRST_EPOCH, RecordStore
-from cellgate.record.store.postgresql import record_connection, statements, writes
+from cellgate.record.store.postgresql import record_connection, statements, tables, writes
 from cellgate.record.store.postgresql import store as store_module
 from cellgate.record.store.postgresql.record_connection import Hold, RecordAddress
 from cellgate.record.store.postgresql.session_claims import SessionClaims
 from cellgate.record.store.postgresql.store import PostgresStore
-from cellgate.record.store.postgresql.tables import session_row
 from cellgate.record.trail import ACT, BEGUN, PURGED, NewEntry
 from cellgate.testing.record_store import Chain, RecordStoreContract, execution_row, session_row
 from cellgate.wire.events import BranchedFrom
@@ -740,5 +739,5 @@ async def test_no_connection_can_hang_for_long(store: PostgresStore) -> None:
 
 def test_a_damaged_row_says_what_mends_a_database() -> None:
     with pytest.raises(RecordDamaged, match="pg_restore puts a dump in its place") as damaged:
-        session_row((None,) * 3)
+        tables.session_row((None,) * 3)
     assert "record restore" not in damaged.value.message
