@@ -2,7 +2,7 @@
 
 Questions and output come on different sockets. Our kernels name in a question's metadata the last message on
 iopub before it (``inside/bootstrap.py``). The question waits until that message is here. If the kernel has
-been quiet for a while, the message may be lost and the question is delivered. ``connection`` calls.
+been quiet for a while, the message may be lost and the question is delivered.
 """
 
 from __future__ import annotations

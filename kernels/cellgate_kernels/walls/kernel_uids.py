@@ -86,7 +86,7 @@ class KernelUids:
 
     @classmethod
     async def find(cls, name: str, folders: Iterable[Path]) -> KernelUids:
-        """Return the uids of the gateway with this name, after a trial with one on all `folders` of its kernels.
+        """Return the uids of the gateway with this name, after a trial with one on its kernels' `folders`.
 
         Raises BackendUnavailable with the cause where kernels can't have uids of their own.
         """

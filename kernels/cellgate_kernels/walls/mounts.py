@@ -187,7 +187,7 @@ NOTHING = "/tmp/nothing"  # noqa: S108
 def zygote_words(
     readable: Sequence[str], sessions: Sequence[tuple[str, bool]], descriptors: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield the sandbox of a zygote as arguments of bwrap: the system's part, and all sources of a child's mounts.
+    """Yield the sandbox of a zygote as arguments of bwrap: the system's part, and sources of a child's mounts.
 
     `sessions`: the folders in which sessions' folders are, each with whether kernels may write there.
     `descriptors` are open on the contents of `files`, and on an empty file for `NOTHING`.
@@ -211,7 +211,7 @@ def zygote_words(
 
 
 def _above(steps: Iterable[Step]) -> list[str]:
-    """Return the folders above all mounts: bwrap would make them for root alone, but forks have other uids."""
+    """Return the folders above all mounts: bwrap would make them only for root, but forks have other uids."""
     folders: set[str] = set()
     for step in steps:
         is_there = not isinstance(step, Bind) or not step.optional or Path(step.source).exists()

@@ -86,7 +86,7 @@ root's on the host, they would be as bad there as set-user-ID bits. Such files g
 all, because no filter can read an attribute's name."""
 
 THREAD, SHARED_FILES, SHARED_FOLDERS = 0x10000, 0x400, 0x200
-"""CLONE_THREAD, CLONE_FILES and CLONE_FS. All threads of a process must share one table of descriptors and one
+"""CLONE_THREAD, CLONE_FILES and CLONE_FS. All threads of a process must share a table of descriptors and a
 working folder, as they do in the C library: then ``disk`` finds all files that a process keeps in one place.
 """
 
