@@ -108,7 +108,7 @@ class ProviderSignIn:
         self._exchanges = Shares(MOST_AT_ONCE)
 
     async def question(self, begun: Begun, back: str) -> str:
-        """Return the provider's URL for asking the user, who returns to `back`. Raises IdentityUnavailable."""
+        """Return the provider's URL to ask the user, who returns to `back`. Raises IdentityUnavailable."""
         endpoint, _ = await self._endpoints()
         asked = {
             "response_type": "code",

@@ -187,7 +187,7 @@ NOTHING = "/tmp/nothing"  # noqa: S108
 def zygote_words(
     readable: Sequence[str], sessions: Sequence[tuple[str, bool]], descriptors: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yield the sandbox of a zygote as arguments of bwrap: the system's part, and sources of a child's mounts.
+    """Yield the sandbox of a zygote as arguments of bwrap: the system's part and a child's sources of mounts.
 
     `sessions`: the folders in which sessions' folders are, each with whether kernels may write there.
     `descriptors` are open on the contents of `files`, and on an empty file for `NOTHING`.
