@@ -116,9 +116,8 @@ class Program:
         self._untaken = 0
 
     async def next(self) -> ProgramOutput | ProgramExit:
-        """Wait for the program's next output or exit.
-
-        Raises KernelDied when its sandbox is gone or after `close`, which drops all frames not yet returned.
+        """Wait for the program's next output or exit. Raises KernelDied when its sandbox is gone or after
+        `close`, which drops all frames not yet returned.
         """
         while True:
             kind, payload = await self._connection.receive()
