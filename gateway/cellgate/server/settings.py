@@ -141,7 +141,7 @@ class KernelSettings:
 
 @dataclass(frozen=True, slots=True)
 class PeopleSettings:
-    """The users of the gateway, and services that vouch for them. `token`: the administrator's; None: open."""
+    """The gateway's users, and services that vouch for them. `token`: the administrator's; None: not needed."""
 
     token: str | None
     quotas: QuotaSettings
