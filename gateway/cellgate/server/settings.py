@@ -141,7 +141,7 @@ class KernelSettings:
 
 @dataclass(frozen=True, slots=True)
 class PeopleSettings:
-    """The gateway's users, and services that vouch for them. `token`: the administrator's; None: not needed."""
+    """The gateway's users, and services that vouch for them. `token`: the administrator's; None: unneeded."""
 
     token: str | None
     quotas: QuotaSettings
