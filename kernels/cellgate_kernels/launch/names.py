@@ -44,7 +44,7 @@ class NamesRequest:
     """A mapping of one name for a branch. `first`: a process in the sandbox's own mounts, numbered as here.
 
     `forked`: the process that is forked; `user`, `group`: its kernels' own; all numbered as in the sandbox.
-    `folder`: the path for `first` of the folder to mount at `name`. `is_machines_user`: same ids here.
+    `folder`: the path for `first` to mount at `name`. `is_machines_user`: whether both ids are the same here.
     """
 
     first: int
